@@ -1,0 +1,45 @@
+# `make demo` and `make test` each set everything up first; nothing else needs to be run before them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.installed
+
+.PHONY: help setup demo test test-slow bench lint clean
+
+help:
+	@echo "make demo       run the main experiment: 20 agents on a mixture of Gaussians; figure in runs/demo"
+	@echo "make test       lint and tests"
+	@echo "make test-slow  the longer tests too"
+	@echo "make bench      speed and memory, as ratios; tables in benchmarks/results"
+	@echo "make lint       formatting, lint, types, import layers"
+	@echo "make setup      only install"
+
+setup: $(DONE)
+
+$(DONE): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kernelmesh needs Python 3.11 or newer; set PYTHON=…"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/kernelmesh run gmm-logistic --seed 0 --out runs/demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-slow: setup
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,53 @@
+"""The yardstick: matching pursuit the textbook way, as existing code does it.
+
+The inverse Gram matrix of all candidates is formed anew in each step, and points are removed one by one with a rank-one
+update of the whole matrix. It plays the same role as `kernelmesh.Komp` and reaches the same result.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmesh.maths.compression import Change, Memory, Pruned
+from kernelmesh.maths.expansion import Expansion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materialised:
+    """Algorithm 2 with a materialised inverse; `jitter` is what such code adds to survive duplicates."""
+
+    budget: float
+    jitter: float = 1e-10
+
+    def start(self, function: Expansion) -> Memory:
+        """Nothing is kept between steps but the function itself."""
+        return Memory(function, function.inner(function))
+
+    def absorb(self, memory: Memory, change: Change, *, samples: int) -> tuple[Memory, Pruned]:
+        """Stack, invert, remove one by one."""
+        f = memory.function
+        centres = np.vstack([f.centres, change.points])
+        weights = np.vstack([change.shrink * f.weights, change.coefficients])
+        gram = f.kernel(centres, centres)
+        gram[np.diag_indices_from(gram)] += self.jitter
+        inverse = np.linalg.inv(gram)
+        error = 0.0
+        removed = 0
+        while len(weights):
+            costs = (weights**2).sum(axis=1) / np.diag(inverse)
+            j = int(costs.argmin())
+            if error + costs[j] > self.budget**2:
+                break
+            error += float(costs[j])
+            column = inverse[:, j].copy()
+            weights = weights - np.outer(column, weights[j] / column[j])
+            inverse -= np.outer(column, column / column[j])
+            weights = np.delete(weights, j, axis=0)
+            centres = np.delete(centres, j, axis=0)
+            inverse = np.delete(np.delete(inverse, j, axis=0), j, axis=1)
+            removed += 1
+        function = Expansion(f.kernel, centres, weights)
+        return Memory(function, 0.0), Pruned(error=math.sqrt(error), budget=self.budget, removed=removed)

@@ -1,0 +1,69 @@
+"""Networks of agents that learn one kernel model together, online, without a server."""
+
+from typing import TYPE_CHECKING, Any
+
+from kernelmesh.agent import Agent, Diverged, Info, State
+from kernelmesh.consensus import Local, Penalty
+from kernelmesh.maths.compression import Komp, Uncompressed, compress
+from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.graphs import Graph
+from kernelmesh.maths.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
+from kernelmesh.maths.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
+from kernelmesh.maths.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
+from kernelmesh.runtimes import Round, simulate
+
+if TYPE_CHECKING:
+    from kernelmesh.estimators import (
+        KernelMeshClassifier,
+        KernelMeshRegressor,
+        OnlineKernelClassifier,
+        OnlineKernelRegressor,
+    )
+
+__all__ = [
+    "Agent",
+    "Constant",
+    "Diverged",
+    "Doubling",
+    "Expansion",
+    "Gaussian",
+    "Graph",
+    "Hinge",
+    "Huber",
+    "Info",
+    "InverseRoot",
+    "InverseTime",
+    "Kernel",
+    "KernelMeshClassifier",
+    "KernelMeshRegressor",
+    "Komp",
+    "Laplacian",
+    "Linear",
+    "Local",
+    "Logistic",
+    "Loss",
+    "Matern32",
+    "Matern52",
+    "OnlineKernelClassifier",
+    "OnlineKernelRegressor",
+    "Penalty",
+    "Polynomial",
+    "Power",
+    "Round",
+    "Schedule",
+    "Squared",
+    "SquaredHinge",
+    "State",
+    "Uncompressed",
+    "compress",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # scikit-learn takes longer to import than all the rest together, and only the estimators need it
+    if name in __all__:
+        from kernelmesh import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'kernelmesh' has no attribute {name!r}")

@@ -1,0 +1,253 @@
+"""One agent: settings that never change, a State that a step hands on, and no I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+
+from kernelmesh.checks import Floats, Told, matrix, non_negative, positive, refuse, whole
+from kernelmesh.consensus import Consensus, Local, Moment
+from kernelmesh.maths.compression import Compression, Memory
+from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.kernels import Kernel
+from kernelmesh.maths.losses import Loss, check_loss
+from kernelmesh.maths.schedules import Schedule, as_schedule
+from kernelmesh.messages import Message
+
+__all__ = ["Agent", "Diverged", "Info", "State"]
+
+
+class Diverged(ArithmeticError):
+    """The function left all bounds; the state before the step is untouched and can still be used.
+
+    `agent`, `samples`, `step_size` and `penalty` say where; `reason` says what was seen.
+    """
+
+    def __init__(self, *, agent: Hashable, samples: int, step_size: float, penalty: float, reason: str) -> None:
+        self.agent, self.samples, self.step_size, self.penalty, self.reason = agent, samples, step_size, penalty, reason
+        remedy = "lower the step size"
+        if penalty > 0:
+            remedy = "lower or cap the penalty (Doubling has a ceiling), or lower the step size"
+        super().__init__(
+            f"agent {agent!r} diverged at sample {samples} with step size {step_size:g} and penalty {penalty:g}: "
+            f"{reason}; {remedy}"
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State:
+    """Everything the next step needs. A step takes over the workspace in `memory`; the function stays readable."""
+
+    name: Hashable
+    memory: Memory
+    samples: int = 0
+    steps: int = 0
+    yardstick: float = 0.0
+    """The mean loss that predicting 0 would have had on a mini-batch: what divergence is measured by."""
+
+    @property
+    def function(self) -> Expansion:
+        """What the agent has learned so far."""
+        return self.memory.function
+
+    def copy(self) -> State:
+        """An independent state that can be stepped on its own."""
+        return replace(self, memory=self.memory.copy())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """What one may want to know about a step."""
+
+    samples: int
+    """Samples in this mini-batch."""
+    loss: float
+    """Mean loss on the mini-batch before learning from it."""
+    order: int
+    norm: float
+    step_size: float
+    penalty: float
+    budget: float
+    error: float
+    """‖f − f̃‖: how far compression moved the function; at most the budget unless `over_budget`."""
+    removed: int
+    dependent: int
+    heard: int
+    over_budget: bool
+    repaired: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agent:
+    """The settings of a learner; many states can be stepped with the same one.
+
+    >>> import numpy as np
+    >>> from kernelmesh import Agent, Gaussian, Komp, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> state = agent.start()
+    >>> state, info = agent.step(state, np.array([[0.0], [1.0]]), np.array([1.0, -1.0]))
+    >>> info.order, bool(agent.predict(state, np.array([[0.0]])) > 0)
+    (2, True)
+    """
+
+    dimension: int
+    outputs: int
+    kernel: Kernel
+    loss: Loss
+    step_size: Schedule | float
+    regularization: float = 1e-6
+    compression: Compression
+    consensus: Consensus = field(default_factory=Local)
+    radius: float = math.inf
+    """Keep ‖f‖ within a ball of this radius (Corollary 1); infinite means no ball."""
+    explosion: float = 1e4
+    """A mini-batch this many times worse than predicting 0 means the run has diverged."""
+
+    def __post_init__(self) -> None:
+        whole("Agent", "dimension", self.dimension, least=1)
+        whole("Agent", "outputs", self.outputs, least=1)
+        for role, kind, example in (
+            ("kernel", Kernel, "Gaussian(bandwidth=1.0)"),
+            ("compression", Compression, "Komp(budget=0.1)"),
+            ("consensus", Consensus, "Local()"),
+        ):
+            value = getattr(self, role)
+            if not isinstance(value, kind) or isinstance(value, type):
+                raise refuse("Agent", role, f"be a {role}", value, remedy=f"for example {example}")
+        if check_loss("Agent", self.loss).classifies and self.outputs < 2:
+            raise refuse("Agent", "outputs", "be >= 2 with a classification loss", self.outputs)
+        object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
+        non_negative("Agent", "regularization", self.regularization)
+        positive("Agent", "radius", self.radius, infinite=True)
+        positive("Agent", "explosion", self.explosion, infinite=True)
+        self.step_size_at(0)
+
+    def step_size_at(self, samples: int) -> float:
+        """η after so many samples; refuses η ≥ 1/λ, with which shrinking would overshoot."""
+        eta = cast(Schedule, self.step_size)(samples)
+        if not 0.0 <= eta < math.inf:
+            raise refuse("Agent", "step_size", f"be finite and >= 0 at sample {samples}", eta)
+        if eta * self.regularization >= 1.0:
+            limit = 1.0 / self.regularization
+            raise refuse("Agent", "step_size", f"be < 1/regularization = {limit:g} at sample {samples}", eta)
+        return eta
+
+    def start(self, *, name: Hashable = 0, function: Expansion | None = None) -> State:
+        """A new state: from nothing, or from a function learned elsewhere."""
+        if function is None:
+            function = Expansion.zero(self.kernel, dimension=self.dimension, outputs=self.outputs)
+        elif (function.dimension, function.outputs) != (self.dimension, self.outputs) or function.kernel != self.kernel:
+            raise refuse(
+                "Agent.start",
+                "function",
+                f"have dimension {self.dimension}, outputs {self.outputs} and kernel {self.kernel}",
+                f"{function.dimension}, {function.outputs} and {function.kernel}",
+            )
+        return State(name=name, memory=self.compression.start(function))
+
+    def predict(self, state: State, points: Floats) -> Floats:
+        """f at each row of `points`: n × outputs."""
+        return state.function(matrix("Agent.predict", "points", points, columns=self.dimension))
+
+    def check(self, points: Any, targets: Any) -> tuple[Floats, Any]:
+        """A mini-batch in the form that a step takes, or an error that says what is wrong with it."""
+        points = matrix("Agent", "points", points, columns=self.dimension)
+        if not len(points):
+            raise refuse("Agent", "points", "have at least one row", Told(f"shape {points.shape}"))
+        return points, self.loss.check("Agent", targets, rows=len(points), outputs=self.outputs)
+
+    def ask(self, state: State, points: Any) -> Message | None:
+        """What to send to every neighbour before stepping on these points; None when nothing is to be sent."""
+        points = matrix("Agent.ask", "points", points, columns=self.dimension)
+        return self.consensus.ask(state.function, points)
+
+    def answer(self, state: State, question: Message) -> Message | None:
+        """The reply to a neighbour's question, from the function as it is now."""
+        if question.table.shape[1] != self.dimension:
+            raise refuse(
+                "Agent.answer", "question", f"have {self.dimension} columns", Told(f"shape {question.table.shape}")
+            )
+        return self.consensus.answer(state.function, question)
+
+    def step(self, state: State, points: Any, targets: Any, heard: Sequence[Message] = ()) -> tuple[State, Info]:
+        """Learn from a mini-batch and the neighbours' answers. On any error `state` is as it was."""
+        points, targets = self.check(points, targets)
+        for there in heard:
+            if there.table.shape != (len(points), self.outputs):
+                shape = (len(points), self.outputs)
+                raise refuse("Agent.step", "heard", f"be answers of shape {shape}", Told(f"shape {there.table.shape}"))
+        f = state.function
+        cross = self.kernel(points, f.centres)
+        moment = Moment(
+            function=f,
+            points=points,
+            targets=targets,
+            loss=self.loss,
+            here=f.from_cross(cross),
+            cross=cross,
+            step_size=self.step_size_at(state.samples),
+            regularization=self.regularization,
+            samples=state.samples,
+        )
+        loss, yardstick = self._watch(state, moment)
+        with np.errstate(over="ignore", invalid="ignore"):  # checked right after, where it has a name
+            change = self.consensus.move(moment, heard)
+        if not np.isfinite(change.coefficients).all():
+            for there in heard:
+                matrix("Agent.step", "heard", there.table)
+            raise self._diverged(state, moment, "the step is no longer finite")
+        try:
+            memory, pruned = self.compression.absorb(state.memory, change, samples=state.samples)
+        except FloatingPointError as error:
+            raise self._diverged(state, moment, str(error)) from None
+        norm = math.sqrt(memory.square_norm)
+        if norm > self.radius:
+            memory, norm = memory.scaled(self.radius / norm), self.radius
+        after = State(
+            name=state.name,
+            memory=memory,
+            samples=state.samples + len(points),
+            steps=state.steps + 1,
+            yardstick=yardstick,
+        )
+        info = Info(
+            samples=len(points),
+            loss=loss,
+            order=memory.function.order,
+            norm=norm,
+            step_size=moment.step_size,
+            penalty=self.consensus.penalty(state.samples),
+            budget=pruned.budget,
+            error=pruned.error,
+            removed=pruned.removed,
+            dependent=pruned.dependent,
+            heard=len(heard),
+            over_budget=pruned.over_budget,
+            repaired=pruned.repaired,
+        )
+        return after, info
+
+    def _watch(self, state: State, moment: Moment) -> tuple[float, float]:
+        """The mean loss of the mini-batch and the yardstick for it; refuses to go on when the one dwarfs the other."""
+        loss = float(self.loss.value(moment.here, moment.targets).sum()) / len(moment.points)
+        yardstick = state.yardstick
+        if not loss <= self.explosion * yardstick:  # true for the first samples, whose yardstick is not known yet
+            naught = float(self.loss.value(np.zeros_like(moment.here), moment.targets).mean())
+            yardstick = max(yardstick, naught)
+            if not loss <= self.explosion * max(yardstick, np.finfo(float).tiny):
+                worse = f"the loss on the newest samples is {loss:.3g} where predicting 0 costs {yardstick:.3g}"
+                raise self._diverged(state, moment, worse)
+        return loss, yardstick
+
+    def _diverged(self, state: State, moment: Moment, reason: str) -> Diverged:
+        return Diverged(
+            agent=state.name,
+            samples=state.samples,
+            step_size=moment.step_size,
+            penalty=self.consensus.penalty(state.samples),
+            reason=reason,
+        )

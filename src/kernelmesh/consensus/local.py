@@ -1,0 +1,37 @@
+"""No cooperation: every agent learns from its own stream alone. With one agent this is POLK."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelmesh.checks import Floats
+from kernelmesh.consensus.role import Moment
+from kernelmesh.maths.compression import Change
+from kernelmesh.maths.expansion import Expansion
+from kernelmesh.messages import Message
+
+__all__ = ["Local"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """f̃ = (1 − ηλ) f − (η/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·).
+
+    >>> Local().penalty(0)
+    0.0
+    """
+
+    def ask(self, function: Expansion, points: Floats) -> Message | None:
+        return None
+
+    def answer(self, function: Expansion, question: Message) -> Message | None:
+        return None
+
+    def move(self, moment: Moment, heard: Sequence[Message]) -> Change:
+        push = moment.loss.slope(moment.here, moment.targets)
+        push *= -moment.step_size / len(moment.points)
+        return Change(moment.points, push, 1.0 - moment.step_size * moment.regularization, moment.cross)
+
+    def penalty(self, samples: int) -> float:
+        return 0.0

@@ -1,0 +1,54 @@
+"""The paper's protocol (Algorithm 1): disagreement with the neighbours at the agent's own points is penalised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from kernelmesh.checks import Floats
+from kernelmesh.consensus.role import Moment
+from kernelmesh.maths.compression import Change
+from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.schedules import Schedule, as_schedule
+from kernelmesh.messages import Message, Points, Values
+
+__all__ = ["Penalty"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Penalty:
+    """f̃ = (1 − ηλ) f − (η/B) Σ_b [ℓ'(f(x_b), y_b) + c Σ_j (f(x_b) − f_j(x_b))] κ(x_b, ·).
+
+    Points go out, the neighbours' values at them come back. `coupling` is c, a number or a schedule. The step is explicit,
+    so it diverges once η · c · (number of neighbours) is too large for the data.
+
+    >>> from kernelmesh import Doubling
+    >>> Penalty(coupling=Doubling(start=0.01, every=200)).penalty(400)
+    0.04
+    """
+
+    coupling: Schedule | float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coupling", as_schedule("Penalty", "coupling", self.coupling))
+
+    def ask(self, function: Expansion, points: Floats) -> Message | None:
+        return Points(points)
+
+    def answer(self, function: Expansion, question: Message) -> Message | None:
+        return Values(function.evaluate(question.table))
+
+    def move(self, moment: Moment, heard: Sequence[Message]) -> Change:
+        push = moment.loss.slope(moment.here, moment.targets)
+        if heard:
+            gap = len(heard) * moment.here
+            for there in heard:
+                gap -= there.table
+            gap *= self.penalty(moment.samples)
+            push += gap
+        push *= -moment.step_size / len(moment.points)
+        return Change(moment.points, push, 1.0 - moment.step_size * moment.regularization, moment.cross)
+
+    def penalty(self, samples: int) -> float:
+        return cast(Schedule, self.coupling)(samples)

@@ -1,0 +1,1 @@
+"""Arrays in, arrays out: nothing here reads, writes, prints or waits."""

@@ -1,0 +1,98 @@
+"""Functions that are kernel expansions, f(x) = Σ_m κ(d_m, x) w_m, as immutable values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmesh.checks import Floats, matrix, refuse
+from kernelmesh.maths.kernels import Kernel
+from kernelmesh.maths.products import product
+
+__all__ = ["Expansion"]
+
+# Rows of a Gram matrix that are formed at a time where only sums over it are wanted.
+_BLOCK = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """f(x) = Σ_m κ(d_m, x) w_m with centres d (M × p) and weights w (M × C). Its arrays are read-only.
+
+    >>> from kernelmesh import Gaussian
+    >>> f = Expansion(Gaussian(bandwidth=1.0), np.array([[0.0]]), np.array([[2.0]]))
+    >>> f(np.array([[0.0]]))
+    array([[2.]])
+    >>> f.norm()
+    2.0
+    """
+
+    kernel: Kernel
+    centres: Floats
+    weights: Floats
+
+    def __post_init__(self) -> None:
+        if self.centres.ndim != 2 or self.weights.ndim != 2 or len(self.centres) != len(self.weights):
+            shapes = f"centres {self.centres.shape} and weights {self.weights.shape}"
+            raise refuse("Expansion", "centres and weights", "be matrices with one row per point each", shapes)
+        self.centres.flags.writeable = False
+        self.weights.flags.writeable = False
+
+    @classmethod
+    def zero(cls, kernel: Kernel, *, dimension: int, outputs: int) -> Expansion:
+        """The function that is 0 everywhere: an empty dictionary."""
+        return cls(kernel, np.empty((0, dimension)), np.empty((0, outputs)))
+
+    @property
+    def order(self) -> int:
+        """The model order M: how many points the dictionary holds."""
+        return len(self.centres)
+
+    @property
+    def dimension(self) -> int:
+        """p, the length of a point."""
+        return int(self.centres.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        """C, how many functions share the dictionary."""
+        return int(self.weights.shape[1])
+
+    def __call__(self, points: Floats) -> Floats:
+        """f at each row of `points`: n × C."""
+        points = matrix("Expansion", "points", points, columns=self.dimension)
+        if len(points) <= 4 * _BLOCK:
+            return self.evaluate(points)
+        blocks = [self.evaluate(points[start : start + _BLOCK]) for start in range(0, len(points), _BLOCK)]
+        return np.concatenate(blocks)
+
+    def evaluate(self, points: Floats) -> Floats:
+        """f at points that are known to be sound (a C-ordered matrix of finite numbers)."""
+        if len(self.centres) == 0:
+            return np.zeros((len(points), self.weights.shape[1]))
+        return product(self.kernel(points, self.centres), self.weights)
+
+    def from_cross(self, cross: Floats) -> Floats:
+        """f at points whose κ(X, D) is known."""
+        if self.order == 0:
+            return np.zeros((len(cross), self.outputs))
+        return product(cross, self.weights)
+
+    def inner(self, other: Expansion) -> float:
+        """⟨f, g⟩ in the Hilbert space, summed over the outputs."""
+        return float((other.weights * self(other.centres)).sum())
+
+    def norm(self) -> float:
+        """‖f‖ in the Hilbert space, over all outputs together."""
+        return math.sqrt(max(self.inner(self), 0.0))
+
+    def distance(self, other: Expansion) -> float:
+        """‖f − g‖ in the Hilbert space."""
+        both = Expansion(
+            self.kernel,
+            np.concatenate([self.centres, other.centres]),
+            np.concatenate([self.weights, -other.weights]),
+        )
+        return both.norm()

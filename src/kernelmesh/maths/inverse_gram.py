@@ -1,0 +1,195 @@
+"""The inverse Gram matrix P = K⁻¹ of a dictionary, kept up to date as points come and go.
+
+This is the one large thing an agent owns: M² numbers. It lives in a buffer that is changed in place and never copied; a
+`Plan` says what an exchange of points will do to weights before anything is changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import lapack
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.maths.compiled import exchange, place, spread_rows
+from kernelmesh.maths.kernels import Kernel
+from kernelmesh.maths.products import accumulate, product
+
+__all__ = ["InverseGram", "Plan"]
+
+_BLOCK = 256
+
+# An inverse with entries beyond this has lost too many digits to be used.
+_WORST = 1e12
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An exchange that has been worked out but not yet carried out: M points, some of which leave while others enter.
+
+    Survivors keep their place, except those behind the new end, which move into the gaps (`movers` → `gaps`); the entering
+    points take `slots`.
+    """
+
+    order: int
+    movers: Ints
+    gaps: Ints
+    slots: Ints
+    gained: Floats  # Y: P gains YᵀY
+    lost: Floats  # Q: and loses QᵀQ
+    rows: Floats  # of the new P, for the entering points over the old ones
+    block: Floats  # and over each other
+    staying: Floats
+    arriving: Floats
+
+    def weights(self) -> Floats:
+        """The weights of the projection of f̃ onto the points that remain."""
+        return self.arrange(self.staying, self.arriving)
+
+    def arrange(self, staying: Floats, entering: Floats) -> Floats:
+        """Lay out rows that belong to points: survivors, movers and entering ones, each in its place."""
+        out = np.empty((self.order, staying.shape[1]))
+        shared = min(self.order, len(staying))
+        out[:shared] = staying[:shared]
+        out[self.gaps] = staying[self.movers]
+        out[self.slots] = entering
+        return out
+
+
+class InverseGram:
+    """P = K⁻¹ for the M points of a dictionary, in the upper left corner of a buffer that is zero elsewhere."""
+
+    def __init__(self) -> None:
+        self.order = 0
+        self.stamp = 0  # counts the changes
+        self.probed = 0  # the stamp at which drift was last looked at
+        self.bound = 1e-9  # how much drift is tolerated
+        self._width = 0
+        self._flat = np.zeros(0)
+
+    @property
+    def width(self) -> int:
+        """How many points fit before the buffer must grow."""
+        return self._width
+
+    @property
+    def buffer(self) -> Floats:
+        """The whole buffer, width × width; valid until the next change."""
+        return self._flat.reshape(self._width, self._width)
+
+    @property
+    def matrix(self) -> Floats:
+        """P itself, M × M; valid until the next change."""
+        return self.buffer[: self.order, : self.order]
+
+    def copy(self) -> InverseGram:
+        """An independent copy."""
+        twin = InverseGram()
+        twin.__dict__.update(self.__dict__, _flat=self._flat.copy())
+        return twin
+
+    def padded(self, rows: Floats) -> Floats:
+        """Rows over M points as rows over the whole buffer."""
+        out = np.zeros((len(rows), self._width))
+        out[:, : rows.shape[1]] = rows
+        return out
+
+    def lift(self, cross: Floats) -> Floats:
+        """cross @ P for rows that are padded to the buffer's width: one product of B × M × M."""
+        if self._width == 0:
+            return np.zeros_like(cross)
+        return product(cross, self.buffer)
+
+    def plan(
+        self,
+        *,
+        leaving: Ints,
+        kept: Ints,
+        lifted: Floats,
+        schur: Floats,
+        weights: Floats,
+        shrink: float,
+        coefficients: Floats,
+    ) -> Plan:
+        """Work out an exchange (see `compiled.exchange`); P itself stays as it is."""
+        old, new = self.order, len(kept)
+        order = old + new - len(leaving)
+        if order > self._width:
+            self._resize(_roomy(order))
+            lifted = self.padded(lifted)
+        gained, lost, rows, block, staying, arriving = exchange(
+            self.buffer, old, leaving, kept, lifted, schur, weights, shrink, coefficients
+        )
+        tail = leaving.searchsorted(order)
+        free = np.concatenate([leaving[:tail], np.arange(old, order)])
+        movers = np.setdiff1d(np.arange(order, old), leaving[tail:], assume_unique=True)
+        return Plan(order, movers, free[new:], free[:new], gained, lost, rows, block, staying, arriving)
+
+    def apply(self, plan: Plan) -> None:
+        """Carry an exchange out: one symmetric update of rank (points in + points out), then the moves."""
+        terms = np.concatenate([plan.gained, plan.lost])
+        signed = terms.copy()
+        signed[len(plan.gained) :] *= -1.0
+        accumulate(self.buffer, terms, signed)
+        place(self.buffer, self.order, plan.order, plan.movers, plan.gaps, plan.slots, plan.rows, plan.block)
+        self.order = plan.order
+        self.stamp += 1
+        if self._width > 64 and self._width > 1.25 * _roomy(self.order):
+            self._resize(_roomy(self.order))
+
+    def drift(self, kernel: Kernel, centres: Floats, index: int) -> float:
+        """‖(P K − I) e_j‖₁ for one point j of the dictionary: how far P is from the inverse, in O(M (M + p))."""
+        image = self.lift(self.padded(kernel(centres[index : index + 1], centres)))[0]
+        image[index] -= 1.0
+        return float(np.abs(image).sum())
+
+    def probe(self, kernel: Kernel, centres: Floats, index: int) -> bool:
+        """Look at one column; whether its drift is within the bound."""
+        self.probed = self.stamp
+        return self.drift(kernel, centres, index) <= self.bound
+
+    def rebuild(self, kernel: Kernel, centres: Floats) -> bool:
+        """Form P anew from the points, inside the buffer. False (and P is lost) when K is not positive definite."""
+        if len(centres) > self._width:
+            self.order = 0
+            self._resize(_roomy(len(centres)))
+        self.order = len(centres)
+        buffer = self.buffer
+        buffer[...] = 0.0
+        for start in range(0, self.order, _BLOCK):
+            stop = min(start + _BLOCK, self.order)
+            buffer[start:stop, : self.order] = kernel(centres[start:stop], centres)
+        spare = np.arange(self.order, self._width)
+        buffer[spare, spare] = 1.0  # so that the whole buffer, which LAPACK wants in one piece, can be factorised
+        _, failed = lapack.dpotrf(buffer.T, lower=1, clean=0, overwrite_a=1)
+        if not failed:
+            _, failed = lapack.dpotri(buffer.T, lower=1, overwrite_c=1)
+        if failed or not np.isfinite(buffer.diagonal()).all() or buffer.diagonal().max() > _WORST:
+            return False
+        # the lower half of the transpose is the upper half of the buffer
+        for start in range(0, self._width, _BLOCK):
+            stop = min(start + _BLOCK, self._width)
+            corner = np.triu(buffer[start:stop, start:stop])
+            buffer[start:stop, start:stop] = corner + np.triu(corner, 1).T
+            buffer[stop:, start:stop] = buffer[start:stop, stop:].T
+        buffer[spare, spare] = 0.0
+        self.stamp += 1
+        return True
+
+    def _resize(self, width: int) -> None:
+        # One realloc instead of a second buffer: the peak stays at the size of the wider one. Nobody else holds a view.
+        old = self._width
+        if width > old:
+            self._flat.resize(width * width, refcheck=False)
+            spread_rows(self._flat, self.order, old, width)
+        else:
+            spread_rows(self._flat, self.order, old, width)
+            self._flat.resize(width * width, refcheck=False)
+        self._width = width
+
+
+def _roomy(order: int) -> int:
+    """A width with some room to grow: 3 %, in steps of at least 16 points."""
+    step = max(16, order // 32)
+    return (order // step + 1) * step

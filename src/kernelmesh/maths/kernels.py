@@ -1,0 +1,231 @@
+"""Kernels: positive semidefinite functions of two points, which add, multiply and scale.
+
+A kernel is called with two matrices of points, `k(X, Z)` → n × m, and `k.diag(X)` gives κ(x, x) without the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from kernelmesh.checks import Floats, non_negative, positive, refuse, whole
+from kernelmesh.maths.distances import squared_distances
+from kernelmesh.maths.products import product
+
+__all__ = [
+    "Gaussian",
+    "Kernel",
+    "Laplacian",
+    "Linear",
+    "Matern32",
+    "Matern52",
+    "Polynomial",
+    "Product",
+    "Scaled",
+    "Sum",
+]
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """κ(x, z): symmetric, with a positive semidefinite Gram matrix for any points."""
+
+    def __call__(self, left: Floats, right: Floats, /) -> Floats:
+        """κ(left_i, right_j) for all pairs."""
+        ...
+
+    def diag(self, points: Floats, /) -> Floats:
+        """κ(x_i, x_i)."""
+        ...
+
+
+class _Algebra:
+    """`k1 + k2`, `k1 * k2`, `2.0 * k` for every kernel of this module."""
+
+    def __add__(self: Kernel, other: Kernel) -> Sum:
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        return Sum(self, other)
+
+    def __mul__(self: Kernel, other: Kernel | float) -> Product | Scaled:
+        if isinstance(other, Kernel):
+            return Product(self, other)
+        if isinstance(other, int | float | np.number):
+            return Scaled(self, factor=float(other))
+        return NotImplemented
+
+    __rmul__ = __mul__
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stationary(_Algebra):
+    """A kernel of the distance with κ(x, x) = 1."""
+
+    bandwidth: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(type(self).__name__, "bandwidth", self.bandwidth)
+
+    def diag(self, points: Floats) -> Floats:
+        return np.ones(points.shape[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(_Stationary):
+    """κ(x, z) = exp(−‖x − z‖² / (2 d²)) with bandwidth d.
+
+    >>> float(Gaussian(bandwidth=1.0)(np.array([[0.0]]), np.array([[2.0]]))[0, 0]) == math.exp(-2)
+    True
+    """
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        exponent = squared_distances(left, right, scale=-0.5 / self.bandwidth**2)
+        return np.exp(exponent, out=exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplacian(_Stationary):
+    """κ(x, z) = exp(−‖x − z‖ / d) with the Euclidean norm and bandwidth d.
+
+    >>> float(Laplacian(bandwidth=2.0)(np.array([[0.0, 0.0]]), np.array([[3.0, 4.0]]))[0, 0]) == math.exp(-2.5)
+    True
+    """
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        return np.exp(-np.sqrt(squared_distances(left, right, scale=1.0 / self.bandwidth**2)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matern32(_Stationary):
+    """κ(x, z) = (1 + s) exp(−s), s = √3 ‖x − z‖ / d.
+
+    >>> float(Matern32(bandwidth=1.0)(np.array([[0.0]]), np.array([[0.0]]))[0, 0])
+    1.0
+    """
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        s = np.sqrt(squared_distances(left, right, scale=3.0 / self.bandwidth**2))
+        return (1.0 + s) * np.exp(-s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matern52(_Stationary):
+    """κ(x, z) = (1 + s + s²/3) exp(−s), s = √5 ‖x − z‖ / d.
+
+    >>> float(Matern52(bandwidth=1.0)(np.array([[0.0]]), np.array([[0.0]]))[0, 0])
+    1.0
+    """
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        s = np.sqrt(squared_distances(left, right, scale=5.0 / self.bandwidth**2))
+        return (1.0 + s + s * s / 3.0) * np.exp(-s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polynomial(_Algebra):
+    """κ(x, z) = (xᵀz + b)^q with offset b ≥ 0 and degree q = 1, 2, ….
+
+    >>> float(Polynomial(degree=2, offset=1.0)(np.array([[2.0]]), np.array([[3.0]]))[0, 0])
+    49.0
+    """
+
+    degree: int = 2
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        whole("Polynomial", "degree", self.degree, least=1)
+        non_negative("Polynomial", "offset", self.offset)
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        return _inner(left, right, self.offset) ** self.degree
+
+    def diag(self, points: Floats) -> Floats:
+        squares: Floats = np.einsum("ij,ij->i", points, points)
+        return (squares + self.offset) ** self.degree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(_Algebra):
+    """κ(x, z) = xᵀz + b with offset b ≥ 0.
+
+    >>> float(Linear()(np.array([[2.0, 1.0]]), np.array([[3.0, 1.0]]))[0, 0])
+    7.0
+    """
+
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        non_negative("Linear", "offset", self.offset)
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        return _inner(left, right, self.offset)
+
+    def diag(self, points: Floats) -> Floats:
+        squares: Floats = np.einsum("ij,ij->i", points, points)
+        return squares + self.offset
+
+
+def _inner(left: Floats, right: Floats, offset: float) -> Floats:
+    if left.size == 0 or right.size == 0:
+        return np.full((left.shape[0], right.shape[0]), offset)
+    return product(left, right.T) + offset
+
+
+@dataclass(frozen=True)
+class Sum(_Algebra):
+    """κ = κ₁ + κ₂, written `k1 + k2`."""
+
+    first: Kernel
+    second: Kernel
+
+    def __post_init__(self) -> None:
+        _check_parts("Sum", self.first, self.second)
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        return self.first(left, right) + self.second(left, right)
+
+    def diag(self, points: Floats) -> Floats:
+        return self.first.diag(points) + self.second.diag(points)
+
+
+@dataclass(frozen=True)
+class Product(_Algebra):
+    """κ = κ₁ κ₂, written `k1 * k2`."""
+
+    first: Kernel
+    second: Kernel
+
+    def __post_init__(self) -> None:
+        _check_parts("Product", self.first, self.second)
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        return self.first(left, right) * self.second(left, right)
+
+    def diag(self, points: Floats) -> Floats:
+        return self.first.diag(points) * self.second.diag(points)
+
+
+@dataclass(frozen=True)
+class Scaled(_Algebra):
+    """κ = a κ₁ with a > 0, written `a * k1`."""
+
+    kernel: Kernel
+    factor: float
+
+    def __post_init__(self) -> None:
+        _check_parts("Scaled", self.kernel)
+        positive("Scaled", "factor", self.factor)
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        return self.factor * self.kernel(left, right)
+
+    def diag(self, points: Floats) -> Floats:
+        return self.factor * self.kernel.diag(points)
+
+
+def _check_parts(owner: str, *parts: object) -> None:
+    for part in parts:
+        if not isinstance(part, Kernel) or isinstance(part, type):
+            raise refuse(owner, "each part", "be a kernel", part, remedy="for example Gaussian(bandwidth=1.0)")

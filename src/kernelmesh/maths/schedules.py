@@ -1,0 +1,137 @@
+"""Schedules: a number that may change with the samples an agent has seen.
+
+Step sizes η, penalties c and compression budgets ε all play this one role; `schedule(samples)` gives the value in force
+when `samples` samples have been processed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from kernelmesh.checks import non_negative, positive, refuse, whole
+
+__all__ = ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule", "as_schedule"]
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """A value ≥ 0 for every number of samples."""
+
+    def __call__(self, samples: int, /) -> float:
+        """The value in force after `samples` samples."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """a, always.
+
+    >>> Constant(3.0)(1000)
+    3.0
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        non_negative("Constant", "value", self.value, infinite=True)
+
+    def __call__(self, samples: int) -> float:
+        return float(self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseTime:
+    """a / (b + t) after t samples: sums to infinity while its squares do not (Corollary 1).
+
+    >>> InverseTime(scale=8.0, offset=4.0)(12)
+    0.5
+    """
+
+    scale: float
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("InverseTime", "scale", self.scale)
+        positive("InverseTime", "offset", self.offset)
+
+    def __call__(self, samples: int) -> float:
+        return self.scale / (self.offset + samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseRoot:
+    """a / √(b + t) after t samples.
+
+    >>> InverseRoot(scale=8.0, offset=4.0)(12)
+    2.0
+    """
+
+    scale: float
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("InverseRoot", "scale", self.scale)
+        positive("InverseRoot", "offset", self.offset)
+
+    def __call__(self, samples: int) -> float:
+        return self.scale / math.sqrt(self.offset + samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubling:
+    """a · 2^⌊t / n⌋ after t samples: doubles every n samples, up to a ceiling.
+
+    >>> [Doubling(start=0.01, every=200)(t) for t in (0, 199, 200, 400)]
+    [0.01, 0.01, 0.02, 0.04]
+    """
+
+    start: float
+    every: int
+    ceiling: float = math.inf
+
+    def __post_init__(self) -> None:
+        positive("Doubling", "start", self.start)
+        whole("Doubling", "every", self.every, least=1)
+        positive("Doubling", "ceiling", self.ceiling, infinite=True)
+
+    def __call__(self, samples: int) -> float:
+        # ldexp would overflow to an error after 2^1024; by then the ceiling, or infinity, is the answer
+        doublings = min(samples // self.every, 2000)
+        try:
+            value = math.ldexp(self.start, doublings)
+        except OverflowError:
+            value = math.inf
+        return min(value, self.ceiling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """s · η(t)^p of another schedule η: the two budget rules of the paper are K η^{3/2} and η².
+
+    >>> round(Power(of=Constant(3.0), scale=0.04, exponent=1.5)(0), 4)
+    0.2078
+    """
+
+    of: Schedule
+    scale: float = 1.0
+    exponent: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Schedule) or isinstance(self.of, type):
+            raise refuse("Power", "of", "be a schedule", self.of, remedy="for example Constant(3.0)")
+        non_negative("Power", "scale", self.scale)
+        positive("Power", "exponent", self.exponent)
+
+    def __call__(self, samples: int) -> float:
+        return float(self.scale * self.of(samples) ** self.exponent)
+
+
+def as_schedule(owner: str, argument: str, value: object) -> Schedule:
+    """Take a schedule as it is and a number as a constant one."""
+    if isinstance(value, Schedule) and not isinstance(value, type):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return Constant(float(value))
+    raise refuse(owner, argument, "be a number >= 0 or a schedule", value, remedy="for example Constant(3.0)")

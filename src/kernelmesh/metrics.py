@@ -1,0 +1,126 @@
+"""Numbers about a round: how well the network predicts, how far its agents are apart, what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernelmesh.agent import Agent
+from kernelmesh.checks import Floats
+from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.graphs import Graph
+from kernelmesh.maths.losses import Loss
+from kernelmesh.maths.products import product
+from kernelmesh.runtimes import Round
+
+__all__ = ["Measures", "accuracies", "disagreement", "errors", "losses", "measure", "projection_gap"]
+
+
+def losses(functions: Sequence[Expansion], loss: Loss, points: Floats, targets: Any) -> Floats:
+    """The mean loss of each agent on the given samples; their sum is the paper's global objective Σ_i E[ℓ(f_i(x), y)]."""
+    checked = loss.check("losses", targets, rows=len(points), outputs=functions[0].outputs)
+    return np.array([loss.value(f(points), checked).mean() for f in functions])
+
+
+def accuracies(functions: Sequence[Expansion], points: Floats, labels: Any) -> Floats:
+    """The share of points that each agent puts into the right class."""
+    return np.array([(f(points).argmax(axis=1) == labels).mean() for f in functions])
+
+
+def errors(functions: Sequence[Expansion], points: Floats, targets: Any) -> Floats:
+    """The root mean square error of each agent, over all outputs."""
+    goal = np.asarray(targets, dtype=np.float64).reshape(len(points), -1)
+    return np.array([math.sqrt(((f(points) - goal) ** 2).mean()) for f in functions])
+
+
+def disagreement(functions: Sequence[Expansion], graph: Graph) -> float:
+    """Σ_(i,j)∈E ‖f_i − f_j‖² in the Hilbert norm; as in the paper, both directions of an edge count."""
+    squares = [f.inner(f) for f in functions]
+    total = 0.0
+    for i, j in graph.edges:
+        total += 2.0 * max(squares[i] + squares[j] - 2.0 * _inner(functions[i], functions[j]), 0.0)
+    return total
+
+
+def _inner(f: Expansion, g: Expansion) -> float:
+    if f.order == 0 or g.order == 0:
+        return 0.0
+    return float((f.weights * product(f.kernel(f.centres, g.centres), g.weights)).sum())
+
+
+def projection_gap(round: Round) -> tuple[float, float]:  # noqa: A002
+    """How far compression bent the network's gradient in this round, and the bound of Proposition 1 for it.
+
+    ‖∇̃ − ∇‖ = √(Σ_i (‖f_i − f̃_i‖ / η)²) ≤ ε V / η; rounds in which no agent moved give (0, 0).
+    """
+    steps = [info for info in round.infos if info is not None and info.step_size > 0]
+    if not steps:
+        return 0.0, 0.0
+    gap = math.sqrt(sum((info.error / info.step_size) ** 2 for info in steps))
+    return gap, len(round.states) * max(info.budget / info.step_size for info in steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """One line of a run's record."""
+
+    round: int
+    samples: int
+    """The most samples any agent has seen."""
+    objective: float
+    """Σ_i E[ℓ(f_i(x), y)], as printed in the paper, over held-out samples."""
+    regularised_objective: float
+    """The objective + (λ/2) Σ_i ‖f_i‖²."""
+    disagreement: float
+    score_mean: float
+    """Held-out accuracy for class targets, root mean square error for values; over the agents."""
+    score_worst: float
+    order_mean: float
+    order_max: int
+    penalty: float
+    projection_gap: float
+    projection_bound: float
+    floats_per_sample: float
+    """Numbers sent per sample learned from, over the whole network."""
+    bytes_per_sample: float
+    over_budget: int
+    """Agents whose cap on the model order made them exceed the budget in this round."""
+
+
+def measure(round: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> Measures:  # noqa: A002
+    """Take all measures of a round on held-out samples."""
+    functions = round.functions
+    checked = agent.loss.check("measure", targets, rows=len(points), outputs=agent.outputs)
+    outputs = [f(points) for f in functions]
+    objective = float(sum(agent.loss.value(z, checked).mean() for z in outputs))
+    if agent.loss.classifies:
+        scores = [float((z.argmax(axis=1) == checked).mean()) for z in outputs]
+        worst = min(scores)
+    else:
+        scores = [math.sqrt(((z - checked) ** 2).mean()) for z in outputs]
+        worst = max(scores)
+    orders = [f.order for f in functions]
+    infos = [info for info in round.infos if info is not None]
+    gap, bound = projection_gap(round)
+    learned = max(sum(round.samples), 1)
+    return Measures(
+        round=round.number,
+        samples=max(round.samples),
+        objective=objective,
+        regularised_objective=objective + 0.5 * agent.regularization * sum(s.memory.square_norm for s in round.states),
+        disagreement=disagreement(functions, graph),
+        score_mean=float(np.mean(scores)),
+        score_worst=worst,
+        order_mean=float(np.mean(orders)),
+        order_max=max(orders),
+        penalty=max((info.penalty for info in infos), default=0.0),
+        projection_gap=gap,
+        projection_bound=bound,
+        floats_per_sample=float(round.floats_sent.sum()) / learned,
+        bytes_per_sample=float(round.bytes_sent.sum()) / learned,
+        over_budget=sum(info.over_budget for info in infos),
+    )

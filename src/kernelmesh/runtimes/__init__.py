@@ -1,0 +1,5 @@
+"""Who carries the messages. Runtimes know no mathematics; the simulation defines what a round is."""
+
+from kernelmesh.runtimes.simulation import Round, simulate
+
+__all__ = ["Round", "simulate"]

@@ -1,0 +1,148 @@
+"""Files that hold what was learned: safetensors with a description, a version and a digest. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from kernelmesh import consensus
+from kernelmesh.maths import compression, kernels, losses, schedules
+from kernelmesh.maths.graphs import Graph
+
+__all__ = ["UnreadableFile", "describe", "read", "restore", "write"]
+
+VERSION = "1"
+
+_KNOWN: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        kernels.Gaussian,
+        kernels.Laplacian,
+        kernels.Linear,
+        kernels.Matern32,
+        kernels.Matern52,
+        kernels.Polynomial,
+        kernels.Product,
+        kernels.Scaled,
+        kernels.Sum,
+        losses.Hinge,
+        losses.Huber,
+        losses.Logistic,
+        losses.Squared,
+        losses.SquaredHinge,
+        schedules.Constant,
+        schedules.Doubling,
+        schedules.InverseRoot,
+        schedules.InverseTime,
+        schedules.Power,
+        compression.Komp,
+        compression.Uncompressed,
+        consensus.Local,
+        consensus.Penalty,
+        Graph,
+    )
+}
+
+
+class UnreadableFile(ValueError):
+    """A file that is damaged, of another version, or not of this program."""
+
+
+def describe(value: Any) -> Any:
+    """Turn settings into something JSON can hold.
+
+    >>> from kernelmesh import Gaussian
+    >>> describe(Gaussian(bandwidth=2.0))
+    {'kind': 'Gaussian', 'bandwidth': 2.0}
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list):
+        return {"kind": "tuple", "items": [describe(item) for item in value]}
+    if type(value).__name__ in _KNOWN and _KNOWN[type(value).__name__] is type(value):
+        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, **fields}
+    raise ValueError(f"storage: settings must be of a kind that comes with kernelmesh to be saved, got {value!r}")
+
+
+def restore(description: Any) -> Any:
+    """Turn a description back into settings, checking every one of them as if it had just been written.
+
+    >>> restore({'kind': 'Gaussian', 'bandwidth': 2.0})
+    Gaussian(bandwidth=2.0)
+    """
+    if not isinstance(description, dict):
+        return description
+    fields = dict(description)
+    kind = fields.pop("kind", None)
+    if kind == "tuple":
+        return tuple(restore(item) for item in fields["items"])
+    if kind not in _KNOWN:
+        raise UnreadableFile(f"storage: kind must be one of {', '.join(sorted(_KNOWN))}, got {kind!r}")
+    try:
+        return _KNOWN[kind](**{name: restore(value) for name, value in fields.items()})
+    except TypeError as error:
+        raise UnreadableFile(f"storage: {error}") from None
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    total = hashlib.sha256()
+    for name in sorted(metadata):
+        total.update(f"{name}={metadata[name]}\n".encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        total.update(f"{name}:{array.dtype.str}:{array.shape}\n".encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
+
+
+def write(path: str | os.PathLike[str], *, kind: str, arrays: Mapping[str, NDArray[Any]], settings: Any) -> None:
+    """Write a file in one piece: it appears under its name only when it is complete."""
+    path = Path(path)
+    metadata = {"format": "kernelmesh", "version": VERSION, "kind": kind, "settings": json.dumps(settings)}
+    metadata["digest"] = _digest(arrays, metadata)
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[Any]], Any]:
+    """Read a file back: its arrays and settings, or `UnreadableFile` saying what is wrong with it."""
+    path = Path(path)
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = dict(file.metadata() or {})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
+    except (SafetensorError, ValueError) as error:
+        raise UnreadableFile(f"{path}: must be a complete safetensors file: {error}") from None
+    if metadata.get("format") != "kernelmesh":
+        raise UnreadableFile(f"{path}: must be a kernelmesh file, got another safetensors file")
+    if metadata.get("version") != VERSION:
+        raise UnreadableFile(f"{path}: version must be {VERSION}, got {metadata.get('version')!r}")
+    digest = metadata.pop("digest", None)
+    if digest != _digest(arrays, metadata):
+        raise UnreadableFile(f"{path}: contents must match their digest; the file was damaged or changed")
+    if metadata.get("kind") != kind:
+        raise UnreadableFile(f"{path}: must hold a {kind}, got a {metadata.get('kind')}")
+    return arrays, json.loads(metadata["settings"])

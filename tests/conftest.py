@@ -1,0 +1,7 @@
+import hypothesis
+
+# Deadlines measure the machine, and the first call of a compiled function also compiles it.
+hypothesis.settings.register_profile("kernelmesh", deadline=None, max_examples=150, derandomize=True)
+# `pytest --hypothesis-profile=thorough` looks further, elsewhere every time
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=4000)
+hypothesis.settings.load_profile("kernelmesh")

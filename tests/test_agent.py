@@ -1,0 +1,279 @@
+import math
+
+import numpy as np
+import pytest
+
+from kernelmesh import (
+    Agent,
+    Constant,
+    Diverged,
+    Doubling,
+    Expansion,
+    Gaussian,
+    Hinge,
+    Huber,
+    InverseTime,
+    Komp,
+    Local,
+    Logistic,
+    Penalty,
+    Squared,
+    SquaredHinge,
+    Uncompressed,
+)
+from kernelmesh.messages import Points, Values
+
+
+def make(**changes):
+    settings = {
+        "dimension": 2,
+        "outputs": 3,
+        "kernel": Gaussian(bandwidth=0.6),
+        "loss": Logistic(),
+        "step_size": 1.0,
+        "compression": Komp(budget=0.05),
+        "consensus": Penalty(coupling=0.1),
+    }
+    return Agent(**{**settings, **changes})
+
+
+def batch(seed=0, rows=16, outputs=3):
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, 2))
+    return points, (points[:, 0] > 0).astype(int) + (points[:, 1] > 0.5)
+
+
+def learned(agent, steps=5):
+    state = agent.start(name="a")
+    for seed in range(steps):
+        state, _ = agent.step(state, *batch(seed))
+    return state
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Hinge(), SquaredHinge()], ids=str)
+def test_learns_classes(loss):
+    agent = make(loss=loss, step_size=0.5, consensus=Local())
+    state = agent.start()
+    for seed in range(60):
+        state, info = agent.step(state, *batch(seed, rows=32))
+    points, labels = batch(1000, rows=500)
+    assert (agent.predict(state, points).argmax(axis=1) == labels).mean() > 0.9
+    assert info.error <= info.budget
+
+
+@pytest.mark.parametrize("loss", [Squared(), Huber(threshold=0.5)], ids=str)
+def test_learns_values(loss):
+    agent = make(loss=loss, outputs=2, step_size=1.0, compression=Komp(budget=0.02), consensus=Local())
+    state = agent.start()
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        x = rng.uniform(-1, 1, (32, 2))
+        state, _ = agent.step(state, x, np.stack([np.sin(3 * x[:, 0]), x[:, 1]], axis=1))
+    x = rng.uniform(-1, 1, (200, 2))
+    gap = agent.predict(state, x) - np.stack([np.sin(3 * x[:, 0]), x[:, 1]], axis=1)
+    assert np.sqrt((gap**2).mean()) < 0.15
+
+
+def test_a_constant_step_keeps_a_finite_order_over_fifty_thousand_samples():
+    agent = make(step_size=3.0, compression=Komp.parsimonious(3.0, parsimony=0.04), consensus=Local())
+    state = agent.start()
+    rng = np.random.default_rng(0)
+    orders = []
+    while state.samples < 50_000:
+        points = rng.standard_normal((32, 2))
+        state, info = agent.step(state, points, (points[:, 0] > 0).astype(int) + (points[:, 1] > 0.5))
+        orders.append(info.order)
+    assert max(orders) < 60
+    assert max(orders[-300:]) <= max(orders[:300]) + 5
+
+
+def test_without_compression_the_order_is_the_number_of_samples():
+    state = learned(make(compression=Uncompressed()), steps=7)
+    assert state.function.order == state.samples == 7 * 16
+
+
+def test_the_ball_of_corollary_1_holds():
+    agent = make(radius=0.5)
+    state = agent.start()
+    for seed in range(20):
+        state, info = agent.step(state, *batch(seed))
+        assert state.function.norm() <= 0.5 * (1 + 1e-9)
+    assert info.norm == pytest.approx(0.5)
+    free = learned(make(), steps=20)
+    assert free.function.norm() > 0.5
+
+
+def test_diminishing_steps_and_vanishing_budget_run():
+    eta = InverseTime(scale=200.0, offset=100.0)
+    agent = make(step_size=eta, compression=Komp.vanishing(eta))
+    state = learned(agent, steps=30)
+    _, info = agent.step(state, *batch(31))
+    assert info.step_size == pytest.approx(200 / (100 + 480))
+    assert info.budget == pytest.approx(info.step_size**2)
+
+
+def test_answers_are_the_function_and_labels_never_leave():
+    agent = make()
+    state = learned(agent)
+    points, _ = batch(9)
+    question = agent.ask(state, points)
+    assert isinstance(question, Points)
+    assert (question.table == points).all()
+    answer = agent.answer(state, question)
+    assert isinstance(answer, Values)
+    np.testing.assert_array_equal(answer.table, agent.predict(state, points))
+    assert make(consensus=Local()).ask(state, points) is None
+
+
+def test_equal_functions_exert_no_force():
+    strong, none = make(consensus=Penalty(coupling=5.0)), make(consensus=Local())
+    state = learned(none)
+    points, labels = batch(9)
+    same = Values(none.predict(state, points))
+    pulled, _ = strong.step(state.copy(), points, labels, [same, same])
+    free, _ = none.step(state.copy(), points, labels)
+    assert pulled.function.distance(free.function) < 1e-12
+
+
+def test_a_neighbour_pulls_toward_itself():
+    agent = make(consensus=Penalty(coupling=0.5))
+    state = learned(agent)
+    points, labels = batch(9)
+    there = Values(np.full((16, 3), 4.0))
+    alone, _ = agent.step(state.copy(), points, labels)
+    pulled, info = agent.step(state.copy(), points, labels, [there])
+    assert info.heard == 1
+    assert np.abs(agent.predict(pulled, points) - 4).mean() < np.abs(agent.predict(alone, points) - 4).mean()
+
+
+def test_every_option_changes_something():
+    base = learned(make()).function
+    for change in (
+        {"kernel": Gaussian(bandwidth=0.3)},
+        {"loss": Hinge()},
+        {"step_size": 0.7},
+        {"regularization": 0.1},
+        {"compression": Komp(budget=0.5)},
+        {"compression": Komp(budget=0.05, max_order=3)},
+        {"radius": 0.3},
+    ):
+        other = learned(make(**change)).function
+        same_kernel = Expansion(base.kernel, other.centres, other.weights)
+        assert base.distance(same_kernel) > 1e-6, change
+
+
+BAD_BATCHES = {
+    "wrong width": (np.zeros((4, 3)), np.zeros(4, int), r"Agent: points must have 2 columns, got shape \(4, 3\)"),
+    "a vector": (np.zeros(4), np.zeros(4, int), "Agent: points must have 2 dimensions"),
+    "no rows": (np.zeros((0, 2)), np.zeros(0, int), "Agent: points must have at least one row"),
+    "nan": (
+        np.array([[0.0, math.nan]]),
+        np.zeros(1, int),
+        "Agent: points must be finite, got nan at row 0, column 1",
+    ),
+    "inf": (np.array([[math.inf, 0.0]]), np.zeros(1, int), "Agent: points must be finite"),
+    "text": (np.array([["a", "b"]]), np.zeros(1, int), "Agent: points must hold real numbers"),
+    "complex": (np.zeros((1, 2), complex), np.zeros(1, int), "Agent: points must hold real numbers"),
+    "unknown class": (np.zeros((2, 2)), np.array([0, 3]), r"Agent: y must be class numbers 0\.\.2, got 3"),
+    "negative class": (np.zeros((2, 2)), np.array([0, -1]), r"Agent: y must be class numbers 0\.\.2, got -1"),
+    "float class": (np.zeros((1, 2)), np.array([0.5]), "Agent: y must hold whole numbers"),
+    "too few labels": (np.zeros((3, 2)), np.zeros(2, int), r"Agent: y must have shape \(3,\)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BATCHES)
+def test_bad_samples_leave_the_state_as_it_was(name):
+    points, labels, words = BAD_BATCHES[name]
+    agent = make()
+    state = learned(agent)
+    before = state.function
+    with pytest.raises(ValueError, match=words):
+        agent.step(state, points, labels)
+    assert state.function is before
+    after, _ = agent.step(state, *batch(7))
+    assert after.samples == state.samples + 16
+    expected, _ = agent.step(learned(agent), *batch(7))
+    np.testing.assert_array_equal(after.function.weights, expected.function.weights)
+
+
+@pytest.mark.parametrize(
+    ("heard", "words"),
+    [
+        ([Values(np.zeros((4, 3)))], r"Agent.step: heard must be answers of shape \(16, 3\)"),
+        ([Values(np.zeros((16, 2)))], r"Agent.step: heard must be answers of shape \(16, 3\)"),
+        ([Values(np.full((16, 3), math.nan))], "Agent.step: heard must be finite"),
+    ],
+)
+def test_bad_answers_leave_the_state_as_it_was(heard, words):
+    agent = make()
+    state = learned(agent)
+    with pytest.raises(ValueError, match=words):
+        agent.step(state, *batch(7), heard)
+    agent.step(state, *batch(7))
+
+
+def test_bad_questions_are_refused():
+    agent = make()
+    with pytest.raises(ValueError, match=r"Agent\.answer: question must have 2 columns"):
+        agent.answer(learned(agent), Points(np.zeros((3, 5))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"step_size": 10.0, "regularization": 0.1},
+            "Agent: step_size must be < 1/regularization = 10 at sample 0, got 10.0",
+        ),
+        ({"step_size": -1.0}, "Agent: step_size must be a number >= 0 or a schedule, got -1.0"),
+        ({"step_size": math.inf}, "Agent: step_size"),
+        ({"regularization": -1e-6}, "Agent: regularization must be a finite number >= 0, got -1e-06"),
+        ({"kernel": "rbf"}, "Agent: kernel must be a kernel, got 'rbf'"),
+        ({"kernel": Gaussian}, "Agent: kernel must be a kernel"),
+        ({"loss": "hinge"}, "Agent: loss must be a loss, got 'hinge'"),
+        ({"compression": 0.1}, "Agent: compression must be a compression, got 0.1"),
+        ({"consensus": None}, "Agent: consensus must be a consensus"),
+        ({"outputs": 1}, "Agent: outputs must be >= 2 with a classification loss, got 1"),
+        ({"dimension": 0}, "Agent: dimension must be a whole number >= 1, got 0"),
+        ({"radius": 0.0}, "Agent: radius must be a number > 0, got 0.0"),
+    ],
+)
+def test_bad_settings_are_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        make(**changes)
+
+
+def test_a_step_size_that_grows_past_the_limit_is_refused_when_it_does():
+    agent = make(step_size=Doubling(start=1.0, every=16), regularization=0.2)
+    state = learned(agent, steps=3)
+    with pytest.raises(ValueError, match="step_size must be < 1/regularization = 5 at sample 48, got 8"):
+        agent.step(state, *batch(9))
+
+
+def test_divergence_says_who_where_and_what_to_do():
+    agent = make(loss=Squared(), outputs=1, step_size=2.0, consensus=Penalty(coupling=Constant(50.0)))
+    state = agent.start(name="north")
+    points = np.random.default_rng(0).standard_normal((16, 2))
+    neighbour = Values(np.zeros((16, 1)))
+    with pytest.raises(Diverged) as caught:
+        for _ in range(100):
+            before = state
+            state, _ = agent.step(state, points, points[:, :1], [neighbour])
+            assert np.isfinite(state.function.weights).all()
+    text = str(caught.value)
+    assert "agent 'north' diverged at sample" in text
+    assert "step size 2 and penalty 50" in text
+    assert "lower or cap the penalty" in text
+    assert caught.value.samples == before.samples == state.samples
+
+
+def test_a_function_from_elsewhere_can_be_learned_on():
+    agent = make()
+    first = learned(agent)
+    again = agent.start(name="b", function=first.function)
+    points, labels = batch(9)
+    a, _ = agent.step(first, points, labels)
+    b, _ = agent.step(again, points, labels)
+    assert a.function.distance(b.function) < 1e-9
+    with pytest.raises(ValueError, match=r"Agent\.start: function must have dimension 2, outputs 3"):
+        agent.start(function=Expansion.zero(Gaussian(bandwidth=0.6), dimension=2, outputs=4))

@@ -1,0 +1,89 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SMALL = ["--samples", "320", "--agents", "4"]
+
+
+def kernelmesh(*arguments, **options):
+    command = [sys.executable, "-m", "kernelmesh", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def test_list_names_the_experiments():
+    done = kernelmesh("list")
+    assert done.returncode == 0
+    assert "gmm-logistic" in done.stdout
+
+
+def test_run_writes_what_it_says(tmp_path):
+    done = kernelmesh("run", "gmm-logistic", "--seed", "3", "--out", str(tmp_path / "new" / "folder"), *SMALL)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "new" / "folder"
+    assert sorted(os.listdir(folder)) == ["config.json", "figure.png", "figure.svg", "rounds.csv", "summary.json"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["experiment"] == "gmm-logistic"
+    assert (summary["seed"], summary["agents"], summary["protocol"]) == (3, 4, "penalty")
+    assert 0.3 < summary["accuracy_worst"] <= summary["accuracy_mean"] <= 1
+    assert summary["complete"]
+    rows = list(csv.DictReader((folder / "rounds.csv").read_text().splitlines()))
+    assert int(rows[-1]["samples"]) == 320
+    assert float(rows[-1]["objective"]) == summary["objective"]
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_seed_repeats_the_run(tmp_path):
+    def run(folder, seed):
+        assert (
+            kernelmesh("run", "gmm-logistic", "--seed", seed, "--out", str(tmp_path / folder), *SMALL).returncode == 0
+        )
+        return (tmp_path / folder / "rounds.csv").read_text()
+
+    assert run("a", "1") == run("b", "1")
+    assert run("c", "2") != run("a", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, got 'gmm-logistics'"),
+        (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be a whole number >= 1, got 0"),
+        (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of penalty, local, got 'magic'"),
+        (["run", "gmm-logistic", "--seed", "-1"], "seed must be a whole number >= 0"),
+        (["run", "gmm-logistic", "--out", "/dev/null/x"], "/dev/null"),
+    ],
+)
+def test_mistakes_are_named(arguments, words):
+    done = kernelmesh(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
+    done = kernelmesh("run", "gmm-logistic", "--penalty-ceiling", "inf", "--out", str(tmp_path))
+    assert done.returncode == 1
+    assert "diverged at sample" in done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert not summary["complete"]
+    assert "lower or cap the penalty" in summary["remark"]
+    assert (tmp_path / "figure.png").exists()
+
+
+def test_ctrl_c_keeps_what_was_computed(tmp_path):
+    assert kernelmesh("run", "gmm-logistic", *SMALL, "--out", str(tmp_path)).returncode == 0  # all is compiled now
+    command = [sys.executable, "-m", "kernelmesh", "run", "gmm-logistic", "--samples", "400000", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(6)
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted" in complaint
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert 0 < summary["samples_per_agent"] < 400_000

@@ -1,0 +1,306 @@
+import os
+import pickle
+
+import networkx as nx
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_moons
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, SVR
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from kernelmesh import (
+    Constant,
+    Diverged,
+    Gaussian,
+    Graph,
+    Hinge,
+    Huber,
+    InverseRoot,
+    KernelMeshClassifier,
+    KernelMeshRegressor,
+    Laplacian,
+    Local,
+    Logistic,
+    OnlineKernelClassifier,
+    OnlineKernelRegressor,
+    Penalty,
+    Squared,
+)
+from kernelmesh.storage import UnreadableFile
+
+CLASSIFIERS = [OnlineKernelClassifier, KernelMeshClassifier]
+REGRESSORS = [OnlineKernelRegressor, KernelMeshRegressor]
+
+
+@parametrize_with_checks([kind() for kind in CLASSIFIERS + REGRESSORS])
+@pytest.mark.filterwarnings("ignore")  # the checks provoke scikit-learn's own warnings on purpose
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def moons(rows=400, seed=0):
+    return make_moons(rows, noise=0.15, random_state=seed)
+
+
+def waves(rows=300):
+    X = np.random.default_rng(0).uniform(-2, 2, (rows, 1))
+    return X, 100 + 30 * np.sin(2 * X[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("data", "slack"),
+    [(load_breast_cancer(return_X_y=True), 0.02), (load_wine(return_X_y=True), 0.03), (moons(), 0.03)],
+)
+def test_classifier_defaults_come_near_a_tuned_batch_svm(data, slack):
+    def score(model):
+        return cross_val_score(make_pipeline(StandardScaler(), model), *data, cv=3).mean()
+
+    assert score(OnlineKernelClassifier(random_state=0)) >= score(SVC()) - slack
+
+
+def test_regressor_defaults_come_near_a_batch_svr():
+    def score(model):
+        return cross_val_score(make_pipeline(StandardScaler(), model), *load_diabetes(return_X_y=True), cv=3).mean()
+
+    assert score(OnlineKernelRegressor(random_state=0)) >= score(SVR(C=30.0)) - 0.05
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_pipeline_and_grid_search(kind):
+    X, y = moons()
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), kind(random_state=0)),
+        {
+            f"{kind.__name__.lower()}__kernel": [Gaussian(bandwidth=0.5), Laplacian()],
+            f"{kind.__name__.lower()}__parsimony": [0.02, 0.2],
+        },
+        cv=2,
+    ).fit(X, y)
+    assert search.best_score_ > 0.9
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_labels_of_any_kind(kind):
+    X, y = moons()
+    names = np.array(["left", "right"])[y]
+    model = kind(random_state=0).fit(X, names)
+    assert model.classes_.tolist() == ["left", "right"]
+    assert (model.predict(X) == names).mean() > 0.9
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert (model.classes_[probabilities.argmax(axis=1)] == model.predict(X)).all()
+
+
+def test_probabilities_only_with_the_logistic_loss():
+    X, y = moons()
+    assert not hasattr(OnlineKernelClassifier(loss=Hinge()), "predict_proba")
+    model = OnlineKernelClassifier(loss=Hinge(), random_state=0).fit(X, y)
+    with pytest.raises(AttributeError, match="predict_proba needs the logistic loss"):
+        model.predict_proba(X)
+    assert model.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_partial_fit_in_pieces_equals_one_call_in_mini_batches(kind):
+    X, y = moons(320)
+    whole = kind(batch_size=32).partial_fit(X, y, classes=[0, 1], agents=None)
+    assert whole._states[0].samples == (320 if kind is OnlineKernelClassifier else 64)
+    if kind is OnlineKernelClassifier:
+        pieces = kind(batch_size=32)
+        for start in range(0, 320, 64):
+            pieces.partial_fit(X[start : start + 64], y[start : start + 64], classes=[0, 1])
+        np.testing.assert_array_equal(whole.weights_, pieces.weights_)
+
+
+def test_partial_fit_needs_the_classes_first_and_refuses_new_ones():
+    X, y = moons(64)
+    with pytest.raises(ValueError, match="OnlineKernelClassifier: classes must be given in the first call"):
+        OnlineKernelClassifier().partial_fit(X, y)
+    model = OnlineKernelClassifier().partial_fit(X, y, classes=[0, 1])
+    before = model.weights_
+    with pytest.raises(ValueError, match=r"OnlineKernelClassifier: y must hold known classes \[0, 1\], got 2"):
+        model.partial_fit(X, np.full(64, 2))
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(np.full((64, 2), np.nan), y)
+    assert model.weights_ is before
+    model.partial_fit(X, y)
+
+
+def test_a_diverging_call_leaves_what_was_learned():
+    X, y = waves()
+    model = OnlineKernelRegressor(step_size=Constant(0.5)).partial_fit(X, y)
+    before = model.predict(X)
+    model._agent = type(model._agent)(
+        **{**{f: getattr(model._agent, f) for f in model._agent.__dataclass_fields__}, "step_size": 400.0}
+    )
+    with pytest.raises(Diverged):
+        for _ in range(50):
+            model.partial_fit(X, y)
+    assert np.isfinite(before).all()
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_learned_attributes_of_one_learner():
+    X, y = moons()
+    model = OnlineKernelClassifier(random_state=0, max_order=9).fit(X, y)
+    assert model.dictionary_.shape == (model.model_order_, 2)
+    assert model.weights_.shape == (model.model_order_, 2)
+    assert model.model_order_ <= 9
+    rows = {tuple(row) for row in X}
+    assert all(tuple(point) in rows for point in model.dictionary_)
+
+
+def test_learned_attributes_of_a_network():
+    X, y = moons()
+    mesh = KernelMeshClassifier(graph=Graph.star(4), random_state=0).fit(X, y)
+    assert list(mesh.agents_) == [0, 1, 2, 3]
+    assert mesh.model_order_.tolist() == [f.order for f in mesh.agents_.values()]
+    average = sum(f(X) for f in mesh.agents_.values()) / 4
+    np.testing.assert_allclose(mesh.agents_[0].kernel(X, mesh.dictionary_) @ mesh.weights_, average, atol=1e-10)
+    assert (mesh.predict(X) == mesh.classes_[average.argmax(axis=1)]).all()
+    for name, f in mesh.agents_.items():
+        assert (mesh.predict(X, agent=name) == mesh.classes_[f(X).argmax(axis=1)]).all()
+
+
+def test_rows_go_to_the_agents_that_saw_them():
+    X, y = moons(90)
+    graph = nx.path_graph(["north", "centre", "south"])
+    who = np.array(["north", "centre", "south"])[(X[:, 0] > 0).astype(int) + (X[:, 0] > 1)]
+    mesh = KernelMeshClassifier(graph=graph, consensus=Local(), random_state=0).fit(X, y, agents=who)
+    for name, f in mesh.agents_.items():
+        mine = {tuple(row) for row in X[who == name]}
+        assert all(tuple(point) in mine for point in f.centres)
+    with pytest.raises(ValueError, match=r"KernelMeshClassifier: agent must be one of .*, got 'west'"):
+        mesh.fit(X, y, agents=["west"] * 90)
+    with pytest.raises(ValueError, match="agents must name an agent for each of 90 rows, got 3 names"):
+        mesh.fit(X, y, agents=["north"] * 3)
+    with pytest.raises(ValueError, match="KernelMeshClassifier: agent must be one of"):
+        mesh.predict(X, agent="west")
+    with pytest.raises(ValueError, match="the network must be connected"):
+        KernelMeshClassifier(graph=[(0, 1), (2, 3)]).fit(X, y)
+
+
+def test_agreement_grows_with_the_coupling():
+    X, y = moons()
+
+    def spread(consensus):
+        mesh = KernelMeshClassifier(graph=Graph.complete(4), consensus=consensus, passes=5, random_state=0).fit(X, y)
+        outputs = np.stack([f(X) for f in mesh.agents_.values()])
+        return outputs.std(axis=0).mean()
+
+    assert spread(Penalty(coupling=0.15)) < 0.85 * spread(Local())
+
+
+def test_the_default_coupling_is_stable_on_any_graph():
+    X, y = moons()
+    for graph in (Graph.star(20), Graph.complete(12), Graph.line(3)):
+        mesh = KernelMeshClassifier(graph=graph, random_state=0, passes=30).fit(X, y)
+        assert mesh.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("kind", REGRESSORS)
+def test_regression_of_any_scale_and_several_outputs(kind):
+    X, y = waves()
+    assert kind(random_state=0).fit(X, y).score(X, y) > 0.85
+    assert kind(random_state=0).fit(X, 1e-6 * y).score(X, 1e-6 * y) > 0.85
+    both = np.stack([y, -2 * y], axis=1)
+    model = kind(random_state=0).fit(X, both)
+    assert model.predict(X).shape == (300, 2)
+    assert model.score(X, both) > 0.85
+    constant = kind(random_state=0).fit(X, np.full(300, 7.0))
+    np.testing.assert_allclose(constant.predict(X), 7.0)
+
+
+def test_schedules_budgets_and_losses_are_taken():
+    X, y = waves()
+    step = InverseRoot(scale=20.0, offset=400.0)
+    model = OnlineKernelRegressor(loss=Huber(threshold=2.0), step_size=step, budget=0.01, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.8
+    coarse = OnlineKernelRegressor(budget=0.5, random_state=0).fit(X, y)
+    assert coarse.model_order_ < model.model_order_
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (OnlineKernelClassifier(loss=Squared()), "OnlineKernelClassifier: loss must take class targets"),
+        (OnlineKernelRegressor(loss=Logistic()), "OnlineKernelRegressor: loss must take value targets"),
+        (OnlineKernelClassifier(batch_size=0), "batch_size must be a whole number >= 1, got 0"),
+        (OnlineKernelClassifier(step_size=2e6), "step_size must be < 1/regularization"),
+        (OnlineKernelClassifier(parsimony=-1.0), "parsimony must be"),
+        (OnlineKernelClassifier(budget=-1.0), "budget must be"),
+        (OnlineKernelClassifier(max_order=0), "max_order must be"),
+        (OnlineKernelClassifier(kernel="rbf"), "kernel must be a kernel"),
+    ],
+)
+def test_bad_parameters_are_refused_at_fit(model, words):
+    X, y = moons(64)
+    with pytest.raises(ValueError, match=words):
+        model.fit(X, y)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
+class TestFiles:
+    def fitted(self, kind):
+        X, y = moons(200) if kind in CLASSIFIERS else waves(200)
+        extra = {"graph": Graph.star(3)} if "Mesh" in kind.__name__ else {}
+        model = kind(kernel=2.0 * Gaussian(bandwidth=0.7) + Laplacian(), random_state=0, passes=2, **extra)
+        return model.fit(X, np.array(["a", "b"])[y] if kind in CLASSIFIERS else y), X, y
+
+    def test_round_trip(self, kind, tmp_path):
+        model, X, y = self.fitted(kind)
+        model.save(tmp_path / "model.safetensors")
+        back = kind.load(tmp_path / "model.safetensors")
+        np.testing.assert_array_equal(back.predict(X), model.predict(X))
+        assert {**back.get_params(), "graph": 0} == {**model.get_params(), "graph": 0}
+        targets = np.array(["a", "b"])[y] if kind in CLASSIFIERS else y
+        np.testing.assert_allclose(
+            back.partial_fit(X, targets).weights_, model.partial_fit(X, targets).weights_, rtol=1e-5, atol=1e-7
+        )
+        assert os.listdir(tmp_path) == ["model.safetensors"]
+
+    def test_damage_is_noticed(self, kind, tmp_path):
+        model, _, _ = self.fitted(kind)
+        path = tmp_path / "model.safetensors"
+        model.save(path)
+        data = path.read_bytes()
+        for damaged in (data[:-8], data[:100], b"", data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]):
+            path.write_bytes(damaged)
+            with pytest.raises(UnreadableFile, match=r"model\.safetensors: "):
+                kind.load(path)
+        path.write_bytes(data.replace(b'"version":"1"', b'"version":"9"'))
+        with pytest.raises(UnreadableFile, match="version must be 1, got '9'"):
+            kind.load(path)
+        path.write_bytes(data.replace(b"0.7", b"0.8"))
+        with pytest.raises(UnreadableFile, match="contents must match their digest"):
+            kind.load(path)
+        path.write_bytes(data)
+        other = OnlineKernelRegressor if kind is not OnlineKernelRegressor else OnlineKernelClassifier
+        with pytest.raises(UnreadableFile, match=f"must hold a {other.__name__}, got a {kind.__name__}"):
+            other.load(path)
+
+
+def test_own_kernels_cannot_be_saved_but_say_so(tmp_path):
+    class Mine(Gaussian):
+        pass
+
+    X, y = moons(64)
+    model = OnlineKernelClassifier(kernel=Mine(), passes=1).fit(X, y)
+    with pytest.raises(ValueError, match="must be of a kind that comes with kernelmesh to be saved"):
+        model.save(tmp_path / "model.safetensors")
+    assert os.listdir(tmp_path) == []
+
+
+def test_clone_and_pickle():
+    X, y = moons()
+    model = KernelMeshClassifier(graph=[(0, 1), (1, 2)], kernel=Gaussian(bandwidth=0.5), random_state=3)
+    twin = clone(model)
+    assert twin.get_params() == model.get_params()
+    fitted = model.fit(X, y)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+    np.testing.assert_array_equal(twin.fit(X, y).weights_, fitted.weights_)

@@ -1,0 +1,78 @@
+import contextlib
+import json
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmesh.messages import Points, Refused, Values, decode, encode, size_in_bytes
+
+
+@given(rows=st.integers(0, 40), columns=st.integers(1, 20), kind=st.sampled_from([Points, Values]))
+def test_round_trip_and_size(rows, columns, kind):
+    message = kind(np.random.default_rng(rows).standard_normal((rows, columns)))
+    data = encode(message)
+    back = decode(data)
+    assert type(back) is kind
+    np.testing.assert_array_equal(back.table, message.table)
+    assert size_in_bytes(message) == len(data)
+
+
+def forged(header, body=b""):
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+META = {"format": "kernelmesh", "version": "1", "kind": "values"}
+TABLE = {"dtype": "F64", "shape": [1, 2], "data_offsets": [0, 16]}
+BAD = {
+    "empty": b"",
+    "short": b"abc",
+    "huge header": struct.pack("<Q", 10**10) + b"{}",
+    "not JSON": struct.pack("<Q", 4) + b"\xff\xfe{}",
+    "not an object": forged([1, 2]),
+    "deep": struct.pack("<Q", 4000) + b"[" * 4000,
+    "foreign": forged({"table": TABLE}, bytes(16)),
+    "another version": forged({"__metadata__": {**META, "version": "2"}, "table": TABLE}, bytes(16)),
+    "unknown kind": forged({"__metadata__": {**META, "kind": "labels"}, "table": TABLE}, bytes(16)),
+    "no tensor": forged({"__metadata__": META}),
+    "two tensors": forged({"__metadata__": META, "table": TABLE, "more": TABLE}, bytes(32)),
+    "wrong dtype": forged({"__metadata__": META, "table": {**TABLE, "dtype": "F32"}}, bytes(16)),
+    "ten gigabytes announced": forged(
+        {"__metadata__": META, "table": {**TABLE, "shape": [10**6, 1250], "data_offsets": [0, 10**10]}}, bytes(16)
+    ),
+    "negative shape": forged({"__metadata__": META, "table": {**TABLE, "shape": [-1, -2]}}, bytes(16)),
+    "boolean shape": forged({"__metadata__": META, "table": {**TABLE, "shape": [True, 2]}}, bytes(16)),
+    "three dimensions": forged({"__metadata__": META, "table": {**TABLE, "shape": [1, 1, 2]}}, bytes(16)),
+    "too little data": forged({"__metadata__": META, "table": TABLE}, bytes(8)),
+    "too much data": forged({"__metadata__": META, "table": TABLE}, bytes(24)),
+    "nan": forged({"__metadata__": META, "table": TABLE}, struct.pack("<2d", 1.0, float("nan"))),
+    "inf": forged({"__metadata__": META, "table": TABLE}, struct.pack("<2d", 1.0, float("inf"))),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refuses(name):
+    with pytest.raises(Refused, match="message: "):
+        decode(BAD[name])
+
+
+def test_refuses_more_than_allowed():
+    with pytest.raises(Refused, match="at most 100 bytes"):
+        decode(encode(Values(np.zeros((10, 10)))), most_bytes=100)
+
+
+@given(data=st.binary(max_size=300))
+def test_random_bytes_are_refused(data):
+    with pytest.raises(Refused):
+        decode(data)
+
+
+@given(cut=st.integers(0, 500), flip=st.integers(0, 255))
+def test_damage_never_escapes_as_another_error(cut, flip):
+    data = bytearray(encode(Values(np.arange(20.0).reshape(4, 5))))
+    data[cut % len(data)] ^= flip
+    with contextlib.suppress(Refused):
+        decode(bytes(data[: max(8, len(data) - cut % 3)]))

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+import oracle
+from kernelmesh import Agent, Expansion, Gaussian, Graph, Komp, Logistic, Penalty, Squared, simulate
+from kernelmesh.metrics import accuracies, disagreement, errors, losses, measure, projection_gap
+from kernelmesh.streams import ArrayStream, Mixture
+
+KERNEL = Gaussian(bandwidth=0.6)
+
+
+def functions(count=4, outputs=3):
+    rng = np.random.default_rng(0)
+    return [
+        Expansion(KERNEL, rng.standard_normal((m, 2)), rng.standard_normal((m, outputs)))
+        for m in rng.integers(0, 6, count)
+    ]
+
+
+def test_disagreement_counts_both_directions_of_every_edge():
+    fs, graph = functions(), Graph.star(4)
+    literal = sum(
+        oracle.rkhs_distance(KERNEL, fs[i].centres, fs[i].weights, fs[j].centres, fs[j].weights) ** 2
+        for i in range(4)
+        for j in graph.neighbours[i]
+    )
+    assert disagreement(fs, graph) == pytest.approx(literal)
+    assert disagreement([fs[0]] * 4, graph) == pytest.approx(0, abs=1e-12)
+
+
+def test_held_out_numbers():
+    fs = functions()
+    rng = np.random.default_rng(1)
+    points, labels = rng.standard_normal((40, 2)), rng.integers(3, size=40)
+    for f, loss, accuracy in zip(
+        fs, losses(fs, Logistic(), points, labels), accuracies(fs, points, labels), strict=True
+    ):
+        assert loss == pytest.approx(Logistic().value(f(points), labels).mean())
+        assert accuracy == np.mean(f(points).argmax(axis=1) == labels)
+    goal = rng.standard_normal((40, 3))
+    assert errors(fs, points, goal)[0] == pytest.approx(np.sqrt(((fs[0](points) - goal) ** 2).mean()))
+
+
+def run(loss, outputs, targets):
+    rng = np.random.default_rng(0)
+    agent = Agent(
+        dimension=2,
+        outputs=outputs,
+        kernel=KERNEL,
+        loss=loss,
+        step_size=1.0,
+        regularization=1e-2,
+        compression=Komp(budget=0.1),
+        consensus=Penalty(coupling=0.1),
+    )
+    points, labels = Mixture.draw(classes=3, rng=rng).sample(400, rng=rng)
+    graph = Graph.ring(4)
+    streams = [ArrayStream(points[i::4], targets(points, labels)[i::4], batch_size=16) for i in range(4)]
+    return agent, graph, list(simulate(agent, graph, streams)), points, targets(points, labels)
+
+
+def test_measures_of_a_classification_run():
+    agent, graph, rounds, points, labels = run(Logistic(), 3, lambda x, y: y)
+    for round in rounds:
+        gap, bound = projection_gap(round)
+        assert 0 <= gap <= bound == pytest.approx(4 * 0.1)
+    last = measure(rounds[-1], agent=agent, graph=graph, points=points, targets=labels)
+    fs = rounds[-1].functions
+    assert last.objective == pytest.approx(losses(fs, Logistic(), points, labels).sum())
+    norms = sum(f.norm() ** 2 for f in fs)
+    assert last.regularised_objective == pytest.approx(last.objective + 0.5 * 1e-2 * norms)
+    assert last.score_worst == accuracies(fs, points, labels).min() > 0.5
+    assert last.disagreement == pytest.approx(disagreement(fs, graph))
+    assert last.order_max == max(f.order for f in fs)
+    assert last.floats_per_sample == pytest.approx(2 * (2 + 3))
+    assert last.samples == 100
+
+
+def test_measures_of_a_regression_run():
+    agent, graph, rounds, points, values = run(Squared(), 1, lambda x, y: x[:, 0])
+    last = measure(rounds[-1], agent=agent, graph=graph, points=points, targets=values)
+    assert last.score_worst == pytest.approx(errors(rounds[-1].functions, points, values).max())
+    assert last.score_worst >= last.score_mean

@@ -1,0 +1,194 @@
+import numpy as np
+import pytest
+
+import oracle
+from kernelmesh import Agent, Diverged, Doubling, Gaussian, Graph, Komp, Local, Logistic, Penalty, Squared, simulate
+from kernelmesh.messages import Points, Values, encode
+from kernelmesh.streams import ArrayStream, Mixture
+
+
+def make(consensus, *, step_size=1.0, budget=0.1):
+    return Agent(
+        dimension=2,
+        outputs=3,
+        kernel=Gaussian(bandwidth=0.6),
+        loss=Logistic(),
+        step_size=step_size,
+        regularization=1e-3,
+        compression=Komp(budget=budget),
+        consensus=consensus,
+    )
+
+
+def samples(seed, rows):
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, 2))
+    return points, rng.integers(3, size=rows)
+
+
+def assert_same(f, g):
+    np.testing.assert_array_equal(f.centres, g.centres)
+    np.testing.assert_array_equal(f.weights, g.weights)
+
+
+@pytest.mark.parametrize("graph", [Graph.ring(4), Graph.star(4), Graph.complete(3)], ids=["ring", "star", "complete"])
+def test_penalty_equals_the_printed_equations_step_by_step(graph):
+    """Algorithm 1 by hand: each equation written out, each compression by least squares."""
+    coupling = Doubling(start=0.05, every=6)
+    agent = make(Penalty(coupling=coupling))
+    data = [samples(i, 15) for i in range(len(graph))]
+    functions = [(np.zeros((0, 2)), np.zeros((0, 3))) for _ in data]
+    streams = [ArrayStream(*own, batch_size=3) for own in data]
+    for number, round in enumerate(simulate(agent, graph, streams)):
+        rows = slice(3 * number, 3 * number + 3)
+        tilde = [
+            oracle.penalty_step(
+                agent.kernel,
+                functions,
+                graph.neighbours,
+                i,
+                data[i][0][rows],
+                data[i][1][rows],
+                eta=1.0,
+                lam=1e-3,
+                c=coupling(3 * number),
+            )
+            for i in range(len(graph))
+        ]
+        for i, (centres, weights) in enumerate(tilde):
+            expected = oracle.komp(agent.kernel, centres, weights, 0.1)
+            functions[i] = centres[expected.kept], expected.weights
+            ours = round.functions[i]
+            assert (
+                oracle.rkhs_distance(agent.kernel, *functions[i], ours.centres, ours.weights) < 1e-7
+            )  # √eps: what a norm can show
+            assert round.infos[i].error == pytest.approx(expected.error, abs=1e-9)
+            assert round.infos[i].penalty == coupling(3 * number)
+    assert number == 4
+
+
+def test_one_agent_equals_the_centralised_learner():
+    points, labels = samples(0, 64)
+    alone = make(Local())
+    state = alone.start()
+    for batch in ArrayStream(points, labels, batch_size=8):
+        state, _ = alone.step(state, batch.points, batch.targets)
+    for consensus in (Local(), Penalty(coupling=7.0)):
+        *_, last = simulate(make(consensus), Graph.line(1), [ArrayStream(points, labels, batch_size=8)])
+        assert_same(last.functions[0], state.function)
+
+
+def test_streams_of_unequal_length():
+    agent = make(Penalty(coupling=0.1))
+    streams = [ArrayStream(*samples(i, rows), batch_size=8) for i, rows in enumerate((40, 8, 0, 21))]
+    rounds = list(simulate(agent, Graph.ring(4), streams))
+    assert [round.samples for round in rounds] == [
+        (8, 8, 0, 8),
+        (16, 8, 0, 16),
+        (24, 8, 0, 21),
+        (32, 8, 0, 21),
+        (40, 8, 0, 21),
+    ]
+    assert rounds[-1].infos[1] is None
+    assert rounds[-1].infos[0].heard == 2  # those whose streams have ended still answer
+    assert rounds[-1].functions[1] is rounds[0].functions[1]
+
+
+def test_the_same_seed_repeats_the_run_exactly():
+    def run():
+        rng = np.random.default_rng(5)
+        mixture = Mixture.draw(classes=3, rng=rng)
+        graph = Graph.random(6, rng=rng)
+        streams = [ArrayStream(*mixture.sample(60, rng=rng), rng=own) for own in rng.spawn(6)]
+        *_, last = simulate(make(Penalty(coupling=0.1)), graph, streams)
+        return last
+
+    first, second = run(), run()
+    for f, g in zip(first.functions, second.functions, strict=True):
+        assert_same(f, g)
+
+
+def test_rounds_can_be_kept_and_runs_can_be_continued():
+    agent, graph = make(Penalty(coupling=0.1)), Graph.ring(3)
+    data = [samples(i, 48) for i in range(3)]
+    whole = list(simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in data]))
+    orders = [[f.order for f in round.functions] for round in whole]
+    values = [round.functions[0](data[0][0]) for round in whole]
+    half = [ArrayStream(x[:24], y[:24], batch_size=8) for x, y in data]
+    *_, middle = simulate(agent, graph, half)
+    rest = [ArrayStream(x[24:], y[24:], batch_size=8) for x, y in data]
+    *_, end = simulate(agent, graph, rest, states=middle.states)
+    assert_same(end.functions[2], whole[-1].functions[2])
+    assert end.samples == (48, 48, 48)
+    # nothing that was yielded has changed since
+    assert orders == [[f.order for f in round.functions] for round in whole]
+    np.testing.assert_array_equal(values[2], whole[2].functions[0](data[0][0]))
+
+
+def test_traffic_is_what_the_encoding_weighs():
+    agent, graph = make(Penalty(coupling=0.1)), Graph.star(4)
+    streams = [ArrayStream(*samples(i, 8), batch_size=8) for i in range(4)]
+    (round,) = simulate(agent, graph, streams)
+    question, answer = len(encode(Points(np.zeros((8, 2))))), len(encode(Values(np.zeros((8, 3)))))
+    degrees = np.array([3, 1, 1, 1])
+    assert (round.floats_sent == degrees * (8 * 2 + 8 * 3)).all()
+    assert (round.bytes_sent == degrees * (question + answer)).all()
+    (silent,) = simulate(make(Local()), graph, streams)
+    assert silent.bytes_sent.sum() == silent.floats_sent.sum() == 0
+
+
+def test_the_printed_schedule_diverges_with_a_clear_error():
+    rng = np.random.default_rng(0)
+    mixture = Mixture.draw(rng=rng)
+    graph = Graph.random(20, rng=rng)
+    agent = Agent(
+        dimension=2,
+        outputs=5,
+        kernel=Gaussian(bandwidth=0.6),
+        loss=Logistic(),
+        step_size=3.0,
+        compression=Komp.parsimonious(3.0),
+        consensus=Penalty(coupling=Doubling(start=0.01, every=200)),
+    )
+    streams = [ArrayStream(*mixture.sample(5000, rng=rng)) for _ in range(20)]
+    with pytest.raises(Diverged, match=r"agent \d+ diverged at sample \d+ with step size 3 and penalty") as caught:
+        for round in simulate(agent, graph, streams):
+            for f in round.functions:
+                assert np.isfinite(f.weights).all()
+    assert 1 <= caught.value.penalty <= 10
+
+
+def test_bad_arguments_are_refused_before_the_first_round():
+    agent, graph = make(Local()), Graph.ring(3)
+    streams = [ArrayStream(*samples(0, 8))] * 2
+    with pytest.raises(ValueError, match="simulate: streams must be one for each of 3 agents, got 2 streams"):
+        simulate(agent, graph, streams)
+    with pytest.raises(ValueError, match="simulate: states must be one for each of 3 agents"):
+        simulate(agent, graph, [*streams, streams[0]], states=[agent.start()])
+
+
+def test_streams_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match="ArrayStream: targets must have 3 rows"):
+        ArrayStream(np.zeros((3, 1)), np.zeros(2))
+    with pytest.raises(ValueError, match="ArrayStream: batch_size must be a whole number >= 1, got 0"):
+        ArrayStream(np.zeros((3, 1)), np.zeros(3), batch_size=0)
+    with pytest.raises(ValueError, match="ArrayStream: points must be finite"):
+        ArrayStream(np.full((3, 1), np.nan), np.zeros(3))
+
+
+def test_regression_works_in_a_network():
+    agent = Agent(
+        dimension=1,
+        outputs=1,
+        kernel=Gaussian(bandwidth=0.4),
+        loss=Squared(),
+        step_size=0.8,
+        compression=Komp(budget=0.02),
+        consensus=Penalty(coupling=0.2),
+    )
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (3, 1200, 1))
+    *_, last = simulate(agent, Graph.ring(3), [ArrayStream(own, np.sin(2 * own)) for own in x])
+    grid = np.linspace(-1.8, 1.8, 50)[:, None]
+    for f in last.functions:
+        assert np.abs(f(grid) - np.sin(2 * grid)).max() < 0.25
