@@ -194,15 +194,13 @@ class Agent:
             samples=state.samples,
         )
         loss, yardstick = self._watch(state, moment)
-        with np.errstate(over="ignore", invalid="ignore"):  # checked right after, where it has a name
-            change = self.consensus.move(moment, heard)
-        if not np.isfinite(change.coefficients).all():
-            for there in heard:
-                matrix("Agent.step", "heard", there.table)
-            raise self._diverged(state, moment, "the step is no longer finite")
         try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below, where it has a name
+                change = self.consensus.move(moment, heard)
             memory, pruned = self.compression.absorb(state.memory, change, samples=state.samples)
         except FloatingPointError as error:
+            for there in heard:
+                matrix("Agent.step", "heard", there.table)
             raise self._diverged(state, moment, str(error)) from None
         norm = math.sqrt(memory.square_norm)
         if norm > self.radius:

@@ -85,7 +85,9 @@ def matrix(owner: str, argument: str, value: Any, *, columns: int | None = None,
     if rows is not None and array.shape[0] != rows:
         raise refuse(owner, argument, f"have {rows} rows", Told(f"shape {array.shape}"))
     array = np.ascontiguousarray(array, dtype=np.float64)
-    if not np.isfinite(array).all():
+    # one sum of squares sees every NaN and infinity; only when it overflows must each number be looked at
+    flat = array.ravel()
+    if not math.isfinite(np.dot(flat, flat)) and not np.isfinite(array).all():
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise refuse(owner, argument, "be finite", Told(f"{array[row, column]} at row {row}, column {column}"))
     return array

@@ -49,17 +49,19 @@ def _compiled(**options: Any) -> Callable[[F], F]:
 
 
 def _compile_on_first_call(signature: Any, **options: Any) -> Callable[[F], F]:
+    """Compile a function when it is first called, and put the compiled one in its place in this module.
+
+    Callers must write `compiled.name(…)`: a name they had imported would keep going through this detour.
+    """
+
     def decorate(function: F) -> F:
-        compiled: Callable[..., Any] | None = None
-
         @functools.wraps(function)
-        def call(*arguments: Any) -> Any:
-            nonlocal compiled
-            if compiled is None:
-                compiled = njit(signature, cache=True, error_model="numpy", **options)(function)
-            return compiled(*arguments)
+        def first(*arguments: Any) -> Any:
+            ready = njit(signature, cache=True, error_model="numpy", **options)(function)
+            globals()[function.__name__] = ready
+            return ready(*arguments)
 
-        return cast(F, call)
+        return cast(F, first)
 
     return decorate
 
@@ -200,7 +202,7 @@ def _subtract_rows(target: Floats, table: Floats, factors: Floats, start: int, s
         a += 1
 
 
-@_compiled(fastmath={"contract", "reassoc", "nnan"}, error_model="numpy")
+@_compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
 def _pivoted_cholesky(schur: Floats, own: Floats, tolerance: float) -> tuple[Ints, int, Floats]:
     """S = L Lᵀ on the points turn[:rank]; the rest have a distance² of at most tolerance · κ(x, x) to their span.
 
@@ -368,28 +370,39 @@ def _take(table: Floats, rows: Ints, width: int) -> Floats:
 def _reflect(factor: Floats, rank: int, j: int, width: int, mirror: Floats, image: Floats) -> None:
     """Rotate the rows of V so that column j is zero but for the last row; VᵀV stays as it is.
 
-    A Householder reflection: its rounding is relative to the entries of V, the square roots of those of P̃.
+    A Householder reflection of the rows from the first one in which column j is not zero (V is triangular over the new
+    points). Its rounding is relative to the entries of V, the square roots of those of P̃.
     """
-    size = 0.0
-    for a in range(rank - 1):
-        size += factor[a, j] * factor[a, j]
-    if size == 0.0:
+    first = 0
+    while first < rank - 1 and factor[first, j] == 0.0:
+        first += 1
+    if first == rank - 1:
         return
+    size = 0.0
+    for a in range(first, rank - 1):
+        mirror[a] = factor[a, j]
+        size += mirror[a] * mirror[a]
     last = factor[rank - 1, j]
     length = np.sqrt(size + last * last)
-    for a in range(rank - 1):
-        mirror[a] = factor[a, j]
     mirror[rank - 1] = last + length if last >= 0.0 else last - length
     scale = -2.0 / (size + mirror[rank - 1] * mirror[rank - 1])
     for i in range(width):
         image[i] = 0.0
-    for a in range(rank):
-        mirror[a] = mirror[a] * scale
-    _subtract_rows(image, factor, mirror, 0, rank, width)
-    for a in range(rank):
-        share = mirror[a] / scale
+    _subtract_rows(image, factor, mirror, first, rank, width)  # image = −mirrorᵀ V
+    a = first
+    while a + 4 <= rank:
+        m0, m1, m2, m3 = scale * mirror[a], scale * mirror[a + 1], scale * mirror[a + 2], scale * mirror[a + 3]
         for i in range(width):
-            factor[a, i] -= share * image[i]
+            factor[a, i] -= m0 * image[i]
+            factor[a + 1, i] -= m1 * image[i]
+            factor[a + 2, i] -= m2 * image[i]
+            factor[a + 3, i] -= m3 * image[i]
+        a += 4
+    while a < rank:
+        m0 = scale * mirror[a]
+        for i in range(width):
+            factor[a, i] -= m0 * image[i]
+        a += 1
 
 
 @_compiled()
@@ -417,7 +430,7 @@ def _join(inverse: Floats, order: int, who: Ints, width: int, factor: Floats, ra
 
 
 # Sums and minima may be reordered, and no cost is NaN: the loops over all candidates use vector registers.
-@_compiled(fastmath={"contract", "reassoc", "nnan"}, error_model="numpy")
+@_compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
 def _prune(
     inverse: Floats,
     order: int,
@@ -548,7 +561,7 @@ def _prune(
 
 
 @_compile_on_first_call(
-    types.Tuple((types.Array(types.boolean, 1, "C"), _matrix, types.float64, types.float64, types.int64))(
+    types.Tuple((types.int64, types.Array(types.boolean, 1, "C"), _matrix, types.float64, types.float64, types.int64))(
         _in_matrix,
         types.int64,
         _in_matrix,
@@ -578,16 +591,16 @@ def choose(
     tolerance: float,
     budget: float,
     most: int,
-) -> tuple[NDArray[np.bool_], Floats, float, float, int]:
+) -> tuple[int, NDArray[np.bool_], Floats, float, float, int]:
     """Which points a function keeps when the new points X with coefficients A join it, by greedy removal from all of them.
 
     `cross` is κ(X, D), `gram` is κ(X, X) and becomes S = κ(X, X) − κ(X, D) P κ(D, X), `lifted` is filled with Z = κ(X, D) P,
     `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
     independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
 
-    Returns which of the old points, then of the new ones stay; the weights of the old points in case they all stay and none
-    of the new ones does; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
-    The first is empty when P is too ill-conditioned for so fine a budget.
+    Returns how many points change (0 when the old ones all stay and the new ones all go, −1 when P is too ill-conditioned
+    for so fine a budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
+    changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
     """
     batch, outputs = coefficients.shape
     added = _growth(gram, cross, weights, coefficients, shrink)
@@ -615,7 +628,7 @@ def choose(
             for c in range(outputs):
                 size += own[i] * coefficients[i, c] * coefficients[i, c]
         if blur * size > min(0.01 * budget, 1e-10 * (square_norm + added)):
-            return np.zeros(0, dtype=np.bool_), replaced, added, 0.0, 0
+            return -1, np.zeros(0, dtype=np.bool_), replaced, added, 0.0, 0
         tolerance = blur
     turn, new, lower = _pivoted_cholesky(schur, own, tolerance)
     independent = turn[:new]
@@ -686,11 +699,14 @@ def choose(
 
     stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, most)
     keep = np.zeros(order + batch, dtype=np.bool_)
+    changes = 0
     for i in range(order):
         keep[i] = stays[i]
+        changes += not stays[i]
     for a in range(new):
         keep[order + independent[a]] = stays[order + a]
-    return keep, replaced, added, error, dependent.size
+        changes += stays[order + a]
+    return changes, keep, replaced, added, error, dependent.size
 
 
 _Exchange = types.Tuple((_matrix, _matrix, _matrix, _matrix, _matrix, _matrix))

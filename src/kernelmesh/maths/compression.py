@@ -19,7 +19,7 @@ from typing import Protocol, cast, runtime_checkable
 import numpy as np
 
 from kernelmesh.checks import Floats, matrix, non_negative, positive, refuse, whole
-from kernelmesh.maths.compiled import choose, growth
+from kernelmesh.maths import compiled
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.inverse_gram import InverseGram
 from kernelmesh.maths.kernels import Kernel
@@ -131,7 +131,7 @@ class Uncompressed:
         f = memory.function
         cross = f.kernel(change.points, f.centres) if change.cross is None else change.cross
         gram = f.kernel(change.points, change.points)
-        added = growth(gram, cross, f.weights, change.coefficients, change.shrink)
+        added = compiled.growth(gram, cross, f.weights, change.coefficients, change.shrink)
         square_norm = change.shrink**2 * memory.square_norm + added
         if not math.isfinite(square_norm):
             raise FloatingPointError("the function is no longer finite")
@@ -245,7 +245,7 @@ def _absorb(memory: Memory, change: Change, budget: float, most: int, tolerance:
     f, inverse = memory.function, memory.claim()
     points, coefficients, shrink = change.points, change.coefficients, change.shrink
     schur, lifted = f.kernel(points, points), np.empty((len(points), inverse.width))
-    stays, weights, added, square_error, dependent = choose(
+    changes, stays, weights, added, square_error, dependent = compiled.choose(
         inverse.buffer,
         f.order,
         f.kernel(points, f.centres) if change.cross is None else change.cross,
@@ -263,22 +263,22 @@ def _absorb(memory: Memory, change: Change, budget: float, most: int, tolerance:
     square_norm = shrink**2 * memory.square_norm + added
     if not math.isfinite(square_norm):
         raise FloatingPointError("the function is no longer finite")
-    if not len(stays):
+    if changes < 0:
         # the budget is finer than what P can resolve: begin again from all the points, which needs no P
         everything = Change(np.concatenate([f.centres, points]), np.concatenate([shrink * f.weights, coefficients]))
         zero = Expansion.zero(f.kernel, dimension=f.dimension, outputs=f.outputs)
         return _absorb(Memory(zero, workspace=InverseGram()), everything, budget, most, tolerance)
-    kept = stays[f.order :].nonzero()[0]
-    leaving = (~stays[: f.order]).nonzero()[0]
+    removed = f.order + len(points) - int(np.count_nonzero(stays)) if changes else len(points)
 
     def outcome(function: Expansion, square_error: float) -> tuple[Memory, Pruned]:
-        removed = len(leaving) + len(points) - len(kept)
         pruned = Pruned(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
         return Memory(function, max(square_norm - square_error, 0.0), inverse, inverse.stamp), pruned
 
-    if not len(kept) and not len(leaving):
+    if changes == 0:
         # the batch only replaced itself: neither the points nor P change
         return outcome(Expansion(f.kernel, f.centres, weights), square_error if f.order else max(square_norm, 0.0))
+    kept = stays[f.order :].nonzero()[0]
+    leaving = (~stays[: f.order]).nonzero()[0]
     plan = inverse.plan(
         leaving=leaving,
         kept=kept,

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.compiled import exchange, place, spread_rows
+from kernelmesh.maths import compiled
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.products import accumulate, product
 
@@ -65,18 +65,10 @@ class InverseGram:
         self.stamp = 0  # counts the changes
         self.probed = 0  # the stamp at which drift was last looked at
         self.bound = 1e-9  # how much drift is tolerated
-        self._width = 0
+        self.width = 0  # how many points fit before the buffer must grow
         self._flat = np.zeros(0)
-
-    @property
-    def width(self) -> int:
-        """How many points fit before the buffer must grow."""
-        return self._width
-
-    @property
-    def buffer(self) -> Floats:
+        self.buffer = self._flat.reshape(0, 0)
         """The whole buffer, width × width; valid until the next change."""
-        return self._flat.reshape(self._width, self._width)
 
     @property
     def matrix(self) -> Floats:
@@ -87,17 +79,18 @@ class InverseGram:
         """An independent copy."""
         twin = InverseGram()
         twin.__dict__.update(self.__dict__, _flat=self._flat.copy())
+        twin.buffer = twin._flat.reshape(self.width, self.width)
         return twin
 
     def padded(self, rows: Floats) -> Floats:
         """Rows over M points as rows over the whole buffer."""
-        out = np.zeros((len(rows), self._width))
+        out = np.zeros((len(rows), self.width))
         out[:, : rows.shape[1]] = rows
         return out
 
     def lift(self, cross: Floats) -> Floats:
         """cross @ P for rows that are padded to the buffer's width: one product of B × M × M."""
-        if self._width == 0:
+        if self.width == 0:
             return np.zeros_like(cross)
         return product(cross, self.buffer)
 
@@ -115,10 +108,10 @@ class InverseGram:
         """Work out an exchange (see `compiled.exchange`); P itself stays as it is."""
         old, new = self.order, len(kept)
         order = old + new - len(leaving)
-        if order > self._width:
+        if order > self.width:
             self._resize(_roomy(order))
             lifted = self.padded(lifted)
-        gained, lost, rows, block, staying, arriving = exchange(
+        gained, lost, rows, block, staying, arriving = compiled.exchange(
             self.buffer, old, leaving, kept, lifted, schur, weights, shrink, coefficients
         )
         tail = leaving.searchsorted(order)
@@ -132,10 +125,10 @@ class InverseGram:
         signed = terms.copy()
         signed[len(plan.gained) :] *= -1.0
         accumulate(self.buffer, terms, signed)
-        place(self.buffer, self.order, plan.order, plan.movers, plan.gaps, plan.slots, plan.rows, plan.block)
+        compiled.place(self.buffer, self.order, plan.order, plan.movers, plan.gaps, plan.slots, plan.rows, plan.block)
         self.order = plan.order
         self.stamp += 1
-        if self._width > 64 and self._width > 1.25 * _roomy(self.order):
+        if self.width > 64 and self.width > 1.25 * _roomy(self.order):
             self._resize(_roomy(self.order))
 
     def drift(self, kernel: Kernel, centres: Floats, index: int) -> float:
@@ -151,7 +144,7 @@ class InverseGram:
 
     def rebuild(self, kernel: Kernel, centres: Floats) -> bool:
         """Form P anew from the points, inside the buffer. False (and P is lost) when K is not positive definite."""
-        if len(centres) > self._width:
+        if len(centres) > self.width:
             self.order = 0
             self._resize(_roomy(len(centres)))
         self.order = len(centres)
@@ -160,7 +153,7 @@ class InverseGram:
         for start in range(0, self.order, _BLOCK):
             stop = min(start + _BLOCK, self.order)
             buffer[start:stop, : self.order] = kernel(centres[start:stop], centres)
-        spare = np.arange(self.order, self._width)
+        spare = np.arange(self.order, self.width)
         buffer[spare, spare] = 1.0  # so that the whole buffer, which LAPACK wants in one piece, can be factorised
         _, failed = lapack.dpotrf(buffer.T, lower=1, clean=0, overwrite_a=1)
         if not failed:
@@ -168,8 +161,8 @@ class InverseGram:
         if failed or not np.isfinite(buffer.diagonal()).all() or buffer.diagonal().max() > _WORST:
             return False
         # the lower half of the transpose is the upper half of the buffer
-        for start in range(0, self._width, _BLOCK):
-            stop = min(start + _BLOCK, self._width)
+        for start in range(0, self.width, _BLOCK):
+            stop = min(start + _BLOCK, self.width)
             corner = np.triu(buffer[start:stop, start:stop])
             buffer[start:stop, start:stop] = corner + np.triu(corner, 1).T
             buffer[stop:, start:stop] = buffer[start:stop, stop:].T
@@ -179,14 +172,16 @@ class InverseGram:
 
     def _resize(self, width: int) -> None:
         # One realloc instead of a second buffer: the peak stays at the size of the wider one. Nobody else holds a view.
-        old = self._width
+        old = self.width
+        del self.buffer
         if width > old:
             self._flat.resize(width * width, refcheck=False)
-            spread_rows(self._flat, self.order, old, width)
+            compiled.spread_rows(self._flat, self.order, old, width)
         else:
-            spread_rows(self._flat, self.order, old, width)
+            compiled.spread_rows(self._flat, self.order, old, width)
             self._flat.resize(width * width, refcheck=False)
-        self._width = width
+        self.width = width
+        self.buffer = self._flat.reshape(width, width)
 
 
 def _roomy(order: int) -> int:

@@ -1,0 +1,81 @@
+"""`make bench`: every figure is a ratio of things measured in turn in one run; tables go to benchmarks/results/.
+
+The cases and their targets stand in `CASES`; a target that is missed makes the run fail, after everything was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import scipy
+from rich.console import Console
+from rich.table import Table
+
+import cases
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"only these: {', '.join(cases.CASES)}")
+    names = parser.parse_args().names or list(cases.CASES)
+    console = Console(width=140)
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
+    missed = 0
+    for name in names:
+        console.print(f"[bold]{name}[/bold] …")
+        began = time.perf_counter()
+        lines = cases.CASES[name]()
+        table = Table("measured", "value", "must reach", "")
+        for line in lines:
+            missed += not line.reached
+            table.add_row(
+                line.what, line.shown, line.target, "" if not line.target else "yes" if line.reached else "NO"
+            )
+        console.print(table)
+        record = {
+            "case": name,
+            "seconds": round(time.perf_counter() - began, 1),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "lines": [line._asdict() for line in lines],
+        }
+        (results / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    write_page(results)
+    console.print(f"written to {results.relative_to(Path.cwd()) if results.is_relative_to(Path.cwd()) else results}")
+    sys.exit(1 if missed else 0)
+
+
+def write_page(results: Path) -> None:
+    """One page over the newest result of every case."""
+    page = ["# Benchmarks", "", "Made by `make bench`; two shared cores, so read the ratios, not the times.", ""]
+    for name in cases.CASES:
+        file = results / f"{name}.json"
+        if not file.exists():
+            continue
+        page += [
+            f"## {name}",
+            "",
+            cases.CASES[name].__doc__ or "",
+            "",
+            "| measured | value | must reach | |",
+            "|---|---|---|---|",
+        ]
+        for line in json.loads(file.read_text())["lines"]:
+            verdict = "" if not line["target"] else "yes" if line["reached"] else "**no**"
+            page.append(f"| {line['what']} | {line['shown']} | {line['target']} | {verdict} |")
+        page.append("")
+    (results / "README.md").write_text("\n".join(page))
+
+
+if __name__ == "__main__":
+    main()
