@@ -185,6 +185,6 @@ class InverseGram:
 
 
 def _roomy(order: int) -> int:
-    """A width with some room to grow: 3 %, in steps of at least 16 points."""
-    step = max(16, order // 32)
+    """A width with some room to grow: 1.5 %, in steps of at least 16 points."""
+    step = max(16, order // 64)
     return (order // step + 1) * step
