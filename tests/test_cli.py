@@ -22,6 +22,10 @@ def test_list_names_the_experiments():
     assert "gmm-logistic" in done.stdout
 
 
+def test_version():
+    assert kernelmesh("--version").stdout.startswith("kernelmesh 0.")
+
+
 def test_run_writes_what_it_says(tmp_path):
     done = kernelmesh("run", "gmm-logistic", "--seed", "3", "--out", str(tmp_path / "new" / "folder"), *SMALL)
     assert done.returncode == 0, done.stderr
@@ -56,7 +60,16 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be a whole number >= 1, got 0"),
         (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of penalty, local, got 'magic'"),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be a whole number >= 0"),
-        (["run", "gmm-logistic", "--out", "/dev/null/x"], "/dev/null"),
+        (
+            ["run", "gmm-logistic", "--out", "/dev/null/x"],
+            "run: --out must be a folder that can be written",
+        ),
+        (["run", "gmm-logistic", "--set", "bandwith=2"], "run: --set must be NAME=VALUE with NAME one of seed, agents"),
+        (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
+        (
+            ["run", "gmm-logistic", "--set", "bandwidth=-1"],
+            "gmm-logistic: bandwidth must be a finite number > 0, got -1.0",
+        ),
     ],
 )
 def test_mistakes_are_named(arguments, words):
@@ -67,7 +80,7 @@ def test_mistakes_are_named(arguments, words):
 
 
 def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
-    done = kernelmesh("run", "gmm-logistic", "--penalty-ceiling", "inf", "--out", str(tmp_path))
+    done = kernelmesh("run", "gmm-logistic", "--set", "penalty_ceiling=inf", "--out", str(tmp_path))
     assert done.returncode == 1
     assert "diverged at sample" in done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -277,3 +277,28 @@ def test_paper_rules():
 def test_refuses(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [0.3, 0.03])
+def test_a_large_dictionary_does_not_drift_over_thousands_of_swaps(budget):
+    """Hundreds of points in five dimensions, near duplicates among them, against the true error at every hundredth step."""
+    rng = np.random.default_rng(1)
+    kernel, komp = Gaussian(bandwidth=1.5), Komp(budget=budget, max_order=400)
+    memory = komp.start(Expansion.zero(kernel, dimension=5, outputs=3))
+    worst = 0.0
+    for step in range(4000):
+        new = rng.standard_normal((32, 5))
+        if memory.function.order:
+            near = rng.integers(memory.function.order, size=3)
+            new[:3] = memory.function.centres[near] + 1e-4 * rng.standard_normal((3, 5))
+        push = 0.2 * rng.standard_normal((32, 3))
+        before = memory.function
+        memory, pruned = komp.absorb(memory, Change(new, push, 0.97), samples=step)
+        if step % 100 == 99:
+            worst = max(worst, drift(memory))
+            f = memory.function
+            stacked = np.vstack([before.centres, new]), np.vstack([0.97 * before.weights, push])
+            assert pruned.error == pytest.approx(oracle.rkhs_distance(kernel, *stacked, f.centres, f.weights), rel=1e-5)
+    assert memory.function.order > 50
+    assert worst <= 1e-6

@@ -23,11 +23,13 @@ from kernelmesh import (
     KernelMeshClassifier,
     KernelMeshRegressor,
     Laplacian,
+    Linear,
     Local,
     Logistic,
     OnlineKernelClassifier,
     OnlineKernelRegressor,
     Penalty,
+    Polynomial,
     Squared,
 )
 from kernelmesh.storage import UnreadableFile
@@ -116,6 +118,22 @@ def test_partial_fit_in_pieces_equals_one_call_in_mini_batches(kind):
         np.testing.assert_array_equal(whole.weights_, pieces.weights_)
 
 
+def test_rows_that_arrive_one_by_one_are_dealt_round():
+    X, y = moons(50)
+    mesh = KernelMeshClassifier()
+    for row, label in zip(X, y, strict=True):
+        mesh.partial_fit(row[None], [label], classes=[0, 1])
+    assert [state.samples for state in mesh._states] == [10] * 5
+
+
+@pytest.mark.parametrize(
+    "kernel", [Linear(offset=1.0), Polynomial(degree=3), Gaussian() + Linear(), 50 * Gaussian()], ids=str
+)
+def test_the_default_step_fits_kernels_of_any_size(kernel):
+    X = np.random.default_rng(0).uniform(-2, 2, (300, 1))
+    assert OnlineKernelRegressor(kernel=kernel, random_state=0).fit(X, 2 * X[:, 0] + 1).score(X, 2 * X[:, 0] + 1) > 0.8
+
+
 def test_partial_fit_needs_the_classes_first_and_refuses_new_ones():
     X, y = moons(64)
     with pytest.raises(ValueError, match="OnlineKernelClassifier: classes must be given in the first call"):
@@ -174,11 +192,11 @@ def test_rows_go_to_the_agents_that_saw_them():
     for name, f in mesh.agents_.items():
         mine = {tuple(row) for row in X[who == name]}
         assert all(tuple(point) in mine for point in f.centres)
-    with pytest.raises(ValueError, match=r"KernelMeshClassifier: agent must be one of .*, got 'west'"):
+    with pytest.raises(ValueError, match=r"KernelMeshClassifier: agents must be among .*, got 'west'"):
         mesh.fit(X, y, agents=["west"] * 90)
     with pytest.raises(ValueError, match="agents must name an agent for each of 90 rows, got 3 names"):
         mesh.fit(X, y, agents=["north"] * 3)
-    with pytest.raises(ValueError, match="KernelMeshClassifier: agent must be one of"):
+    with pytest.raises(ValueError, match="KernelMeshClassifier: agent must be among"):
         mesh.predict(X, agent="west")
     with pytest.raises(ValueError, match="the network must be connected"):
         KernelMeshClassifier(graph=[(0, 1), (2, 3)]).fit(X, y)
@@ -230,11 +248,13 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(loss=Squared()), "OnlineKernelClassifier: loss must take class targets"),
         (OnlineKernelRegressor(loss=Logistic()), "OnlineKernelRegressor: loss must take value targets"),
         (OnlineKernelClassifier(batch_size=0), "batch_size must be a whole number >= 1, got 0"),
-        (OnlineKernelClassifier(step_size=2e6), "step_size must be < 1/regularization"),
-        (OnlineKernelClassifier(parsimony=-1.0), "parsimony must be"),
-        (OnlineKernelClassifier(budget=-1.0), "budget must be"),
-        (OnlineKernelClassifier(max_order=0), "max_order must be"),
-        (OnlineKernelClassifier(kernel="rbf"), "kernel must be a kernel"),
+        (OnlineKernelClassifier(step_size=2e6), "OnlineKernelClassifier: step_size must be < 1/regularization"),
+        (OnlineKernelClassifier(parsimony=-1.0), "OnlineKernelClassifier: parsimony must be"),
+        (OnlineKernelClassifier(budget=-1.0), "OnlineKernelClassifier: budget must be"),
+        (OnlineKernelClassifier(max_order=0), "OnlineKernelClassifier: max_order must be"),
+        (OnlineKernelClassifier(kernel="rbf"), "OnlineKernelClassifier: kernel must be a kernel, got 'rbf'"),
+        (OnlineKernelClassifier(loss="hinge"), "OnlineKernelClassifier: loss must be a loss, got 'hinge'"),
+        (KernelMeshClassifier(consensus="all"), "KernelMeshClassifier: consensus must be a consensus, got 'all'"),
     ],
 )
 def test_bad_parameters_are_refused_at_fit(model, words):
@@ -280,7 +300,7 @@ class TestFiles:
             kind.load(path)
         path.write_bytes(data)
         other = OnlineKernelRegressor if kind is not OnlineKernelRegressor else OnlineKernelClassifier
-        with pytest.raises(UnreadableFile, match=f"must hold a {other.__name__}, got a {kind.__name__}"):
+        with pytest.raises(UnreadableFile, match=f"must hold {other.__name__}, got {kind.__name__}"):
             other.load(path)
 
 

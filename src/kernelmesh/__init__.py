@@ -1,5 +1,6 @@
 """Networks of agents that learn one kernel model together, online, without a server."""
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from kernelmesh.agent import Agent, Diverged, Info, State
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
         OnlineKernelClassifier,
         OnlineKernelRegressor,
     )
+
+__version__ = version("kernelmesh")
 
 __all__ = [
     "Agent",

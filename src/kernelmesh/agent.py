@@ -29,7 +29,7 @@ class Diverged(ArithmeticError):
 
     def __init__(self, *, agent: Hashable, samples: int, step_size: float, penalty: float, reason: str) -> None:
         self.agent, self.samples, self.step_size, self.penalty, self.reason = agent, samples, step_size, penalty, reason
-        remedy = "lower the step size"
+        remedy = "lower the step size; stable ones are below about 2 / κ(x, x)"
         if penalty > 0:
             remedy = "lower or cap the penalty (Doubling has a ceiling), or lower the step size"
         super().__init__(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from kernelmesh.experiments import Progress as Step
+    from kernelmesh.experiments import Watch
 
 __all__ = ["app", "main"]
 
@@ -24,8 +29,20 @@ console = Console()
 complaints = Console(stderr=True)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from kernelmesh import __version__
+
+        console.print(f"kernelmesh {__version__}", highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     pass
 
 
@@ -45,62 +62,112 @@ def run(
     name: Annotated[str, typer.Argument(help="An experiment; `kernelmesh list` names them.")],
     seed: Annotated[int | None, typer.Option(help="Seeds everything random; the same seed repeats the run.")] = None,
     agents: Annotated[int | None, typer.Option(help="How many agents.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="How agents come to agree.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="How agents come to agree: penalty or local.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples each agent sees.")] = None,
-    ceiling: Annotated[
-        float | None, typer.Option("--penalty-ceiling", help="Largest penalty; inf for the printed schedule.")
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of config.json; may be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results [default: runs/NAME].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results (runs/NAME if not given); earlier ones are replaced.")
+    ] = None,
 ) -> None:
-    """Run an experiment; write its summary, record, settings and figure to a folder."""
+    """Run an experiment; write its summary, record, settings and figure to a folder.
+
+    What is not given is as in the paper, or as the experiment's file says.
+    Ctrl-C stops after the current round and keeps what has been computed.
+    """
     from kernelmesh.experiments import EXPERIMENTS
-    from kernelmesh.experiments import Progress as Step
 
     if name not in EXPERIMENTS:
         _fail(f"run: NAME must be one of {', '.join(EXPERIMENTS)}, got {name!r}", code=2)
     experiment = EXPERIMENTS[name]
-    given = {"seed": seed, "agents": agents, "protocol": protocol, "samples": samples, "penalty_ceiling": ceiling}
-    chosen = {key: value for key, value in given.items() if value is not None}
-    known = {entry.name for entry in dataclasses.fields(experiment.config)}
-    for key in chosen:
-        if key not in known:
-            _fail(f"run: {name} has no option {key}", code=2)
+    given = {"seed": seed, "agents": agents, "protocol": protocol, "samples": samples}
+    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     folder = out or Path("runs") / name
     try:
-        config = experiment.config(**chosen)
-        folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-    except (ValueError, OSError) as error:
+        config = experiment.config(**chosen, **_settings(experiment.config, change or []))
+    except (TypeError, ValueError) as error:
         _fail(str(error), code=2)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    except OSError as error:
+        _fail(f"run: --out must be a folder that can be written, got {str(folder)!r} ({error.strerror})", code=2)
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[newest]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(name, total=None, newest="")
-
-        def watch(step: Step) -> None:
-            newest = step.newest
-            told = f"objective {newest.objective:.3g}, order {newest.order_mean:.1f}" if newest else ""
-            bar.update(task, completed=step.done, total=step.total, newest=told)
-
-        report = experiment.run(config, watch)
-    files = report.write(folder)
+    try:
+        with _Bar(name) as watch:
+            report = experiment.run(config, watch)
+        files = report.write(folder)
+    except (MemoryError, OSError) as error:
+        _fail(f"run: {error or type(error).__name__}", code=1)
     table = Table("", "", show_header=False, box=None, pad_edge=False)
     for key, value in report.summary.items():
         if key != "remark":
             table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
     console.print(table)
-    console.print(f"\nwritten to {folder}: {', '.join(file.name for file in files)}", highlight=False)
+    console.print(f"\nwritten to {folder}: {', '.join(file.name for file in files)}", highlight=False, soft_wrap=True)
     if report.remark:
         _fail(report.remark, code=130 if report.remark.startswith("Interrupted") else 1)
 
 
-def _fail(message: str, *, code: int) -> None:
+def _settings(config: type[Any], changes: list[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs as keyword arguments, each of the type that the setting has."""
+    known: dict[str, Any] = {entry.name: type(entry.default) for entry in dataclasses.fields(config)}
+    out = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals or name not in known:
+            raise ValueError(f"run: --set must be NAME=VALUE with NAME one of {', '.join(known)}, got {change!r}")
+        try:
+            out[name] = known[name](text)
+        except ValueError:
+            raise ValueError(f"run: --set {name} must be of type {known[name].__name__}, got {text!r}") from None
+    return out
+
+
+class _Bar:
+    """A progress bar that also turns Ctrl-C into a stop between two rounds, where nothing is half done."""
+
+    def __init__(self, name: str) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rounds, {task.fields[newest]},"),
+            TimeElapsedColumn(),
+            TextColumn("gone,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+        )
+        self._bar = Progress(*columns, console=console)
+        self._task = self._bar.add_task(name, total=None, newest="compiling on first use")
+        self._stop = False
+
+    def __enter__(self) -> Watch:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        self._bar.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupt(self, *_: object) -> None:
+        if self._stop:  # the second time the user means now
+            raise KeyboardInterrupt
+        self._stop = True
+
+    def _show(self, step: Step) -> None:
+        newest = step.newest
+        told = (
+            f"objective {newest.objective:.3g}, order {newest.order_mean:.1f}" if newest else "compiling on first use"
+        )
+        self._bar.update(self._task, completed=step.done, total=step.total, newest=told)
+        if self._stop and newest:
+            raise KeyboardInterrupt
+
+
+def _fail(message: str, *, code: int) -> NoReturn:
     complaints.print(message, style="bold red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)
 

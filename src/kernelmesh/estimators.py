@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -16,13 +17,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernelmesh import storage
 from kernelmesh.agent import Agent
-from kernelmesh.checks import Floats, Ints, Told, matrix, refuse, whole
+from kernelmesh.checks import Floats, Ints, Told, matrix, non_negative, refuse, whole
 from kernelmesh.consensus import Consensus, Local, Penalty
 from kernelmesh.maths.compression import Compression, Komp
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
 from kernelmesh.maths.kernels import Gaussian, Kernel
-from kernelmesh.maths.losses import Logistic, Loss, Squared
+from kernelmesh.maths.losses import Logistic, Loss, Squared, check_loss
 from kernelmesh.maths.schedules import Schedule, as_schedule
 from kernelmesh.runtimes import simulate
 from kernelmesh.streams import ArrayStream, deal
@@ -63,7 +64,7 @@ class _Learner(BaseEstimator):
     def _graph(self) -> Graph:
         return Graph.line(1)
 
-    def _consensus(self, graph: Graph, step_size: float) -> Consensus:
+    def _consensus(self, graph: Graph, kernel: Kernel, X: Floats, step_size: float) -> Consensus:
         return Local()
 
     def _default_loss(self) -> Loss:
@@ -75,33 +76,50 @@ class _Learner(BaseEstimator):
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, dimension: int, outputs: int) -> None:
-        """Check the settings and start every agent from nothing."""
-        loss = self._default_loss() if self.loss is None else self.loss
+    def _begin(self, X: Floats, outputs: int) -> None:
+        """Check the settings and start every agent from nothing. `X` only serves to size the default step."""
+        try:
+            self._settle(X, outputs)
+        except ValueError as error:  # the user has set parameters of this estimator, not of the parts it is built from
+            raise ValueError(re.sub(r"^(Agent|Komp|Penalty): ", f"{type(self).__name__}: ", str(error))) from None
+        self._states = tuple(self._agent.start(name=name) for name in self._network.names)
+
+    def _settle(self, X: Floats, outputs: int) -> None:
+        owner = type(self).__name__
+        loss = check_loss(owner, self._default_loss() if self.loss is None else self.loss)
         if loss.classifies != isinstance(self, ClassifierMixin):
             wanted = "class" if isinstance(self, ClassifierMixin) else "value"
-            raise refuse(type(self).__name__, "loss", f"take {wanted} targets", loss)
-        whole(type(self).__name__, "batch_size", self.batch_size, least=1)
-        whole(type(self).__name__, "passes", self.passes, least=1)
+            raise refuse(owner, "loss", f"take {wanted} targets", loss)
+        whole(owner, "batch_size", self.batch_size, least=1)
+        whole(owner, "passes", self.passes, least=1)
+        # on standardised data the typical pair of points is then at κ = exp(−2), whatever the dimension
+        kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
+        if not isinstance(kernel, Kernel) or isinstance(kernel, type):
+            raise refuse(owner, "kernel", "be a kernel", kernel, remedy="for example Gaussian(bandwidth=1.0)")
         network = self._graph()
-        step_size = self._default_step() if self.step_size is None else self.step_size
-        if self.budget is None:
-            compression: Compression = Komp.parsimonious(step_size, parsimony=self.parsimony, max_order=self.max_order)
-        else:
-            compression = Komp(budget=self.budget, max_order=self.max_order)
-        agent = Agent(
-            dimension=dimension,
+        step_size, budget = self.step_size, self.budget
+        if step_size is None:
+            # steps act on f(x) through κ(x, x), and so does the budget through its root: both are sized for κ = 1
+            size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
+            step_size = self._default_step() / size
+            if budget is None:
+                budget = non_negative(owner, "parsimony", self.parsimony) * self._default_step() ** 1.5 / np.sqrt(size)
+        compression: Compression = (
+            Komp.parsimonious(step_size, parsimony=self.parsimony, max_order=self.max_order)
+            if budget is None
+            else Komp(budget=budget, max_order=self.max_order)
+        )
+        self._network = network
+        self._agent = Agent(
+            dimension=X.shape[1],
             outputs=outputs,
-            # on standardised data the typical pair of points is then at κ = exp(−2), whatever the dimension
-            kernel=Gaussian(bandwidth=float(np.sqrt(dimension / 2))) if self.kernel is None else self.kernel,
+            kernel=kernel,
             loss=loss,
             step_size=step_size,
             regularization=self.regularization,
             compression=compression,
-            consensus=self._consensus(network, as_schedule(type(self).__name__, "step_size", step_size)(0)),
+            consensus=self._consensus(network, kernel, X, as_schedule(owner, "step_size", step_size)(0)),
         )
-        self._agent, self._network = agent, network
-        self._states = tuple(agent.start(name=name) for name in self._network.names)
 
     def _learn(self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int, rng: Any = None) -> None:
         """Feed each agent its rows; what was learned counts only when all of it went well."""
@@ -128,10 +146,10 @@ class _Learner(BaseEstimator):
         functions = self._functions if agent is None else (self._functions[self._number(agent)],)
         return np.asarray(sum(f(X) for f in functions) / len(functions))
 
-    def _number(self, agent: Hashable) -> int:
+    def _number(self, agent: Hashable, argument: str = "agent") -> int:
         names = self._network.names
         if agent not in names:
-            raise refuse(type(self).__name__, "agent", f"be one of {names}", agent)
+            raise refuse(type(self).__name__, argument, f"be among {names}", agent)
         return names.index(agent)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -158,6 +176,14 @@ class _Learner(BaseEstimator):
             "features": self.n_features_in_,
             "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
             "targets": self._describe_targets(arrays),
+            "settled": {
+                "kernel": storage.describe(self._agent.kernel),
+                "loss": storage.describe(self._agent.loss),
+                "step_size": storage.describe(self._agent.step_size),
+                "compression": storage.describe(self._agent.compression),
+                "consensus": storage.describe(self._agent.consensus),
+                "graph": storage.describe(self._network),
+            },
         }
         storage.write(path, kind=type(self).__name__, arrays=arrays, settings=settings)
 
@@ -170,14 +196,18 @@ class _Learner(BaseEstimator):
         if settings["feature_names"]:
             self.feature_names_in_ = np.array(settings["feature_names"], dtype=object)
         outputs = self._restore_targets(settings["targets"], arrays)
-        self._begin(self.n_features_in_, outputs)
+        settled = {name: storage.restore(value) for name, value in settings["settled"].items()}
+        self._network = settled.pop("graph")
+        self._agent = Agent(
+            dimension=self.n_features_in_, outputs=outputs, regularization=self.regularization, **settled
+        )
         states = []
-        for i, state in enumerate(self._states):
+        for i, name in enumerate(self._network.names):
             centres = matrix(str(path), f"centres.{i}", arrays[f"centres.{i}"], columns=self.n_features_in_)
             weights = matrix(str(path), f"weights.{i}", arrays[f"weights.{i}"], rows=len(centres), columns=outputs)
             function = Expansion(self._agent.kernel, centres, weights)
             samples, steps = (int(n) for n in arrays[f"clock.{i}"])
-            started = self._agent.start(name=state.name, function=function)
+            started = self._agent.start(name=name, function=function)
             states.append(replace(started, samples=samples, steps=steps, yardstick=float(arrays[f"yardstick.{i}"][0])))
         self._states = tuple(states)
         return self
@@ -251,12 +281,13 @@ class _Mesh(_Learner):
     def _graph(self) -> Graph:
         return Graph.ring(5) if self.graph is None else Graph.of(self.graph)
 
-    def _consensus(self, graph: Graph, step_size: float) -> Consensus:
+    def _consensus(self, graph: Graph, kernel: Kernel, X: Floats, step_size: float) -> Consensus:
         if self.consensus is not None:
             return self.consensus
-        # the explicit step is stable while η c (number of neighbours) stays well below 1, for κ(x, x) = 1
+        # the explicit step is stable while η c κ(x, x) (number of neighbours) stays well below 1
         busiest = max(max(map(len, graph.neighbours)), 1)
-        return Penalty(coupling=0.5 / (max(step_size, 1e-3) * busiest))
+        size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
+        return Penalty(coupling=0.5 / (max(step_size * size, 1e-3) * busiest))
 
     @property
     def agents_(self) -> dict[Hashable, Expansion]:
@@ -286,15 +317,17 @@ class _Mesh(_Learner):
         """Which rows each agent sees: as told, or dealt out evenly."""
         names = self._network.names
         if agents is None:
-            if rng is None:
-                return [np.arange(start, rows, len(names)) for start in range(len(names))]
-            return deal(rows, agents=len(names), rng=rng)
+            if rng is not None:
+                return deal(rows, agents=len(names), rng=rng)
+            # one after the other, going on where the call before has stopped
+            seen = sum(state.samples for state in self._states)
+            return [np.arange((start - seen) % len(names), rows, len(names)) for start in range(len(names))]
         told = list(agents)
         if len(told) != rows:
             raise refuse(
                 type(self).__name__, "agents", f"name an agent for each of {rows} rows", Told(f"{len(told)} names")
             )
-        numbers = np.array([self._number(_plain(name)) for name in told], dtype=np.int64)
+        numbers = np.array([self._number(_plain(name), "agents") for name in told], dtype=np.int64)
         return [np.flatnonzero(numbers == i) for i in range(len(names))]
 
 
@@ -321,7 +354,7 @@ class _Classification(ClassifierMixin):
         """Learn from scratch, in several passes over shuffled rows. `agents` (networks only) says who saw which row."""
         X, y = validate_data(self, X, y, dtype=np.float64, order="C")
         check_classification_targets(y)
-        self._begin_classes(unique_labels(y), X.shape[1])
+        self._begin_classes(unique_labels(y), X)
         rng = self._generator()
         self._learn(X, self._targets(y), self._dealt(len(X), agents, rng), passes=self.passes, rng=rng)
         return self
@@ -334,7 +367,7 @@ class _Classification(ClassifierMixin):
         if first:
             if classes is None:
                 raise refuse(type(self).__name__, "classes", "be given in the first call to partial_fit", None)
-            self._begin_classes(unique_labels(np.asarray(classes)), X.shape[1])
+            self._begin_classes(unique_labels(np.asarray(classes)), X)
         elif classes is not None and not np.array_equal(unique_labels(np.asarray(classes)), self.classes_):
             raise refuse(type(self).__name__, "classes", f"stay {self.classes_.tolist()}", classes)
         self._learn(X, self._targets(y), self._dealt(len(X), agents, None), passes=1)
@@ -431,7 +464,7 @@ class _Regression(RegressorMixin):
         self.target_offset_ = table.mean(axis=0)
         spread = table.std(axis=0)
         self.target_scale_ = np.where(spread > 1e-12 * np.abs(self.target_offset_).clip(1e-300), spread, 1.0)
-        self._begin(X.shape[1], table.shape[1])
+        self._begin(X, table.shape[1])
 
     def predict(self: Any, X: Any, *, agent: Hashable | None = None) -> Floats:
         """f(x), as one agent of a network sees it or (by default) their average."""
@@ -455,7 +488,8 @@ class OnlineKernelClassifier(_Classification, _Single):
     ----------
     kernel : Kernel, default=Gaussian(bandwidth=√(features / 2)), which suits standardised features.
     loss : Loss with class targets, default=Logistic().
-    step_size : float or Schedule η, below 1 / regularization; by default 3 for classes and 1 for values.
+    step_size : float or Schedule η, below 1 / regularization; by default 3 for classes and 1 for values, divided by the
+        mean of κ(x, x) over the first rows. Steps well above that diverge.
     regularization : float λ.
     parsimony : K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
     budget : float or Schedule ε of its own, instead of the rule above.
@@ -500,6 +534,9 @@ class KernelMeshClassifier(_Classification, _Mesh):
 
     graph : Graph, networkx graph or list of edges, default=a ring of 5 agents.
     consensus : how agents come to agree, default=Penalty with a coupling that is stable for the graph and step size.
+
+    The default protocol makes agents agree where they see similar data. An agent learns at its own points only, so agents
+    that see different classes or regions do not come to know each other's; their average does.
 
     `fit(X, y, agents=None)` takes an agent's name for each row, or deals the rows out. `predict(X, agent=None)` answers as
     one agent or as the average of all.

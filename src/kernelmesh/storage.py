@@ -144,5 +144,5 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[
     if digest != _digest(arrays, metadata):
         raise UnreadableFile(f"{path}: contents must match their digest; the file was damaged or changed")
     if metadata.get("kind") != kind:
-        raise UnreadableFile(f"{path}: must hold a {kind}, got a {metadata.get('kind')}")
+        raise UnreadableFile(f"{path}: must hold {kind}, got {metadata.get('kind')}")
     return arrays, json.loads(metadata["settings"])

@@ -19,7 +19,7 @@ from typing import Protocol, cast, runtime_checkable
 import numpy as np
 
 from kernelmesh.checks import Floats, matrix, non_negative, positive, refuse, whole
-from kernelmesh.maths import compiled
+from kernelmesh.maths.compiled import pruning as loops
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.inverse_gram import InverseGram
 from kernelmesh.maths.kernels import Kernel
@@ -131,7 +131,7 @@ class Uncompressed:
         f = memory.function
         cross = f.kernel(change.points, f.centres) if change.cross is None else change.cross
         gram = f.kernel(change.points, change.points)
-        added = compiled.growth(gram, cross, f.weights, change.coefficients, change.shrink)
+        added = loops.growth(gram, cross, f.weights, change.coefficients, change.shrink)
         square_norm = change.shrink**2 * memory.square_norm + added
         if not math.isfinite(square_norm):
             raise FloatingPointError("the function is no longer finite")
@@ -245,7 +245,7 @@ def _absorb(memory: Memory, change: Change, budget: float, most: int, tolerance:
     f, inverse = memory.function, memory.claim()
     points, coefficients, shrink = change.points, change.coefficients, change.shrink
     schur, lifted = f.kernel(points, points), np.empty((len(points), inverse.width))
-    changes, stays, weights, added, square_error, dependent = compiled.choose(
+    changes, stays, weights, added, square_error, dependent = loops.choose(
         inverse.buffer,
         f.order,
         f.kernel(points, f.centres) if change.cross is None else change.cross,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.maths import compiled
+from kernelmesh.maths.compiled import distances as loops
 from kernelmesh.maths.products import product
 
 __all__ = ["squared_distances"]
@@ -22,10 +22,10 @@ def squared_distances(left: Floats, right: Floats, *, scale: float = 1.0) -> Flo
     """
     if left.shape[1] <= _FEW or left.shape[0] == 0 or right.shape[0] == 0:
         out = np.empty((left.shape[0], right.shape[0]))
-        compiled.pairwise_squares(left, right, scale, out)
+        loops.pairwise_squares(left, right, scale, out)
         return out
     out = product(left, right.T)
-    compiled.repair_squares(
+    loops.repair_squares(
         left, right, np.einsum("ij,ij->i", left, left), np.einsum("ij,ij->i", right, right), scale, out
     )
     return out

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths import compiled
+from kernelmesh.maths.compiled import exchange as loops
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.products import accumulate, product
 
@@ -64,7 +64,7 @@ class InverseGram:
         self.order = 0
         self.stamp = 0  # counts the changes
         self.probed = 0  # the stamp at which drift was last looked at
-        self.bound = 1e-9  # how much drift is tolerated
+        self.bound = 1e-8  # how much drift is tolerated
         self.width = 0  # how many points fit before the buffer must grow
         self._flat = np.zeros(0)
         self.buffer = self._flat.reshape(0, 0)
@@ -105,13 +105,13 @@ class InverseGram:
         shrink: float,
         coefficients: Floats,
     ) -> Plan:
-        """Work out an exchange (see `compiled.exchange`); P itself stays as it is."""
+        """Work out an exchange (see `compiled/exchange.py`); P itself stays as it is."""
         old, new = self.order, len(kept)
         order = old + new - len(leaving)
         if order > self.width:
             self._resize(_roomy(order))
             lifted = self.padded(lifted)
-        gained, lost, rows, block, staying, arriving = compiled.exchange(
+        gained, lost, rows, block, staying, arriving = loops.exchange(
             self.buffer, old, leaving, kept, lifted, schur, weights, shrink, coefficients
         )
         tail = leaving.searchsorted(order)
@@ -125,7 +125,7 @@ class InverseGram:
         signed = terms.copy()
         signed[len(plan.gained) :] *= -1.0
         accumulate(self.buffer, terms, signed)
-        compiled.place(self.buffer, self.order, plan.order, plan.movers, plan.gaps, plan.slots, plan.rows, plan.block)
+        loops.place(self.buffer, self.order, plan.order, plan.movers, plan.gaps, plan.slots, plan.rows, plan.block)
         self.order = plan.order
         self.stamp += 1
         if self.width > 64 and self.width > 1.25 * _roomy(self.order):
@@ -176,9 +176,9 @@ class InverseGram:
         del self.buffer
         if width > old:
             self._flat.resize(width * width, refcheck=False)
-            compiled.spread_rows(self._flat, self.order, old, width)
+            loops.spread_rows(self._flat, self.order, old, width)
         else:
-            compiled.spread_rows(self._flat, self.order, old, width)
+            loops.spread_rows(self._flat, self.order, old, width)
             self._flat.resize(width * width, refcheck=False)
         self.width = width
         self.buffer = self._flat.reshape(width, width)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints, class_labels, matrix, positive, refuse
-from kernelmesh.maths import compiled
+from kernelmesh.maths.compiled import losses as loops
 
 __all__ = ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge", "check_loss"]
 
@@ -81,7 +81,7 @@ class Logistic(_ClassTargets):
 
 def _softmax(z: Floats, y: Ints) -> tuple[Floats, Floats]:
     values, slopes = np.empty(len(z)), np.empty(z.shape)
-    compiled.softmax(z, y, values, slopes)
+    loops.softmax(z, y, values, slopes)
     return values, slopes
 
 
@@ -105,11 +105,11 @@ class Hinge(_ClassTargets):
     """
 
     def value(self, z: Floats, y: Ints) -> Floats:
-        margin, _ = compiled.margins(z, y)
+        margin, _ = loops.margins(z, y)
         return np.asarray(np.maximum(margin, 0.0))
 
     def slope(self, z: Floats, y: Ints) -> Floats:
-        margin, rivals = compiled.margins(z, y)
+        margin, rivals = loops.margins(z, y)
         return _push(z, y, rivals, (margin > 0.0).astype(np.float64))
 
 
@@ -122,11 +122,11 @@ class SquaredHinge(_ClassTargets):
     """
 
     def value(self, z: Floats, y: Ints) -> Floats:
-        margin, _ = compiled.margins(z, y)
+        margin, _ = loops.margins(z, y)
         return np.asarray(np.maximum(margin, 0.0) ** 2)
 
     def slope(self, z: Floats, y: Ints) -> Floats:
-        margin, rivals = compiled.margins(z, y)
+        margin, rivals = loops.margins(z, y)
         return _push(z, y, rivals, 2.0 * np.maximum(margin, 0.0))
 
 

@@ -1,0 +1,49 @@
+"""Squared distances."""
+
+from __future__ import annotations
+
+from numba import types
+
+from kernelmesh.checks import Floats
+from kernelmesh.maths.compiled.jit import compile_on_first_call, in_matrix, in_vector, matrix
+
+__all__ = ["pairwise_squares", "repair_squares"]
+
+
+# Sums may be reordered and fused: this is what lets the inner loop use vector registers.
+@compile_on_first_call(types.void(in_matrix, in_matrix, types.float64, matrix), fastmath={"reassoc", "contract"})
+def pairwise_squares(left: Floats, right: Floats, scale: float, out: Floats) -> None:
+    """out[i, j] = scale · ‖left_i − right_j‖², from the differences themselves."""
+    width = left.shape[1]
+    for i in range(left.shape[0]):
+        for j in range(right.shape[0]):
+            total = 0.0
+            for k in range(width):
+                gap = left[i, k] - right[j, k]
+                total += gap * gap
+            out[i, j] = scale * total
+
+
+@compile_on_first_call(
+    types.void(in_matrix, in_matrix, in_vector, in_vector, types.float64, matrix),
+    fastmath={"reassoc", "contract"},
+)
+def repair_squares(
+    left: Floats, right: Floats, left_squares: Floats, right_squares: Floats, scale: float, out: Floats
+) -> None:
+    """Turn inner products in `out` into scaled squared distances; where the difference cancels, take it from the coordinates.
+
+    ‖x‖² + ‖z‖² − 2 xᵀz loses all digits of small distances, and points that nearly coincide are the ones that decide
+    whether a Gram matrix can be inverted.
+    """
+    width = left.shape[1]
+    for i in range(left.shape[0]):
+        for j in range(right.shape[0]):
+            size = left_squares[i] + right_squares[j]
+            square = size - 2.0 * out[i, j]
+            if square < 1e-5 * size:
+                square = 0.0
+                for k in range(width):
+                    gap = left[i, k] - right[j, k]
+                    square += gap * gap
+            out[i, j] = scale * square

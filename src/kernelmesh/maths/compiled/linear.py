@@ -1,0 +1,208 @@
+"""Small linear algebra for compiled code: triangular factors, and pieces of matrices laid out anew."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.maths.compiled.jit import compiled
+
+__all__ = [
+    "add",
+    "block_of",
+    "cholesky",
+    "leading",
+    "pivoted_cholesky",
+    "rows_of",
+    "scaled",
+    "solve",
+    "solve_transposed",
+    "subtract_rows",
+    "transposed",
+]
+
+# Rows that a factorisation or solution takes at a time; what lies before them goes through one matrix product.
+_BLOCK = 64
+
+
+@compiled(fastmath={"contract", "reassoc"})
+def subtract_rows(target: Floats, table: Floats, factors: Floats, start: int, stop: int, width: int) -> None:
+    """target −= Σ_a factors[a] · table[a] over start ≤ a < stop, four rows at a time so that `target` is read less often."""
+    a = start
+    while a + 4 <= stop:
+        f0, f1, f2, f3 = factors[a], factors[a + 1], factors[a + 2], factors[a + 3]
+        for i in range(width):
+            target[i] -= (table[a, i] * f0 + table[a + 1, i] * f1) + (table[a + 2, i] * f2 + table[a + 3, i] * f3)
+        a += 4
+    while a < stop:
+        here = factors[a]
+        for i in range(width):
+            target[i] -= table[a, i] * here
+        a += 1
+
+
+@compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
+def pivoted_cholesky(schur: Floats, own: Floats, tolerance: float) -> tuple[Ints, int, Floats]:
+    """S = L Lᵀ on the points turn[:rank]; the rest have a distance² of at most tolerance · κ(x, x) to their span.
+
+    Returns turn, rank and Lᵀ: column i belongs to point i. LAPACK's pstrf does the same with one tolerance for all points;
+    mini-batches are so small that calling it would cost more than the work.
+    """
+    n = own.size
+    turn = np.arange(n)
+    lower = np.zeros((n, n))
+    left = np.empty(n)
+    scale = np.empty(n)
+    share = np.empty(n)
+    factors = np.empty(n)
+    for i in range(n):
+        left[i] = schur[i, i]
+        scale[i] = 1.0 / own[i] if own[i] > 0.0 else 0.0  # becomes 0 when the point has had its turn
+    rank = 0
+    for a in range(n):
+        most = 0.0
+        for i in range(n):
+            share[i] = left[i] * scale[i]
+            most = max(most, share[i])
+        if not most > tolerance:
+            break
+        pivot = 0
+        while share[pivot] != most:
+            pivot += 1
+        scale[pivot] = 0.0
+        place = a
+        while turn[place] != pivot:
+            place += 1
+        turn[place] = turn[a]
+        turn[a] = pivot
+        row = lower[a]
+        for i in range(n):
+            row[i] = schur[pivot, i]
+        for b in range(a):
+            factors[b] = lower[b, pivot]
+        subtract_rows(row, lower, factors, 0, a, n)
+        root = np.sqrt(left[pivot])
+        for i in range(n):
+            row[i] /= root
+            left[i] -= row[i] * row[i]
+        row[pivot] = root
+        rank += 1
+    return turn, rank, lower
+
+
+@compiled()
+def cholesky(square: Floats) -> Floats:
+    """Lower triangular L with L Lᵀ = square; NaN where the matrix is not positive definite."""
+    n = square.shape[0]
+    lower = np.zeros((n, n))
+    for start in range(0, n, _BLOCK):
+        stop = min(start + _BLOCK, n)
+        for i in range(start, n):
+            for j in range(start, min(i + 1, stop)):
+                lower[i, j] = square[i, j]
+        if start > 0:
+            # the rows from `start` on, as far as they are done, against those of this block
+            done = leading(lower, start, n, start)
+            taken = np.dot(done, done[: stop - start].T)
+            for i in range(start, n):
+                for j in range(start, min(i + 1, stop)):
+                    lower[i, j] -= taken[i - start, j - start]
+        for i in range(start, n):
+            for j in range(start, min(i + 1, stop)):
+                total = lower[i, j]
+                for k in range(start, j):
+                    total -= lower[i, k] * lower[j, k]
+                lower[i, j] = np.sqrt(total) if i == j else total / lower[j, j]
+            for j in range(i + 1, stop):
+                lower[i, j] = 0.0
+    return lower
+
+
+@compiled()
+def solve(lower: Floats, rows: Floats) -> None:
+    """rows ← lower⁻¹ rows."""
+    n, width = rows.shape
+    for start in range(0, n, _BLOCK):
+        stop = min(start + _BLOCK, n)
+        if start > 0:
+            taken = np.dot(leading(lower, start, stop, start), rows[:start])
+            for i in range(start, stop):
+                for j in range(width):
+                    rows[i, j] -= taken[i - start, j]
+        for i in range(start, stop):
+            subtract_rows(rows[i], rows, lower[i], start, i, width)
+            here = 1.0 / lower[i, i]
+            for j in range(width):
+                rows[i, j] *= here
+
+
+@compiled()
+def solve_transposed(lower: Floats, rows: Floats) -> None:
+    """rows ← lower⁻ᵀ rows."""
+    n, width = rows.shape
+    for i in range(n - 1, -1, -1):
+        for k in range(i + 1, n):
+            here = lower[k, i]
+            for j in range(width):
+                rows[i, j] -= here * rows[k, j]
+        here = 1.0 / lower[i, i]
+        for j in range(width):
+            rows[i, j] *= here
+
+
+@compiled()
+def leading(table: Floats, start: int, stop: int, width: int) -> Floats:
+    """Rows start … stop − 1 as far as column `width`, in one piece."""
+    out = np.empty((stop - start, width))
+    for i in range(start, stop):
+        for j in range(width):
+            out[i - start, j] = table[i, j]
+    return out
+
+
+@compiled()
+def transposed(table: Floats, width: int) -> Floats:
+    """The first `width` columns as rows, in one piece."""
+    out = np.empty((width, table.shape[0]))
+    for i in range(table.shape[0]):
+        for j in range(width):
+            out[j, i] = table[i, j]
+    return out
+
+
+@compiled()
+def block_of(square: Floats, rows: Ints, columns: Ints) -> Floats:
+    """The entries of a matrix at some rows and columns."""
+    out = np.empty((rows.size, columns.size))
+    for i in range(rows.size):
+        for j in range(columns.size):
+            out[i, j] = square[rows[i], columns[j]]
+    return out
+
+
+@compiled()
+def rows_of(table: Floats, rows: Ints, width: int) -> Floats:
+    """Some rows of a matrix as far as column `width`."""
+    out = np.empty((rows.size, width))
+    for i in range(rows.size):
+        for j in range(width):
+            out[i, j] = table[rows[i], j]
+    return out
+
+
+@compiled()
+def add(target: Floats, table: Floats, factor: float) -> None:
+    """target += factor · table."""
+    for i in range(target.shape[0]):
+        for j in range(target.shape[1]):
+            target[i, j] += factor * table[i, j]
+
+
+@compiled()
+def scaled(table: Floats, factor: float) -> Floats:
+    """factor · table."""
+    out = np.empty(table.shape)
+    for i in range(table.shape[0]):
+        for j in range(table.shape[1]):
+            out[i, j] = factor * table[i, j]
+    return out

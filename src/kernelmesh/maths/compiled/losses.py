@@ -1,0 +1,45 @@
+"""The losses that need more than one pass over the outputs of a sample."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.maths.compiled.jit import compile_on_first_call, in_classes, in_matrix, indices, matrix, vector
+
+__all__ = ["margins", "softmax"]
+
+
+@compile_on_first_call(types.void(in_matrix, in_classes, vector, matrix))
+def softmax(z: Floats, y: Ints, values: Floats, slopes: Floats) -> None:
+    """values = log Σ_d exp(z_d) − z_y for each row, slopes = exp(z_d) / Σ_d' exp(z_d') − [d = y]."""
+    rows, outputs = z.shape
+    for i in range(rows):
+        top = z[i, 0]
+        for d in range(1, outputs):
+            top = max(top, z[i, d])
+        total = 0.0
+        for d in range(outputs):
+            slopes[i, d] = np.exp(z[i, d] - top)
+            total += slopes[i, d]
+        for d in range(outputs):
+            slopes[i, d] /= total
+        slopes[i, y[i]] -= 1.0
+        values[i] = np.log(total) + top - z[i, y[i]]
+
+
+@compile_on_first_call(types.Tuple((vector, indices))(in_matrix, in_classes))
+def margins(z: Floats, y: Ints) -> tuple[Floats, Ints]:
+    """1 + z_r − z_y for each row, with the strongest rival r = argmax_{d ≠ y} z_d (the first among equals), and r."""
+    rows, outputs = z.shape
+    short = np.empty(rows)
+    rivals = np.empty(rows, dtype=np.int64)
+    for i in range(rows):
+        rival = 1 if y[i] == 0 else 0
+        for d in range(rival + 1, outputs):
+            if d != y[i] and z[i, d] > z[i, rival]:
+                rival = d
+        rivals[i] = rival
+        short[i] = 1.0 + z[i, rival] - z[i, y[i]]
+    return short, rivals

@@ -1,0 +1,468 @@
+"""Choosing the points that a function keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.maths.compiled.jit import compile_on_first_call, compiled, in_matrix, in_vector, matrix
+from kernelmesh.maths.compiled.linear import (
+    add,
+    cholesky,
+    pivoted_cholesky,
+    rows_of,
+    scaled,
+    solve,
+    solve_transposed,
+    subtract_rows,
+    transposed,
+)
+
+__all__ = ["choose", "growth"]
+
+# Up to this many candidates are pruned with orthogonal steps throughout where precision asks for it.
+_SMALL = 512
+
+
+@compile_on_first_call(types.float64(in_matrix, in_matrix, in_matrix, in_matrix, types.float64))
+def growth(gram: Floats, cross: Floats, weights: Floats, coefficients: Floats, shrink: float) -> float:
+    """‖s f + Σ a_b κ(x_b, ·)‖² − s² ‖f‖² = 2 s Σ a_b f(x_b) + Σ a_b a_b' κ(x_b, x_b')."""
+    return _growth(gram, cross, weights, coefficients, shrink)
+
+
+@compiled()
+def _growth(gram: Floats, cross: Floats, weights: Floats, coefficients: Floats, shrink: float) -> float:
+    batch, outputs = coefficients.shape
+    moved = np.dot(gram, coefficients)
+    total = 0.0
+    for i in range(batch):
+        for c in range(outputs):
+            total += coefficients[i, c] * moved[i, c]
+    if weights.shape[0] > 0:
+        here = np.dot(cross, weights)
+        for i in range(batch):
+            for c in range(outputs):
+                total += 2.0 * shrink * coefficients[i, c] * here[i, c]
+    return total
+
+
+@compiled(fastmath={"contract", "reassoc"})
+def _reflect(factor: Floats, rank: int, j: int, width: int, mirror: Floats, image: Floats) -> None:
+    """Rotate the rows of V so that column j is zero but for the last row; VᵀV stays as it is.
+
+    A Householder reflection of the rows from the first one in which column j is not zero (V is triangular over the new
+    points). Its rounding is relative to the entries of V, the square roots of those of P̃.
+    """
+    first = 0
+    while first < rank - 1 and factor[first, j] == 0.0:
+        first += 1
+    if first == rank - 1:
+        return
+    size = 0.0
+    for a in range(first, rank - 1):
+        mirror[a] = factor[a, j]
+        size += mirror[a] * mirror[a]
+    last = factor[rank - 1, j]
+    length = np.sqrt(size + last * last)
+    mirror[rank - 1] = last + length if last >= 0.0 else last - length
+    scale = -2.0 / (size + mirror[rank - 1] * mirror[rank - 1])
+    for i in range(width):
+        image[i] = 0.0
+    subtract_rows(image, factor, mirror, first, rank, width)  # image = −mirrorᵀ V
+    a = first
+    while a + 4 <= rank:
+        m0, m1, m2, m3 = scale * mirror[a], scale * mirror[a + 1], scale * mirror[a + 2], scale * mirror[a + 3]
+        for i in range(width):
+            factor[a, i] -= m0 * image[i]
+            factor[a + 1, i] -= m1 * image[i]
+            factor[a + 2, i] -= m2 * image[i]
+            factor[a + 3, i] -= m3 * image[i]
+        a += 4
+    while a < rank:
+        m0 = scale * mirror[a]
+        for i in range(width):
+            factor[a, i] -= m0 * image[i]
+        a += 1
+
+
+@compiled()
+def _join(inverse: Floats, order: int, who: Ints, width: int, factor: Floats, rank: int) -> Floats:
+    """V with the rows of R on top, where RᵀR is P: then P̃ is VᵀV alone."""
+    old = np.empty(order, dtype=np.int64)
+    count = 0
+    for i in range(width):
+        if who[i] < order:
+            old[count] = i
+            count += 1
+    square = np.empty((count, count))
+    for a in range(count):
+        for b in range(count):
+            square[a, b] = inverse[who[old[a]], who[old[b]]]
+    root = cholesky(square)
+    out = np.zeros((count + rank, width))
+    for a in range(count):
+        for b in range(a, count):
+            out[a, old[b]] = root[b, a]
+    for a in range(rank):
+        for i in range(width):
+            out[count + a, i] = factor[a, i]
+    return out
+
+
+@compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
+def _drop(
+    inverse: Floats,
+    order: int,
+    who: Ints,
+    left: int,
+    factor: Floats,
+    rank: int,
+    diagonal: Floats,
+    floor: Floats,
+    column: Floats,
+) -> float:
+    """Drop the last row of V, whose column `left` is zero elsewhere; u goes to `column`. Returns the row's entry there.
+
+    The diagonal of P̃ is reduced by u², or summed up again where too few digits would be left. `order` is 0 once P is in V.
+    """
+    digits = 1.0
+    for i in range(left):
+        column[i] = factor[rank - 1, i]
+        fresh = diagonal[i] - column[i] * column[i]
+        digits = min(digits, fresh / diagonal[i])
+        diagonal[i] = max(fresh, floor[i])
+    if digits < 1e-4:
+        for i in range(left):
+            diagonal[i] = inverse[who[i], who[i]] if who[i] < order else 0.0
+        for a in range(rank - 1):
+            for i in range(left):
+                diagonal[i] += factor[a, i] * factor[a, i]
+        for i in range(left):
+            diagonal[i] = max(diagonal[i], floor[i])
+    return float(factor[rank - 1, left])
+
+
+@compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
+def _subtract(
+    inverse: Floats,
+    order: int,
+    who: Ints,
+    left: int,
+    factor: Floats,
+    rank: int,
+    directions: Floats,
+    gone: int,
+    diagonal: Floats,
+    floor: Floats,
+    column: Floats,
+    here: Floats,
+) -> float:
+    """Form u = P̃_:j / √P̃_jj for the point j at `left` in `column`, and add it to the rows of U. Returns √P̃_jj."""
+    if who[left] < order:
+        row = inverse[who[left]]
+        for i in range(left):
+            column[i] = row[who[i]] if who[i] < order else 0.0
+    else:
+        for i in range(left):
+            column[i] = 0.0
+    for a in range(rank):
+        here[a] = -factor[a, left]
+    subtract_rows(column, factor, here, 0, rank, left)
+    for a in range(gone):
+        here[a] = directions[a, left]
+    subtract_rows(column, directions, here, 0, gone, left)
+    root = np.sqrt(diagonal[left])
+    for i in range(left):
+        column[i] /= root
+        directions[gone, i] = column[i]
+        diagonal[i] = max(diagonal[i] - column[i] * column[i], floor[i])
+    return float(root)
+
+
+@compiled()
+def _doubled(table: Floats, most: int) -> Floats:
+    out = np.empty((min(most, 2 * table.shape[0]), table.shape[1]))
+    for a in range(table.shape[0]):
+        for i in range(table.shape[1]):
+            out[a, i] = table[a, i]
+    return out
+
+
+@compiled()
+def _largest(diagonal: Floats, floor: Floats, width: int) -> float:
+    """The largest P̃_ii κ(d_i, d_i): how near two of the points come to each other."""
+    out = 0.0
+    for i in range(width):
+        out = max(out, diagonal[i] / floor[i])
+    return out
+
+
+# Sums and minima may be reordered, and no cost is NaN: the loops over all candidates use vector registers.
+@compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
+def _prune(
+    inverse: Floats,
+    order: int,
+    factor: Floats,
+    weights: Floats,
+    diagonal: Floats,
+    floor: Floats,
+    error: float,
+    budget: float,
+    most: int,
+) -> tuple[NDArray[np.bool_], float]:
+    """Remove points while the squared error stays within the squared budget, or while more than `most` points are left.
+
+    The inverse Gram matrix of all candidates is P̃ = P ⊕ 0 + VᵀV − UᵀU with P = inverse[:order, :order], V = factor and
+    U empty at first. Removing j adds ‖W_j‖² / P̃_jj to the squared error and takes u uᵀ, u = P̃_:j / √P̃_jj, off P̃; only its
+    diagonal and the columns of removed points are ever formed. As long as only new points have gone, u is a row of V once
+    that is rotated, and is dropped instead of subtracted: between points that nearly coincide P̃ is huge, and subtracting
+    huge numbers would leave none of their digits. When an old point goes while P̃ is huge, P joins V by its Cholesky factor.
+
+    `weights` is C × n, `diagonal` is diag(P̃), `floor` bounds it from below (P̃_jj ≥ 1 / κ(d_j, d_j)); all arrays but
+    `inverse` are used up: the candidates that are left are kept together in front, so that the loops get shorter.
+    Returns who stays and the squared error.
+    """
+    outputs, n = weights.shape
+    rank = factor.shape[0]
+    old = order  # 0 once P is part of V
+    stays = np.ones(n, dtype=np.bool_)
+    who = np.arange(n)
+    left = n
+    gone = 0
+    directions = np.empty((min(n, 64), n))
+    column, here, power, cost = np.empty(n), np.empty(n), np.zeros(n), np.empty(n)
+    for c in range(outputs):
+        for i in range(n):
+            power[i] += weights[c, i] * weights[c, i]
+    while left > 0:
+        least = np.inf
+        for i in range(left):
+            cost[i] = power[i] / diagonal[i]
+            least = min(least, cost[i])
+        if not error + least <= budget and left <= most:
+            break
+        j = 0
+        while j < left - 1 and cost[j] != least:
+            j += 1
+        error += least
+        stays[who[j]] = False
+
+        # the removed point and the last one change places, and the loops end before it
+        left -= 1
+        who[j], who[left] = who[left], who[j]
+        diagonal[j], diagonal[left] = diagonal[left], diagonal[j]
+        floor[j], floor[left] = floor[left], floor[j]
+        for a in range(rank):
+            factor[a, j], factor[a, left] = factor[a, left], factor[a, j]
+        for a in range(gone):
+            directions[a, j], directions[a, left] = directions[a, left], directions[a, j]
+        for c in range(outputs):
+            weights[c, j], weights[c, left] = weights[c, left], weights[c, j]
+
+        if gone == 0 and who[left] < old and n <= _SMALL and _largest(diagonal, floor, left + 1) > 1e6:
+            factor = _join(inverse, order, who, left + 1, factor, rank)
+            rank, old = factor.shape[0], 0
+        if gone == 0 and who[left] >= old:
+            _reflect(factor, rank, left, left + 1, here, column)
+            root = _drop(inverse, old, who, left, factor, rank, diagonal, floor, column)
+            rank -= 1
+        else:
+            if gone == directions.shape[0]:
+                directions = _doubled(directions, n)
+            root = _subtract(inverse, old, who, left, factor, rank, directions, gone, diagonal, floor, column, here)
+            gone += 1
+        for i in range(left):
+            power[i] = 0.0
+        for c in range(outputs):
+            share = weights[c, left] / root
+            for i in range(left):
+                weights[c, i] -= column[i] * share
+                power[i] += weights[c, i] * weights[c, i]
+    return stays, error
+
+
+@compiled()
+def _lift(inverse: Floats, order: int, cross: Floats, gram: Floats, lifted: Floats) -> None:
+    """lifted ← Z = κ(X, D) P, gram ← S = κ(X, X) − Z κ(D, X)."""
+    batch = cross.shape[0]
+    padded = np.zeros((batch, inverse.shape[0]))
+    for i in range(batch):
+        for j in range(order):
+            padded[i, j] = cross[i, j]
+    np.dot(padded, inverse, lifted)
+    add(gram, np.dot(padded, lifted.T), -1.0)
+
+
+@compiled()
+def _blur(inverse: Floats, order: int, own_old: Floats) -> float:
+    """What S carries of the rounding of P: smaller distances² (relative to κ) cannot be told from 0."""
+    largest = 0.0
+    for i in range(order):
+        largest = max(largest, inverse[i, i] * own_old[i])
+    return 16.0 * 2.2e-16 * largest
+
+
+@compiled()
+def _square_sum(coefficients: Floats, own: Floats) -> float:
+    total = 0.0
+    for i in range(coefficients.shape[0]):
+        for c in range(coefficients.shape[1]):
+            total += own[i] * coefficients[i, c] * coefficients[i, c]
+    return total
+
+
+@compiled()
+def _fold(
+    candidates: Floats,
+    order: int,
+    independent: Ints,
+    dependent: Ints,
+    lower: Floats,
+    top: Floats,
+    lifted: Floats,
+    schur: Floats,
+    coefficients: Floats,
+) -> float:
+    """Fold dependent new points R into the candidates' weights: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
+
+    Returns the squared error, ‖Σ_R a_r κ(x_r, ·) − its projection‖² = Σ A_Rᵀ S_RR A_R − ‖L⁻¹ S_IR A_R‖².
+    """
+    outputs, new = coefficients.shape[1], independent.size
+    rest = rows_of(coefficients, dependent, outputs)
+    share = np.zeros((new, outputs))
+    for a in range(new):
+        for r in range(dependent.size):
+            for c in range(outputs):
+                share[a, c] += lower[a, dependent[r]] * rest[r, c]
+    error = 0.0
+    for r in range(dependent.size):
+        for q in range(dependent.size):
+            for c in range(outputs):
+                error += rest[r, c] * schur[dependent[r], dependent[q]] * rest[q, c]
+    for a in range(new):
+        for c in range(outputs):
+            error -= share[a, c] * share[a, c]
+    solve_transposed(top, share)
+    for c in range(outputs):
+        for a in range(new):
+            candidates[c, order + a] += share[a, c]
+            for i in range(order):
+                candidates[c, i] -= lifted[independent[a], i] * share[a, c]
+        for r in range(dependent.size):
+            for i in range(order):
+                candidates[c, i] += lifted[dependent[r], i] * rest[r, c]
+    return max(error, 0.0)
+
+
+@compiled()
+def _factor(top: Floats, independent: Ints, lifted: Floats, order: int) -> Floats:
+    """V = L⁻¹ [Z_I, −1], with which the inverse Gram matrix of all candidates is P ⊕ 0 + VᵀV."""
+    new = independent.size
+    factor = np.zeros((new, order + new))
+    for a in range(new):
+        for i in range(order):
+            factor[a, i] = lifted[independent[a], i]
+        factor[a, order + a] = -1.0
+    solve(top, factor)
+    return factor
+
+
+@compile_on_first_call(
+    types.Tuple((types.int64, types.Array(types.boolean, 1, "C"), matrix, types.float64, types.float64, types.int64))(
+        in_matrix,
+        types.int64,
+        in_matrix,
+        matrix,
+        matrix,
+        in_vector,
+        in_matrix,
+        types.float64,
+        types.float64,
+        in_matrix,
+        types.float64,
+        types.float64,
+        types.int64,
+    )
+)
+def choose(
+    inverse: Floats,
+    order: int,
+    cross: Floats,
+    gram: Floats,
+    lifted: Floats,
+    own_old: Floats,
+    weights: Floats,
+    shrink: float,
+    square_norm: float,
+    coefficients: Floats,
+    tolerance: float,
+    budget: float,
+    most: int,
+) -> tuple[int, NDArray[np.bool_], Floats, float, float, int]:
+    """Which points a function keeps when the new points X with coefficients A join it, by greedy removal from all of them.
+
+    `cross` is κ(X, D), `gram` is κ(X, X) and becomes S = κ(X, X) − κ(X, D) P κ(D, X), `lifted` is filled with Z = κ(X, D) P,
+    `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
+    independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
+
+    Returns how many points change (0 when the old ones all stay and the new ones all go, −1 when P is too ill-conditioned
+    for so fine a budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
+    changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
+    """
+    batch, outputs = coefficients.shape
+    added = _growth(gram, cross, weights, coefficients, shrink)
+    own = np.empty(batch)
+    for i in range(batch):
+        own[i] = gram[i, i]
+    replaced = scaled(weights, shrink)
+    if order > 0:
+        _lift(inverse, order, cross, gram, lifted)
+        add(replaced, np.dot(transposed(lifted, order), coefficients), 1.0)
+    blur = _blur(inverse, order, own_old)
+    if blur > tolerance:
+        if blur * _square_sum(coefficients, own) > min(0.01 * budget, 1e-10 * (square_norm + added)):
+            return -1, np.zeros(0, dtype=np.bool_), replaced, added, 0.0, 0
+        tolerance = blur
+
+    turn, new, lower = pivoted_cholesky(gram, own, tolerance)
+    independent = turn[:new]
+    dependent = turn[new:]
+    top = np.zeros((new, new))
+    for a in range(new):
+        for b in range(a + 1):
+            top[a, b] = lower[b, independent[a]]
+    candidates = np.empty((outputs, order + new))
+    for c in range(outputs):
+        for i in range(order):
+            candidates[c, i] = shrink * weights[i, c]
+        for a in range(new):
+            candidates[c, order + a] = coefficients[independent[a], c]
+    error = 0.0
+    if dependent.size > 0:
+        error = _fold(candidates, order, independent, dependent, lower, top, lifted, gram, coefficients)
+    factor = _factor(top, independent, lifted, order)
+
+    diagonal = np.zeros(order + new)
+    floor = np.empty(order + new)
+    for a in range(new):
+        for i in range(order + new):
+            diagonal[i] += factor[a, i] * factor[a, i]
+    for i in range(order + new):
+        if i < order:
+            diagonal[i] += inverse[i, i]
+        size = own_old[i] if i < order else own[independent[i - order]]
+        floor[i] = 1.0 / size if size > 0.0 else 1.0
+        diagonal[i] = max(diagonal[i], floor[i])
+    stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, most)
+
+    keep = np.zeros(order + batch, dtype=np.bool_)
+    changes = 0
+    for i in range(order):
+        keep[i] = stays[i]
+        changes += not stays[i]
+    for a in range(new):
+        keep[order + independent[a]] = stays[order + a]
+        changes += stays[order + a]
+    return changes, keep, replaced, added, error, dependent.size
