@@ -274,6 +274,53 @@ def test_a_function_from_elsewhere_can_be_learned_on():
     points, labels = batch(9)
     a, _ = agent.step(first, points, labels)
     b, _ = agent.step(again, points, labels)
-    assert a.function.distance(b.function) < 1e-9
+    assert a.function.distance(b.function) < 1e-7
     with pytest.raises(ValueError, match=r"Agent\.start: function must have dimension 2, outputs 3"):
         agent.start(function=Expansion.zero(Gaussian(bandwidth=0.6), dimension=2, outputs=4))
+
+
+def test_a_step_that_is_cut_short_leaves_a_state_that_goes_on(monkeypatch):
+    """An interrupt in the middle of changing P: the function is whole, and P is formed anew from it."""
+    from kernelmesh.maths import inverse_gram
+
+    agent = make()
+    state = learned(agent, steps=2)
+    expected, _ = agent.step(learned(agent, steps=2), *batch(2))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inverse_gram.loops, "place", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            agent.step(state, *batch(2))
+    after, info = agent.step(state, *batch(2))
+    assert info.repaired
+    assert after.function.distance(expected.function) < 1e-7
+
+
+def test_a_failure_after_a_repair_leaves_the_state_usable():
+    agent = make(loss=Squared(), outputs=1, compression=Komp(budget=1e-3, watch=1), consensus=Local())
+    state = agent.start()
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        state, _ = agent.step(state, rng.uniform(-2, 2, (8, 2)), rng.standard_normal(8))
+    state.memory.workspace.buffer[0, 0] *= 1.01
+    with pytest.raises(Diverged):
+        agent.step(state, np.zeros((1, 2)), [1e200])
+    agent.step(state, np.zeros((1, 2)), [1.0])
+
+
+def test_a_state_of_another_shape_is_refused():
+    state = make(outputs=4).start()
+    with pytest.raises(
+        ValueError, match=r"Agent\.step: state must have dimension 2 and 3 outputs, got dimension 2 and 4"
+    ):
+        make().step(state, *batch())
+
+
+def test_numpy_numbers_are_numbers():
+    agent = make(step_size=np.int64(1), consensus=Penalty(coupling=np.float32(0.5)), regularization=np.float64(1e-6))
+    assert agent.step_size == Constant(1.0)
+    with pytest.raises(ValueError, match="Agent: step_size must be a number >= 0 or a schedule"):
+        make(step_size=len)

@@ -324,3 +324,34 @@ def test_clone_and_pickle():
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
     np.testing.assert_array_equal(twin.fit(X, y).weights_, fitted.weights_)
+
+
+def test_a_call_that_fails_leaves_the_estimator_as_it_was():
+    X, y = waves()
+    model = OnlineKernelRegressor(random_state=0).fit(X, y)
+    before = model.predict(X)
+    with pytest.raises(Diverged):
+        model.set_params(step_size=500.0).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), before)
+    with pytest.raises(ValueError, match="batch_size"):
+        model.set_params(step_size=None, batch_size=0).fit(np.hstack([X, X]), y)
+    np.testing.assert_array_equal(model.predict(X), before)
+    fresh = OnlineKernelClassifier()
+    with pytest.raises(ValueError, match="known classes"):
+        fresh.partial_fit(*moons(20), classes=[5, 6])
+    fresh.partial_fit(*moons(20), classes=[0, 1])
+
+
+def test_what_is_saved_is_what_was_fitted(tmp_path):
+    X, y = moons()
+    model = KernelMeshClassifier(graph=[(0, 1)], random_state=0, passes=2).fit(X, y)
+    model.set_params(kernel=Gaussian(bandwidth=9.0), graph=None, step_size=0.1)
+    model.save(tmp_path / "model")
+    back = KernelMeshClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(back.decision_function(X), model.decision_function(X))
+
+
+def test_targets_too_large_to_scale_are_refused():
+    X, y = waves()
+    with pytest.raises(ValueError, match="OnlineKernelRegressor: y must have a finite variance"):
+        OnlineKernelRegressor().fit(X, 1e200 * y)

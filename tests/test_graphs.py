@@ -78,6 +78,10 @@ def test_numbered_agents_keep_their_order():
         (lambda: Graph.random(30, probability=0.001, rng=rng()), "the draw must be connected"),
         (lambda: Graph.small_world(4, nearest=4, rng=rng()), "nearest must be < agents"),
         (lambda: Graph((0, 1), ((1,), (0, 5))), "each neighbour must be an agent"),
+        (lambda: Graph((0, 1), ((1, 1), (0,))), "neighbours must be named once each"),
+        (lambda: Graph.random(5, rng=None), "Graph.random: rng must be a numpy.random.Generator, got None"),
+        (lambda: Graph.random(5, probability=None, rng=rng()), "Graph.random: probability"),
+        (lambda: Graph.of([([1], 2)]), "agents must have names that can be hashed"),
     ],
 )
 def test_refuses(make, words):

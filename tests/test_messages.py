@@ -76,3 +76,9 @@ def test_damage_never_escapes_as_another_error(cut, flip):
     data[cut % len(data)] ^= flip
     with contextlib.suppress(Refused):
         decode(bytes(data[: max(8, len(data) - cut % 3)]))
+
+
+def test_shapes_beyond_all_memory_are_refused():
+    for shape in ([0, 2**63], [2**62, 0]):
+        with pytest.raises(Refused, match="shape must be two whole numbers"):
+            decode(forged({"__metadata__": META, "table": {**TABLE, "shape": shape, "data_offsets": [0, 0]}}))

@@ -176,11 +176,14 @@ class Agent:
     def step(self, state: State, points: Any, targets: Any, heard: Sequence[Message] = ()) -> tuple[State, Info]:
         """Learn from a mini-batch and the neighbours' answers. On any error `state` is as it was."""
         points, targets = self.check(points, targets)
+        f = state.function
+        if f.centres.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
+            found = Told(f"dimension {f.dimension} and {f.outputs} outputs")
+            raise refuse("Agent.step", "state", f"have dimension {self.dimension} and {self.outputs} outputs", found)
         for there in heard:
             if there.table.shape != (len(points), self.outputs):
                 shape = (len(points), self.outputs)
                 raise refuse("Agent.step", "heard", f"be answers of shape {shape}", Told(f"shape {there.table.shape}"))
-        f = state.function
         cross = self.kernel(points, f.centres)
         moment = Moment(
             function=f,
@@ -193,15 +196,19 @@ class Agent:
             regularization=self.regularization,
             samples=state.samples,
         )
-        loss, yardstick = self._watch(state, moment)
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below, where it has a name
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named in the end
+                loss, yardstick = self._watch(state, moment)
                 change = self.consensus.move(moment, heard)
             memory, pruned = self.compression.absorb(state.memory, change, samples=state.samples)
         except FloatingPointError as error:
             for there in heard:
                 matrix("Agent.step", "heard", there.table)
             raise self._diverged(state, moment, str(error)) from None
+        except SystemError as error:  # what numba makes of Ctrl-C
+            if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
         norm = math.sqrt(memory.square_norm)
         if norm > self.radius:
             memory, norm = memory.scaled(self.radius / norm), self.radius

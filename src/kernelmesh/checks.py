@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Ints", "Told", "class_labels", "matrix", "non_negative", "positive", "refuse", "whole"]
+__all__ = [
+    "Floats",
+    "Ints",
+    "Told",
+    "class_labels",
+    "generator",
+    "matrix",
+    "non_negative",
+    "positive",
+    "refuse",
+    "whole",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -75,7 +86,10 @@ def whole(owner: str, argument: str, value: object, *, least: int) -> int:
 
 def matrix(owner: str, argument: str, value: Any, *, columns: int | None = None, rows: int | None = None) -> Floats:
     """A C-contiguous matrix of finite float64 with the given number of columns and rows."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise refuse(owner, argument, "have rows of equal length", value) from None
     if array.dtype.kind not in "fiub":
         raise refuse(owner, argument, "hold real numbers", Told(f"dtype {array.dtype}"))
     if array.ndim != 2:
@@ -85,12 +99,17 @@ def matrix(owner: str, argument: str, value: Any, *, columns: int | None = None,
     if rows is not None and array.shape[0] != rows:
         raise refuse(owner, argument, f"have {rows} rows", Told(f"shape {array.shape}"))
     array = np.ascontiguousarray(array, dtype=np.float64)
-    # one sum of squares sees every NaN and infinity; only when it overflows must each number be looked at
-    flat = array.ravel()
-    if not math.isfinite(np.dot(flat, flat)) and not np.isfinite(array).all():
+    if not np.isfinite(array).all():
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise refuse(owner, argument, "be finite", Told(f"{array[row, column]} at row {row}, column {column}"))
     return array
+
+
+def generator(owner: str, value: object) -> np.random.Generator:
+    """A numpy generator: everything random repeats from its seed."""
+    if not isinstance(value, np.random.Generator):
+        raise refuse(owner, "rng", "be a numpy.random.Generator", value, remedy="for example np.random.default_rng(0)")
+    return value
 
 
 def class_labels(owner: str, argument: str, value: Any, *, classes: int, rows: int) -> Ints:

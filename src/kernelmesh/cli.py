@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -91,6 +92,8 @@ def run(
         _fail(str(error), code=2)
     try:
         folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         _fail(f"run: --out must be a folder that can be written, got {str(folder)!r} ({error.strerror})", code=2)
 

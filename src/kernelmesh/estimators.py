@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from kernelmesh.consensus import Consensus, Local, Penalty
 from kernelmesh.maths.compression import Compression, Komp
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian, Kernel
+from kernelmesh.maths.kernels import Gaussian, Kernel, check_kernel
 from kernelmesh.maths.losses import Logistic, Loss, Squared, check_loss
 from kernelmesh.maths.schedules import Schedule, as_schedule
 from kernelmesh.runtimes import simulate
@@ -94,8 +95,7 @@ class _Learner(BaseEstimator):
         whole(owner, "passes", self.passes, least=1)
         # on standardised data the typical pair of points is then at κ = exp(−2), whatever the dimension
         kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
-        if not isinstance(kernel, Kernel) or isinstance(kernel, type):
-            raise refuse(owner, "kernel", "be a kernel", kernel, remedy="for example Gaussian(bandwidth=1.0)")
+        check_kernel(owner, kernel)
         network = self._graph()
         step_size, budget = self.step_size, self.budget
         if step_size is None:
@@ -130,6 +130,17 @@ class _Learner(BaseEstimator):
         for round in simulate(self._agent, self._network, streams, states=states):  # noqa: A001
             states = round.states
         self._states = states
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A call that fails leaves the estimator as it was."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _generator(self) -> np.random.Generator:
         return np.random.default_rng(check_random_state(self.random_state).randint(2**31))
@@ -191,6 +202,13 @@ class _Learner(BaseEstimator):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read back what `save` wrote; it predicts the same and goes on learning."""
         arrays, settings = storage.read(path, kind=cls.__name__)
+        try:
+            return cls._restored(arrays, settings)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise storage.UnreadableFile(f"{path}: does not describe a {cls.__name__}: {error}") from None
+
+    @classmethod
+    def _restored(cls, arrays: dict[str, NDArray[Any]], settings: Any) -> Self:
         self = cls(**{name: storage.restore(value) for name, value in settings["parameters"].items()})
         self.n_features_in_ = int(settings["features"])
         if settings["feature_names"]:
@@ -203,10 +221,10 @@ class _Learner(BaseEstimator):
         )
         states = []
         for i, name in enumerate(self._network.names):
-            centres = matrix(str(path), f"centres.{i}", arrays[f"centres.{i}"], columns=self.n_features_in_)
-            weights = matrix(str(path), f"weights.{i}", arrays[f"weights.{i}"], rows=len(centres), columns=outputs)
+            centres = matrix("file", f"centres.{i}", arrays[f"centres.{i}"], columns=self.n_features_in_)
+            weights = matrix("file", f"weights.{i}", arrays[f"weights.{i}"], rows=len(centres), columns=outputs)
             function = Expansion(self._agent.kernel, centres, weights)
-            samples, steps = (int(n) for n in arrays[f"clock.{i}"])
+            samples, steps = (whole("file", f"clock.{i}", n, least=0) for n in arrays[f"clock.{i}"])
             started = self._agent.start(name=name, function=function)
             states.append(replace(started, samples=samples, steps=steps, yardstick=float(arrays[f"yardstick.{i}"][0])))
         self._states = tuple(states)
@@ -352,25 +370,27 @@ class _Classification(ClassifierMixin):
 
     def fit(self: Any, X: Any, y: Any, agents: Any = None) -> Any:
         """Learn from scratch, in several passes over shuffled rows. `agents` (networks only) says who saw which row."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C")
-        check_classification_targets(y)
-        self._begin_classes(unique_labels(y), X)
-        rng = self._generator()
-        self._learn(X, self._targets(y), self._dealt(len(X), agents, rng), passes=self.passes, rng=rng)
+        with self._all_or_nothing():
+            X, y = validate_data(self, X, y, dtype=np.float64, order="C")
+            check_classification_targets(y)
+            self._begin_classes(unique_labels(y), X)
+            rng = self._generator()
+            self._learn(X, self._targets(y), self._dealt(len(X), agents, rng), passes=self.passes, rng=rng)
         return self
 
     def partial_fit(self: Any, X: Any, y: Any, classes: Any = None, agents: Any = None) -> Any:
         """Learn from these rows once, in order. The first call must name all classes that will ever occur."""
-        first = not hasattr(self, "_states")
-        X, y = validate_data(self, X, y, reset=first, dtype=np.float64, order="C")
-        check_classification_targets(y)
-        if first:
-            if classes is None:
-                raise refuse(type(self).__name__, "classes", "be given in the first call to partial_fit", None)
-            self._begin_classes(unique_labels(np.asarray(classes)), X)
-        elif classes is not None and not np.array_equal(unique_labels(np.asarray(classes)), self.classes_):
-            raise refuse(type(self).__name__, "classes", f"stay {self.classes_.tolist()}", classes)
-        self._learn(X, self._targets(y), self._dealt(len(X), agents, None), passes=1)
+        with self._all_or_nothing():
+            first = not hasattr(self, "_states")
+            X, y = validate_data(self, X, y, reset=first, dtype=np.float64, order="C")
+            check_classification_targets(y)
+            if first:
+                if classes is None:
+                    raise refuse(type(self).__name__, "classes", "be given in the first call to partial_fit", None)
+                self._begin_classes(unique_labels(np.asarray(classes)), X)
+            elif classes is not None and not np.array_equal(unique_labels(np.asarray(classes)), self.classes_):
+                raise refuse(type(self).__name__, "classes", f"stay {self.classes_.tolist()}", classes)
+            self._learn(X, self._targets(y), self._dealt(len(X), agents, None), passes=1)
         return self
 
     def _begin_classes(self: Any, classes: NDArray[Any], dimension: int) -> None:
@@ -391,9 +411,10 @@ class _Classification(ClassifierMixin):
         return labels
 
     def _probabilities_make_sense(self: Any) -> bool:
-        if self.loss is None or isinstance(self.loss, Logistic):
+        loss = self._agent.loss if hasattr(self, "_states") else self.loss
+        if loss is None or isinstance(loss, Logistic):
             return True
-        raise AttributeError(f"predict_proba needs the logistic loss, got {self.loss}")
+        raise AttributeError(f"predict_proba needs the logistic loss, got {loss}")
 
     def _predict_proba(self: Any, X: Any, *, agent: Hashable | None = None) -> Floats:
         """P(y | x) of the softmax over the outputs."""
@@ -406,6 +427,8 @@ class _Classification(ClassifierMixin):
         return self._predict_proba
 
     def _describe_targets(self: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+        if not all(isinstance(label, bool | int | float | str) for label in self.classes_.tolist()):
+            raise refuse(type(self).__name__, "classes_", "be numbers, booleans or strings to be saved", self.classes_)
         return {"classes": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
 
     def _restore_targets(self: Any, description: Any, arrays: dict[str, NDArray[Any]]) -> int:
@@ -443,26 +466,35 @@ class _Regression(RegressorMixin):
 
     def fit(self: Any, X: Any, y: Any, agents: Any = None) -> Any:
         """Learn from scratch, in several passes over shuffled rows. `agents` (networks only) says who saw which row."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True)
-        self._begin_values(X, y)
-        rng = self._generator()
-        self._learn(X, self._targets(y), self._dealt(len(X), agents, rng), passes=self.passes, rng=rng)
+        with self._all_or_nothing():
+            X, y = validate_data(self, X, y, dtype=np.float64, order="C", multi_output=True, y_numeric=True)
+            self._begin_values(X, y)
+            rng = self._generator()
+            self._learn(X, self._targets(y), self._dealt(len(X), agents, rng), passes=self.passes, rng=rng)
         return self
 
     def partial_fit(self: Any, X: Any, y: Any, agents: Any = None) -> Any:
         """Learn from these rows once, in order. The rows of the first call fix the offset and scale of the targets."""
-        first = not hasattr(self, "_states")
-        X, y = validate_data(self, X, y, reset=first, dtype=np.float64, order="C", multi_output=True, y_numeric=True)
-        if first:
-            self._begin_values(X, y)
-        self._learn(X, self._targets(y), self._dealt(len(X), agents, None), passes=1)
+        with self._all_or_nothing():
+            first = not hasattr(self, "_states")
+            X, y = validate_data(
+                self, X, y, reset=first, dtype=np.float64, order="C", multi_output=True, y_numeric=True
+            )
+            if first:
+                self._begin_values(X, y)
+            self._learn(X, self._targets(y), self._dealt(len(X), agents, None), passes=1)
         return self
 
     def _begin_values(self: Any, X: Floats, y: NDArray[Any]) -> None:
         table = self._table(y)
         self._flat = y.ndim == 1
         self.target_offset_ = table.mean(axis=0)
-        spread = table.std(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            spread = table.std(axis=0)
+        if not np.isfinite(spread).all():
+            raise refuse(
+                type(self).__name__, "y", "have a finite variance", Told(f"values up to {np.abs(table).max():g}")
+            )
         self.target_scale_ = np.where(spread > 1e-12 * np.abs(self.target_offset_).clip(1e-300), spread, 1.0)
         self._begin(X, table.shape[1])
 
@@ -477,8 +509,10 @@ class _Regression(RegressorMixin):
 
     def _restore_targets(self: Any, description: Any, arrays: dict[str, NDArray[Any]]) -> int:
         self._flat = bool(description["flat"])
-        self.target_offset_, self.target_scale_ = arrays["target_offset"], arrays["target_scale"]
-        return len(self.target_offset_)
+        offset = matrix("file", "target_offset", arrays["target_offset"][None])[0]
+        scale = matrix("file", "target_scale", arrays["target_scale"][None], columns=len(offset))[0]
+        self.target_offset_, self.target_scale_ = offset, scale
+        return len(offset)
 
 
 class OnlineKernelClassifier(_Classification, _Single):

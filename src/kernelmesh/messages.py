@@ -105,8 +105,8 @@ def _table(spec: dict[str, Any], body: memoryview) -> Floats:
     shape, span = spec.get("shape"), spec.get("data_offsets")
     if spec.get("dtype") != "F64":
         raise Refused(f"message: dtype must be F64, got {spec.get('dtype')!r}")
-    if not (isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)):
-        raise Refused(f"message: shape must be two whole numbers >= 0, got {shape!r}")
+    if not (isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and 0 <= n < 2**31 for n in shape)):
+        raise Refused(f"message: shape must be two whole numbers from 0 to 2^31, got {shape!r}")
     if span != [0, 8 * math.prod(shape)] or span[1] != len(body):
         raise Refused(f"message: {len(body)} bytes of data do not fit shape {shape} and offsets {span!r}")
     table = np.frombuffer(body, dtype="<f8").reshape(shape)

@@ -18,11 +18,11 @@ from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from kernelmesh.checks import Floats, matrix, non_negative, positive, refuse, whole
+from kernelmesh.checks import Floats, Told, matrix, non_negative, positive, refuse, whole
 from kernelmesh.maths.compiled import pruning as loops
 from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.inverse_gram import InverseGram
-from kernelmesh.maths.kernels import Kernel
+from kernelmesh.maths.inverse_gram import BROKEN, InverseGram
+from kernelmesh.maths.kernels import Kernel, check_kernel
 from kernelmesh.maths.products import product
 from kernelmesh.maths.schedules import Constant, Power, Schedule, as_schedule
 
@@ -58,7 +58,9 @@ class Pruned:
 
     @property
     def over_budget(self) -> bool:
-        """Whether a cap on the model order forced a larger error than the budget allows."""
+        """Whether the error is larger than the budget allows: a cap on the model order forced it, or (for budgets near
+        rounding) points coincide to rounding and could not be kept apart.
+        """
         return self.error > self.budget * (1.0 + 1e-9)
 
 
@@ -78,7 +80,7 @@ class Memory:
 
     def copy(self) -> Memory:
         """An independent copy that can be stepped on its own."""
-        if self.workspace is None:
+        if self.workspace is None or self.workspace.stamp == BROKEN:
             return self
         return replace(self, workspace=self.claim().copy())
 
@@ -95,7 +97,7 @@ class Memory:
     def scaled(self, factor: float) -> Memory:
         """The memory of factor · f over the same points."""
         weights = self.function.weights * factor
-        function = Expansion(self.function.kernel, self.function.centres, weights)
+        function = Expansion.trusted(self.function.kernel, self.function.centres, weights)
         return replace(self, function=function, square_norm=self.square_norm * factor**2)
 
 
@@ -137,7 +139,7 @@ class Uncompressed:
             raise FloatingPointError("the function is no longer finite")
         centres = np.concatenate([f.centres, change.points])
         weights = np.concatenate([change.shrink * f.weights, change.coefficients])
-        return Memory(Expansion(f.kernel, centres, weights), square_norm), Pruned(error=0.0, budget=0.0)
+        return Memory(Expansion.trusted(f.kernel, centres, weights), square_norm), Pruned(error=0.0, budget=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,10 +205,13 @@ class Komp:
         budget = cast(Schedule, self.budget)(samples)
         if not budget >= 0:
             raise refuse("Komp", "budget", "be >= 0 at every sample", budget)
+        repaired = memory.workspace is not None and memory.workspace.stamp == BROKEN
+        if repaired:  # an earlier step was cut short while it changed P; the function is whole
+            memory = self.start(memory.function)
         inverse = memory.claim()
-        repaired = False
         if inverse.stamp - inverse.probed >= self.watch and inverse.order:
-            memory, repaired = self._repair(memory, inverse)
+            memory, drifted = self._repair(memory, inverse)
+            repaired = repaired or drifted
         most = self.max_order or memory.function.order + len(change.points)
         try:
             memory, pruned = _absorb(memory, change, budget, most, self.tolerance)
@@ -233,7 +238,7 @@ class Komp:
         """The same function with P formed anew, or without the points that have become dependent where that fails."""
         f, inverse = memory.function, memory.claim()
         if inverse.rebuild(f.kernel, f.centres):
-            return replace(memory, stamp=inverse.stamp, square_norm=f.inner(f))
+            return replace(memory, square_norm=f.inner(f))
         return self.start(f)
 
 
@@ -276,7 +281,9 @@ def _absorb(memory: Memory, change: Change, budget: float, most: int, tolerance:
 
     if changes == 0:
         # the batch only replaced itself: neither the points nor P change
-        return outcome(Expansion(f.kernel, f.centres, weights), square_error if f.order else max(square_norm, 0.0))
+        return outcome(
+            Expansion.trusted(f.kernel, f.centres, weights), square_error if f.order else max(square_norm, 0.0)
+        )
     kept = stays[f.order :].nonzero()[0]
     leaving = (~stays[: f.order]).nonzero()[0]
     plan = inverse.plan(
@@ -296,7 +303,7 @@ def _absorb(memory: Memory, change: Change, budget: float, most: int, tolerance:
         rest = coefficients.copy()
         rest[kept] -= plan.arriving
         square_error = max(float((rest * product(schur, rest)).sum()), 0.0)
-    function = Expansion(f.kernel, plan.arrange(f.centres, points[kept]), weights)
+    function = Expansion.trusted(f.kernel, plan.arrange(f.centres, points[kept]), weights)
     inverse.apply(plan)
     return outcome(function, square_error)
 
@@ -313,13 +320,15 @@ def compress(
     >>> len(centres), error < 0.1
     (2, True)
     """
-    if not isinstance(kernel, Kernel) or isinstance(kernel, type):
-        raise refuse("compress", "kernel", "be a kernel", kernel, remedy="for example Gaussian(bandwidth=1.0)")
+    check_kernel("compress", kernel)
     centres = matrix("compress", "centres", centres)
     flat = np.ndim(weights) == 1
     table = matrix("compress", "weights", np.asarray(weights)[:, None] if flat else weights, rows=len(centres))
     komp = Komp(budget=budget, max_order=max_order)
     memory = komp.start(Expansion.zero(kernel, dimension=centres.shape[1], outputs=table.shape[1]))
-    memory, pruned = komp.absorb(memory, Change(centres, table), samples=0)
+    try:
+        memory, pruned = komp.absorb(memory, Change(centres, table), samples=0)
+    except FloatingPointError:
+        raise refuse("compress", "weights", "give a function of finite norm", Told("one that overflows")) from None
     f = memory.function
     return f.centres.copy(), f.weights[:, 0].copy() if flat else f.weights.copy(), pruned.error

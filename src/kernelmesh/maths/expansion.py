@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmesh.checks import Floats, matrix, refuse
-from kernelmesh.maths.kernels import Kernel
+from kernelmesh.maths.kernels import Kernel, check_kernel
 from kernelmesh.maths.products import product
 
 __all__ = ["Expansion"]
@@ -19,7 +19,7 @@ _BLOCK = 512
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """f(x) = Σ_m κ(d_m, x) w_m with centres d (M × p) and weights w (M × C). Its arrays are read-only.
+    """f(x) = Σ_m κ(d_m, x) w_m with centres d (M × p) and weights w (M × C). Its arrays are read-only copies.
 
     >>> from kernelmesh import Gaussian
     >>> f = Expansion(Gaussian(bandwidth=1.0), np.array([[0.0]]), np.array([[2.0]]))
@@ -34,16 +34,26 @@ class Expansion:
     weights: Floats
 
     def __post_init__(self) -> None:
-        if self.centres.ndim != 2 or self.weights.ndim != 2 or len(self.centres) != len(self.weights):
-            shapes = f"centres {self.centres.shape} and weights {self.weights.shape}"
-            raise refuse("Expansion", "centres and weights", "be matrices with one row per point each", shapes)
-        self.centres.flags.writeable = False
-        self.weights.flags.writeable = False
+        check_kernel("Expansion", self.kernel)
+        centres = matrix("Expansion", "centres", self.centres).copy()
+        weights = matrix("Expansion", "weights", self.weights, rows=len(centres)).copy()
+        centres.flags.writeable = weights.flags.writeable = False
+        object.__setattr__(self, "centres", centres)
+        object.__setattr__(self, "weights", weights)
+
+    @classmethod
+    def trusted(cls, kernel: Kernel, centres: Floats, weights: Floats) -> Expansion:
+        """An expansion over arrays that are sound and that nobody else will write to: neither checked nor copied."""
+        self = object.__new__(cls)
+        centres.flags.writeable = weights.flags.writeable = False
+        for name, value in (("kernel", kernel), ("centres", centres), ("weights", weights)):
+            object.__setattr__(self, name, value)
+        return self
 
     @classmethod
     def zero(cls, kernel: Kernel, *, dimension: int, outputs: int) -> Expansion:
         """The function that is 0 everywhere: an empty dictionary."""
-        return cls(kernel, np.empty((0, dimension)), np.empty((0, outputs)))
+        return cls.trusted(kernel, np.empty((0, dimension)), np.empty((0, outputs)))
 
     @property
     def order(self) -> int:
@@ -82,6 +92,8 @@ class Expansion:
 
     def inner(self, other: Expansion) -> float:
         """⟨f, g⟩ in the Hilbert space, summed over the outputs."""
+        if other.kernel != self.kernel or other.outputs != self.outputs:
+            raise refuse("Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel)
         return float((other.weights * self(other.centres)).sum())
 
     def norm(self) -> float:
@@ -90,7 +102,9 @@ class Expansion:
 
     def distance(self, other: Expansion) -> float:
         """‖f − g‖ in the Hilbert space."""
-        both = Expansion(
+        if other.kernel != self.kernel or other.outputs != self.outputs:
+            raise refuse("Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel)
+        both = Expansion.trusted(
             self.kernel,
             np.concatenate([self.centres, other.centres]),
             np.concatenate([self.weights, -other.weights]),

@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from kernelmesh.checks import Floats, Told, positive, refuse, whole
+from kernelmesh.checks import Floats, Told, generator, non_negative, positive, refuse, whole
 
 __all__ = ["Graph"]
 
@@ -33,13 +33,16 @@ class Graph:
             raise refuse("Graph", "neighbours", f"have one entry for each of {len(self.names)} agents", self.neighbours)
         if len(set(self.names)) != len(self.names):
             raise refuse("Graph", "names", "differ from each other", self.names)
+        sets = [set(around) for around in self.neighbours]
         for i, around in enumerate(self.neighbours):
+            if len(sets[i]) != len(around):
+                raise refuse("Graph", "neighbours", "be named once each", around)
             for j in around:
                 if not 0 <= j < len(self.names):
                     raise refuse("Graph", "each neighbour", f"be an agent 0..{len(self.names) - 1}", j)
                 if i == j:
                     raise refuse("Graph", "edges", "join two different agents", (self.names[i], self.names[i]))
-                if i not in self.neighbours[j]:
+                if i not in sets[j]:
                     edge = (self.names[i], self.names[j])
                     raise refuse("Graph", "edges", "be symmetric", Told(f"{edge} without its reverse"))
         reached, fresh = {0}, {0}
@@ -122,6 +125,7 @@ class Graph:
         """The paper's network: directed edges with a probability, redrawn until connected, then made symmetric."""
         n = whole("Graph.random", "agents", agents, least=1)
         p = _probability("Graph.random", "probability", probability)
+        generator("Graph.random", rng)
         return _draw("Graph.random", lambda: _symmetrised(rng.random((n, n)) < p), f"probability {p}")
 
     @classmethod
@@ -129,6 +133,7 @@ class Graph:
         """Agents at random places of the unit square talk to those within the radius; redrawn until connected."""
         n = whole("Graph.geometric", "agents", agents, least=1)
         reach = positive("Graph.geometric", "radius", radius)
+        generator("Graph.geometric", rng)
 
         def draw() -> nx.Graph:
             places = rng.random((n, 2))
@@ -145,6 +150,7 @@ class Graph:
         if k >= n:
             raise refuse("Graph.small_world", "nearest", f"be < agents = {n}", k)
         p = _probability("Graph.small_world", "rewiring", rewiring, zero=True)
+        generator("Graph.small_world", rng)
         return _draw(
             "Graph.small_world",
             lambda: nx.watts_strogatz_graph(n, k, p, seed=int(rng.integers(2**31))),
@@ -153,7 +159,7 @@ class Graph:
 
 
 def _probability(owner: str, argument: str, value: float, *, zero: bool = False) -> float:
-    number = float(value)
+    number = non_negative(owner, argument, value)
     if not (number >= 0.0 if zero else number > 0.0) or not number <= 1.0:
         raise refuse(owner, argument, f"be in {'[0' if zero else '(0'}, 1]", value)
     return number
@@ -181,7 +187,10 @@ def _from_edges(edges: Iterable[Any]) -> nx.Graph:
         pair = tuple(edge) if isinstance(edge, Iterable) else ()
         if len(pair) != 2:
             raise refuse("Graph.of", "each edge", "be a pair of agents", edge)
-        graph.add_edge(*pair)
+        try:
+            graph.add_edge(*pair)
+        except TypeError:
+            raise refuse("Graph.of", "agents", "have names that can be hashed", edge) from None
     # agents that are numbers stand in their own order, whatever order the edges were written in
     ordered = nx.Graph()
     ordered.add_nodes_from(sorted(graph) if all(isinstance(name, int) for name in graph) else graph)

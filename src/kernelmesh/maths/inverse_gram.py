@@ -16,9 +16,12 @@ from kernelmesh.maths.compiled import exchange as loops
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.products import accumulate, product
 
-__all__ = ["InverseGram", "Plan"]
+__all__ = ["BROKEN", "InverseGram", "Plan"]
 
 _BLOCK = 256
+
+# The stamp of a P that is being changed, or whose change was cut short.
+BROKEN = -1
 
 # An inverse with entries beyond this has lost too many digits to be used.
 _WORST = 1e12
@@ -62,7 +65,8 @@ class InverseGram:
 
     def __init__(self) -> None:
         self.order = 0
-        self.stamp = 0  # counts the changes
+        self.changes = 0
+        self.stamp = 0  # the change that P is the result of; BROKEN while one is under way
         self.probed = 0  # the stamp at which drift was last looked at
         self.bound = 1e-8  # how much drift is tolerated
         self.width = 0  # how many points fit before the buffer must grow
@@ -109,7 +113,9 @@ class InverseGram:
         old, new = self.order, len(kept)
         order = old + new - len(leaving)
         if order > self.width:
+            stamp, self.stamp = self.stamp, BROKEN
             self._resize(_roomy(order))
+            self.stamp = stamp
             lifted = self.padded(lifted)
         gained, lost, rows, block, staying, arriving = loops.exchange(
             self.buffer, old, leaving, kept, lifted, schur, weights, shrink, coefficients
@@ -120,16 +126,21 @@ class InverseGram:
         return Plan(order, movers, free[new:], free[:new], gained, lost, rows, block, staying, arriving)
 
     def apply(self, plan: Plan) -> None:
-        """Carry an exchange out: one symmetric update of rank (points in + points out), then the moves."""
+        """Carry an exchange out: one symmetric update of rank (points in + points out), then the moves.
+
+        Should it be interrupted, the stamp stays BROKEN, and whoever owns the points can form P anew.
+        """
+        self.stamp = BROKEN
         terms = np.concatenate([plan.gained, plan.lost])
         signed = terms.copy()
         signed[len(plan.gained) :] *= -1.0
         accumulate(self.buffer, terms, signed)
         loops.place(self.buffer, self.order, plan.order, plan.movers, plan.gaps, plan.slots, plan.rows, plan.block)
         self.order = plan.order
-        self.stamp += 1
         if self.width > 64 and self.width > 1.25 * _roomy(self.order):
             self._resize(_roomy(self.order))
+        self.changes += 1
+        self.stamp = self.changes
 
     def drift(self, kernel: Kernel, centres: Floats, index: int) -> float:
         """‖(P K − I) e_j‖₁ for one point j of the dictionary: how far P is from the inverse, in O(M (M + p))."""
@@ -143,7 +154,8 @@ class InverseGram:
         return self.drift(kernel, centres, index) <= self.bound
 
     def rebuild(self, kernel: Kernel, centres: Floats) -> bool:
-        """Form P anew from the points, inside the buffer. False (and P is lost) when K is not positive definite."""
+        """Form P anew from the points, inside the buffer. False when K is not positive definite; P is BROKEN then."""
+        stamp, self.stamp = max(self.stamp, self.changes), BROKEN
         if len(centres) > self.width:
             self.order = 0
             self._resize(_roomy(len(centres)))
@@ -167,7 +179,7 @@ class InverseGram:
             buffer[start:stop, start:stop] = corner + np.triu(corner, 1).T
             buffer[stop:, start:stop] = buffer[start:stop, stop:].T
         buffer[spare, spare] = 0.0
-        self.stamp += 1
+        self.stamp = stamp  # the same P, only better: those who hold it may go on
         return True
 
     def _resize(self, width: int) -> None:

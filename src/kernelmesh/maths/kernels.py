@@ -25,6 +25,7 @@ __all__ = [
     "Product",
     "Scaled",
     "Sum",
+    "check_kernel",
 ]
 
 
@@ -66,7 +67,10 @@ class _Stationary(_Algebra):
     bandwidth: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(type(self).__name__, "bandwidth", self.bandwidth)
+        bandwidth = positive(type(self).__name__, "bandwidth", self.bandwidth)
+        if not 1e-150 <= bandwidth <= 1e150:  # its square must be a number too
+            raise refuse(type(self).__name__, "bandwidth", "be between 1e-150 and 1e150", self.bandwidth)
+        object.__setattr__(self, "bandwidth", bandwidth)
 
     def diag(self, points: Floats) -> Floats:
         return np.ones(points.shape[0])
@@ -227,5 +231,11 @@ class Scaled(_Algebra):
 
 def _check_parts(owner: str, *parts: object) -> None:
     for part in parts:
-        if not isinstance(part, Kernel) or isinstance(part, type):
-            raise refuse(owner, "each part", "be a kernel", part, remedy="for example Gaussian(bandwidth=1.0)")
+        check_kernel(owner, part, argument="each part")
+
+
+def check_kernel(owner: str, kernel: object, *, argument: str = "kernel") -> Kernel:
+    """Refuse what does not play the role of a kernel."""
+    if not isinstance(kernel, Kernel) or isinstance(kernel, type):
+        raise refuse(owner, argument, "be a kernel", kernel, remedy="for example Gaussian(bandwidth=1.0)")
+    return kernel

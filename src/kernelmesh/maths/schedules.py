@@ -7,6 +7,7 @@ when `samples` samples have been processed.
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -125,13 +126,23 @@ class Power:
         positive("Power", "exponent", self.exponent)
 
     def __call__(self, samples: int) -> float:
-        return float(self.scale * self.of(samples) ** self.exponent)
+        try:
+            return float(self.scale * self.of(samples) ** self.exponent)
+        except OverflowError:
+            return math.inf
 
 
 def as_schedule(owner: str, argument: str, value: object) -> Schedule:
     """Take a schedule as it is and a number as a constant one."""
-    if isinstance(value, Schedule) and not isinstance(value, type):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return Constant(float(value))
+    if isinstance(value, bool):
+        pass
+    elif isinstance(value, numbers.Real):
+        if float(value) >= 0:
+            return Constant(float(value))
+    elif isinstance(value, Schedule) and not isinstance(value, type):
+        try:
+            if float(value(0)) >= 0:
+                return value
+        except (TypeError, ValueError, AttributeError):  # some other thing that can be called
+            pass
     raise refuse(owner, argument, "be a number >= 0 or a schedule", value, remedy="for example Constant(3.0)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,12 +43,13 @@ class Round:
 
 
 def simulate(
-    agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], *, states: Sequence[State] | None = None
+    agent: Agent, graph: Any, streams: Sequence[Iterable[Batch]], *, states: Sequence[State] | None = None
 ) -> Iterator[Round]:
     """Run one agent per node, all with the same settings, until every stream has ended.
 
     A round: every agent with samples left takes a mini-batch and asks; everybody answers from the function it had when the
-    round began; then all of them step. An agent whose stream has ended still answers. `states` goes on from earlier ones.
+    round began; then all of them step. An agent whose stream has ended still answers. `graph` is whatever `Graph.of` takes;
+    `states` goes on from earlier ones.
 
     >>> from kernelmesh import Agent, Gaussian, Graph, Komp, Penalty, Squared
     >>> from kernelmesh.streams import ArrayStream
@@ -62,6 +64,7 @@ def simulate(
     1 (32, 32, 32)
     2 (64, 64, 64)
     """
+    graph = Graph.of(graph)
     if len(streams) != len(graph):
         raise refuse("simulate", "streams", f"be one for each of {len(graph)} agents", Told(f"{len(streams)} streams"))
     if states is not None and len(states) != len(graph):

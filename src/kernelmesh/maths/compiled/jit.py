@@ -43,7 +43,11 @@ def compile_on_first_call(signature: Any, **options: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def first(*arguments: Any) -> Any:
-            ready = njit(signature, cache=True, error_model="numpy", **options)(function)
+            build = functools.partial(njit, signature, error_model="numpy", **options)
+            try:
+                ready = build(cache=True)(function)
+            except RuntimeError:  # there is no folder to cache in
+                ready = build()(function)
             function.__globals__[function.__name__] = ready
             return ready(*arguments)
 
