@@ -192,3 +192,14 @@ def test_regression_works_in_a_network():
     grid = np.linspace(-1.8, 1.8, 50)[:, None]
     for f in last.functions:
         assert np.abs(f(grid) - np.sin(2 * grid)).max() < 0.25
+
+
+def test_a_bad_sample_leaves_the_whole_network_as_it_was():
+    agent, graph = make(Penalty(coupling=0.1)), Graph.ring(3)
+    good = [samples(i, 16) for i in range(3)]
+    *_, before = simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in good])
+    bad = [(x, y) if i < 2 else (x, y + 5) for i, (x, y) in enumerate(good)]
+    with pytest.raises(ValueError, match=r"Agent: y must be class numbers 0\.\.2"):
+        list(simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in bad], states=before.states))
+    *_, after = simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in good], states=before.states)
+    assert after.samples == (32, 32, 32)

@@ -175,7 +175,10 @@ class Agent:
 
     def step(self, state: State, points: Any, targets: Any, heard: Sequence[Message] = ()) -> tuple[State, Info]:
         """Learn from a mini-batch and the neighbours' answers. On any error `state` is as it was."""
-        points, targets = self.check(points, targets)
+        return self.advance(state, *self.check(points, targets), heard)
+
+    def advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Message] = ()) -> tuple[State, Info]:
+        """`step` for a mini-batch that `check` has already seen, as runtimes have it."""
         f = state.function
         if f.centres.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
             found = Told(f"dimension {f.dimension} and {f.outputs} outputs")

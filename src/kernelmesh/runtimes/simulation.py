@@ -81,10 +81,12 @@ def _rounds(agent: Agent, graph: Graph, streams: list[Iterator[Batch]], states: 
         batches = [next(stream, None) for stream in streams]
         if all(batch is None for batch in batches):
             return
+        # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
+        checked = [None if batch is None else agent.check(*batch) for batch in batches]
         heard: list[list[Message]] = []
-        for i, batch in enumerate(batches):
+        for i, batch in enumerate(checked):
             answers: list[Message] = []
-            question = agent.ask(states[i], batch.points) if batch is not None else None
+            question = agent.consensus.ask(states[i].function, batch[0]) if batch is not None else None
             if question is not None:
                 floats[i] += len(graph.neighbours[i]) * question.table.size
                 size[i] += len(graph.neighbours[i]) * size_in_bytes(question)
@@ -96,10 +98,10 @@ def _rounds(agent: Agent, graph: Graph, streams: list[Iterator[Batch]], states: 
                         answers.append(answer)
             heard.append(answers)
         infos: list[Info | None] = []
-        for i, batch in enumerate(batches):
+        for i, batch in enumerate(checked):
             info = None
             if batch is not None:
-                states[i], info = agent.step(states[i], batch.points, batch.targets, heard[i])
+                states[i], info = agent.advance(states[i], *batch, heard[i])
             infos.append(info)
         number += 1
         yield Round(number, tuple(states), tuple(infos), np.array(floats), np.array(size))

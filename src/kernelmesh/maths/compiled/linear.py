@@ -27,7 +27,15 @@ _BLOCK = 64
 
 @compiled(fastmath={"contract", "reassoc"})
 def subtract_rows(target: Floats, table: Floats, factors: Floats, start: int, stop: int, width: int) -> None:
-    """target −= Σ_a factors[a] · table[a] over start ≤ a < stop, four rows at a time so that `target` is read less often."""
+    """target −= Σ_a factors[a] · table[a] over start ≤ a < stop.
+
+    Short rows are taken four at a time, so that `target` is read less often; long ones go to BLAS and its threads.
+    """
+    if stop - start >= 8 and table.shape[1] >= 1024:
+        total = np.dot(factors[start:stop], table[start:stop])
+        for i in range(width):
+            target[i] -= total[i]
+        return
     a = start
     while a + 4 <= stop:
         f0, f1, f2, f3 = factors[a], factors[a + 1], factors[a + 2], factors[a + 3]
