@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -128,22 +128,21 @@ def _settings(config: type[Any], changes: list[str]) -> dict[str, Any]:
     return out
 
 
+_STARTING = "starting (compiles on first use)"
+
+
 class _Bar:
     """A progress bar that also turns Ctrl-C into a stop between two rounds, where nothing is half done."""
 
     def __init__(self, name: str) -> None:
         columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rounds, {task.fields[newest]},"),
-            TimeElapsedColumn(),
-            TextColumn("gone,"),
+            BarColumn(bar_width=12),
+            TextColumn("{task.completed} of {task.total} rounds: {task.fields[newest]},"),
             TimeRemainingColumn(),
             TextColumn("left"),
         )
         self._bar = Progress(*columns, console=console)
-        self._task = self._bar.add_task(name, total=None, newest="compiling on first use")
+        self._task = self._bar.add_task(name, total=None, newest=_STARTING)
         self._stop = False
 
     def __enter__(self) -> Watch:
@@ -162,9 +161,7 @@ class _Bar:
 
     def _show(self, step: Step) -> None:
         newest = step.newest
-        told = (
-            f"objective {newest.objective:.3g}, order {newest.order_mean:.1f}" if newest else "compiling on first use"
-        )
+        told = f"objective {newest.objective:.3g}, order {newest.order_mean:.1f}" if newest else _STARTING
         self._bar.update(self._task, completed=step.done, total=step.total, newest=told)
         if self._stop and newest:
             raise KeyboardInterrupt
