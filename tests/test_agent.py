@@ -21,6 +21,7 @@ from kernelmesh import (
     SquaredHinge,
     Uncompressed,
 )
+from kernelmesh.consensus import Heard
 from kernelmesh.messages import Points, Values
 
 
@@ -118,10 +119,10 @@ def test_answers_are_the_function_and_labels_never_leave():
     points, _ = batch(9)
     question = agent.ask(state, points)
     assert isinstance(question, Points)
-    assert (question.table == points).all()
+    assert (question.points == points).all()
     answer = agent.answer(state, question)
     assert isinstance(answer, Values)
-    np.testing.assert_array_equal(answer.table, agent.predict(state, points))
+    np.testing.assert_array_equal(answer.values, agent.predict(state, points))
     assert make(consensus=Local()).ask(state, points) is None
 
 
@@ -130,7 +131,7 @@ def test_equal_functions_exert_no_force():
     state = learned(none)
     points, labels = batch(9)
     same = Values(none.predict(state, points))
-    pulled, _ = strong.step(state.copy(), points, labels, [same, same])
+    pulled, _ = strong.step(state.copy(), points, labels, [Heard(None, same)] * 2)
     free, _ = none.step(state.copy(), points, labels)
     assert pulled.function.distance(free.function) < 1e-12
 
@@ -141,7 +142,7 @@ def test_a_neighbour_pulls_toward_itself():
     points, labels = batch(9)
     there = Values(np.full((16, 3), 4.0))
     alone, _ = agent.step(state.copy(), points, labels)
-    pulled, info = agent.step(state.copy(), points, labels, [there])
+    pulled, info = agent.step(state.copy(), points, labels, [Heard(None, there)])
     assert info.heard == 1
     assert np.abs(agent.predict(pulled, points) - 4).mean() < np.abs(agent.predict(alone, points) - 4).mean()
 
@@ -199,22 +200,25 @@ def test_bad_samples_leave_the_state_as_it_was(name):
 @pytest.mark.parametrize(
     ("heard", "words"),
     [
-        ([Values(np.zeros((4, 3)))], r"Agent.step: heard must be answers of shape \(16, 3\)"),
-        ([Values(np.zeros((16, 2)))], r"Agent.step: heard must be answers of shape \(16, 3\)"),
-        ([Values(np.full((16, 3), math.nan))], "Agent.step: heard must be finite"),
+        (
+            Values(np.zeros((4, 3))),
+            r"Agent.step: heard must have values with 3 columns and 16 rows, got shape \(4, 3\)",
+        ),
+        (Values(np.zeros((16, 2))), "Agent.step: heard must have values with 3 columns"),
+        (Values(np.full((16, 3), math.nan)), "Agent.step: heard values must be finite"),
     ],
 )
 def test_bad_answers_leave_the_state_as_it_was(heard, words):
     agent = make()
     state = learned(agent)
     with pytest.raises(ValueError, match=words):
-        agent.step(state, *batch(7), heard)
+        agent.step(state, *batch(7), [Heard(None, heard)])
     agent.step(state, *batch(7))
 
 
 def test_bad_questions_are_refused():
     agent = make()
-    with pytest.raises(ValueError, match=r"Agent\.answer: question must have 2 columns"):
+    with pytest.raises(ValueError, match=r"Agent\.answer: question must have points with 2 columns"):
         agent.answer(learned(agent), Points(np.zeros((3, 5))))
 
 
@@ -258,7 +262,7 @@ def test_divergence_says_who_where_and_what_to_do():
     with pytest.raises(Diverged) as caught:
         for _ in range(100):
             before = state
-            state, _ = agent.step(state, points, points[:, :1], [neighbour])
+            state, _ = agent.step(state, points, points[:, :1], [Heard(None, neighbour)])
             assert np.isfinite(state.function.weights).all()
     text = str(caught.value)
     assert "agent 'north' diverged at sample" in text
@@ -324,3 +328,15 @@ def test_numpy_numbers_are_numbers():
     assert agent.step_size == Constant(1.0)
     with pytest.raises(ValueError, match="Agent: step_size must be a number >= 0 or a schedule"):
         make(step_size=len)
+
+
+def test_a_state_of_another_kernel_is_refused():
+    with pytest.raises(ValueError, match=r"Agent\.step: state must have kernel Gaussian\(bandwidth=0\.6\)"):
+        make().step(make(kernel=Gaussian(bandwidth=1.0)).start(), *batch())
+
+
+def test_a_function_from_elsewhere_may_meet_targets_that_are_all_zero():
+    agent = make(loss=Squared(), outputs=1, step_size=0.5, consensus=Local())
+    f = Expansion(Gaussian(bandwidth=0.6), np.zeros((1, 2)), np.ones((1, 1)))
+    state, _ = agent.step(agent.start(function=f), np.zeros((4, 2)), np.zeros(4))
+    assert state.function.norm() < f.norm()

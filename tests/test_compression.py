@@ -302,3 +302,30 @@ def test_a_large_dictionary_does_not_drift_over_thousands_of_swaps(budget):
             assert pruned.error == pytest.approx(oracle.rkhs_distance(kernel, *stacked, f.centres, f.weights), rel=1e-5)
     assert memory.function.order > 50
     assert worst <= 1e-6
+
+
+def test_a_dictionary_that_was_emptied_starts_clean():
+    """Nothing that lies about in memory may enter P when points come again after all of them had gone."""
+    rng = np.random.default_rng(0)
+    memory = Komp(budget=0.01).start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
+    for step in range(60):
+        loud = 1.0 if step % 20 < 10 else 0.0
+        for _ in range(3):
+            np.full((32, memory.workspace.width), np.nan)  # garbage for the allocator to hand out again
+        change = Change(rng.standard_normal((32, 2)), loud * rng.standard_normal((32, 1)), 1.0 if loud else 1e-3)
+        memory, pruned = Komp(budget=0.01).absorb(memory, change, samples=step)
+        assert np.isfinite(memory.workspace.buffer).all()
+        assert math.isfinite(pruned.error)
+        outside = memory.workspace.buffer.copy()
+        outside[: memory.function.order, : memory.function.order] = 0
+        assert (outside == 0).all()
+        if memory.function.order == 0:
+            assert memory.square_norm == 0
+    assert memory.function.order == 0
+
+
+def test_komp_takes_over_from_no_compression():
+    rng = np.random.default_rng(0)
+    plain = Uncompressed().start(Expansion(Gaussian(), rng.standard_normal((9, 2)), rng.standard_normal((9, 1))))
+    memory, _ = Komp(budget=0.1).absorb(plain, Change(rng.standard_normal((4, 2)), np.ones((4, 1))), samples=0)
+    assert drift(memory) < 1e-8

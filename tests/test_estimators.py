@@ -153,7 +153,10 @@ def test_a_diverging_call_leaves_what_was_learned():
     model = OnlineKernelRegressor(step_size=Constant(0.5)).partial_fit(X, y)
     before = model.predict(X)
     model._agent = type(model._agent)(
-        **{**{f: getattr(model._agent, f) for f in model._agent.__dataclass_fields__}, "step_size": 400.0}
+        **{
+            **{f: getattr(model._agent, f) for f in model._agent.__dataclass_fields__ if f[0] != "_"},
+            "step_size": 400.0,
+        }
     )
     with pytest.raises(Diverged):
         for _ in range(50):
@@ -355,3 +358,27 @@ def test_targets_too_large_to_scale_are_refused():
     X, y = waves()
     with pytest.raises(ValueError, match="OnlineKernelRegressor: y must have a finite variance"):
         OnlineKernelRegressor().fit(X, 1e200 * y)
+
+
+def test_regularization_is_saved_as_fitted(tmp_path):
+    X, y = moons()
+    model = OnlineKernelClassifier(random_state=0, passes=2).fit(X, y).set_params(regularization=1.0)
+    model.save(tmp_path / "model")
+    back = OnlineKernelClassifier.load(tmp_path / "model")
+    np.testing.assert_allclose(
+        back.partial_fit(X, y).decision_function(X), model.partial_fit(X, y).decision_function(X), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda X, y: OnlineKernelClassifier().partial_fit(X, y, classes=[]), "classes must name at least 2 classes"),
+        (lambda X, y: OnlineKernelClassifier().fit(X, y, agents=["a"]), "agents must be left out"),
+        (lambda X, y: KernelMeshClassifier().fit(X, y, agents=3), "agents must name an agent for each"),
+        (lambda X, y: KernelMeshClassifier(graph=[]).fit(X, y), "the network must have at least one agent"),
+    ],
+)
+def test_odd_calls_are_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call(*moons(40))

@@ -82,3 +82,13 @@ def test_inputs_are_left_alone():
 def test_refuses():
     with pytest.raises(ValueError, match="Huber: threshold must be a finite number > 0, got 0"):
         Huber(threshold=0)
+
+
+@pytest.mark.parametrize("loss", CLASSES + VALUES, ids=str)
+def test_both_at_once_are_both(loss):
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((6, 3))
+    y = rng.integers(3, size=6) if loss.classifies else rng.standard_normal((6, 3))
+    value, slope = loss.value_and_slope(z, y)
+    np.testing.assert_array_equal(value, loss.value(z, y))
+    np.testing.assert_array_equal(slope, loss.slope(z, y))

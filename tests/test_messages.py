@@ -7,17 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmesh.messages import Points, Refused, Values, decode, encode, size_in_bytes
+from kernelmesh.messages import Function, Points, Probe, Refused, Values, decode, encode, weigh
 
 
-@given(rows=st.integers(0, 40), columns=st.integers(1, 20), kind=st.sampled_from([Points, Values]))
+@given(rows=st.integers(0, 40), columns=st.integers(1, 20), kind=st.sampled_from([Points, Values, Probe, Function]))
 def test_round_trip_and_size(rows, columns, kind):
-    message = kind(np.random.default_rng(rows).standard_normal((rows, columns)))
+    rng = np.random.default_rng(rows)
+    message = kind(*(rng.standard_normal((rows, columns + i)) for i in range(len(kind.names))))
     data = encode(message)
     back = decode(data)
     assert type(back) is kind
-    np.testing.assert_array_equal(back.table, message.table)
-    assert size_in_bytes(message) == len(data)
+    for name, table in message.tables.items():
+        np.testing.assert_array_equal(back.tables[name], table)
+    assert weigh(message) == (sum(table.size for table in message.tables.values()), len(data))
 
 
 def forged(header, body=b""):
@@ -34,22 +36,39 @@ BAD = {
     "not JSON": struct.pack("<Q", 4) + b"\xff\xfe{}",
     "not an object": forged([1, 2]),
     "deep": struct.pack("<Q", 4000) + b"[" * 4000,
-    "foreign": forged({"table": TABLE}, bytes(16)),
-    "another version": forged({"__metadata__": {**META, "version": "2"}, "table": TABLE}, bytes(16)),
-    "unknown kind": forged({"__metadata__": {**META, "kind": "labels"}, "table": TABLE}, bytes(16)),
+    "foreign": forged({"values": TABLE}, bytes(16)),
+    "another version": forged({"__metadata__": {**META, "version": "2"}, "values": TABLE}, bytes(16)),
+    "unknown kind": forged({"__metadata__": {**META, "kind": "labels"}, "values": TABLE}, bytes(16)),
     "no tensor": forged({"__metadata__": META}),
-    "two tensors": forged({"__metadata__": META, "table": TABLE, "more": TABLE}, bytes(32)),
-    "wrong dtype": forged({"__metadata__": META, "table": {**TABLE, "dtype": "F32"}}, bytes(16)),
+    "two tensors": forged({"__metadata__": META, "values": TABLE, "more": TABLE}, bytes(32)),
+    "wrong dtype": forged({"__metadata__": META, "values": {**TABLE, "dtype": "F32"}}, bytes(16)),
     "ten gigabytes announced": forged(
-        {"__metadata__": META, "table": {**TABLE, "shape": [10**6, 1250], "data_offsets": [0, 10**10]}}, bytes(16)
+        {"__metadata__": META, "values": {**TABLE, "shape": [10**6, 1250], "data_offsets": [0, 10**10]}}, bytes(16)
     ),
-    "negative shape": forged({"__metadata__": META, "table": {**TABLE, "shape": [-1, -2]}}, bytes(16)),
-    "boolean shape": forged({"__metadata__": META, "table": {**TABLE, "shape": [True, 2]}}, bytes(16)),
-    "three dimensions": forged({"__metadata__": META, "table": {**TABLE, "shape": [1, 1, 2]}}, bytes(16)),
-    "too little data": forged({"__metadata__": META, "table": TABLE}, bytes(8)),
-    "too much data": forged({"__metadata__": META, "table": TABLE}, bytes(24)),
-    "nan": forged({"__metadata__": META, "table": TABLE}, struct.pack("<2d", 1.0, float("nan"))),
-    "inf": forged({"__metadata__": META, "table": TABLE}, struct.pack("<2d", 1.0, float("inf"))),
+    "negative shape": forged({"__metadata__": META, "values": {**TABLE, "shape": [-1, -2]}}, bytes(16)),
+    "boolean shape": forged({"__metadata__": META, "values": {**TABLE, "shape": [True, 2]}}, bytes(16)),
+    "three dimensions": forged({"__metadata__": META, "values": {**TABLE, "shape": [1, 1, 2]}}, bytes(16)),
+    "too little data": forged({"__metadata__": META, "values": TABLE}, bytes(8)),
+    "too much data": forged({"__metadata__": META, "values": TABLE}, bytes(24)),
+    "rows that differ": forged(
+        {
+            "__metadata__": {**META, "kind": "probe"},
+            "points": {"dtype": "F64", "shape": [1, 2], "data_offsets": [0, 16]},
+            "values": {"dtype": "F64", "shape": [2, 1], "data_offsets": [16, 32]},
+        },
+        bytes(32),
+    ),
+    "overlap": forged(
+        {
+            "__metadata__": {**META, "kind": "probe"},
+            "points": {"dtype": "F64", "shape": [1, 2], "data_offsets": [0, 16]},
+            "values": {"dtype": "F64", "shape": [1, 2], "data_offsets": [0, 16]},
+        },
+        bytes(16),
+    ),
+    "offsets of text": forged({"__metadata__": META, "values": {**TABLE, "data_offsets": ["0", 16]}}, bytes(16)),
+    "nan": forged({"__metadata__": META, "values": TABLE}, struct.pack("<2d", 1.0, float("nan"))),
+    "inf": forged({"__metadata__": META, "values": TABLE}, struct.pack("<2d", 1.0, float("inf"))),
 }
 
 
@@ -81,4 +100,4 @@ def test_damage_never_escapes_as_another_error(cut, flip):
 def test_shapes_beyond_all_memory_are_refused():
     for shape in ([0, 2**63], [2**62, 0]):
         with pytest.raises(Refused, match="shape must be two whole numbers"):
-            decode(forged({"__metadata__": META, "table": {**TABLE, "shape": shape, "data_offsets": [0, 0]}}))
+            decode(forged({"__metadata__": META, "values": {**TABLE, "shape": shape, "data_offsets": [0, 0]}}))

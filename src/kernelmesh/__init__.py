@@ -4,7 +4,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from kernelmesh.agent import Agent, Diverged, Info, State
-from kernelmesh.consensus import Local, Penalty
+from kernelmesh.consensus import Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
 from kernelmesh.maths.compression import Komp, Uncompressed, compress
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
@@ -26,11 +26,14 @@ __version__ = version("kernelmesh")
 __all__ = [
     "Agent",
     "Constant",
+    "Diffusion",
     "Diverged",
     "Doubling",
+    "ExactDiffusion",
     "Expansion",
     "Gaussian",
     "Graph",
+    "Hilbert",
     "Hinge",
     "Huber",
     "Info",
@@ -52,11 +55,13 @@ __all__ = [
     "Penalty",
     "Polynomial",
     "Power",
+    "Proximal",
     "Round",
     "Schedule",
     "Squared",
     "SquaredHinge",
     "State",
+    "Symmetric",
     "Uncompressed",
     "compress",
     "simulate",

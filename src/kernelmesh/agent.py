@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernelmesh.checks import Floats, Told, matrix, non_negative, positive, refuse, whole
-from kernelmesh.consensus import Consensus, Local, Moment
+from kernelmesh.consensus import Combining, Consensus, Edges, Heard, Local, Moment
 from kernelmesh.maths.compression import Compression, Memory
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.kernels import Kernel
@@ -46,13 +46,17 @@ class State:
     memory: Memory
     samples: int = 0
     steps: int = 0
+    edges: Edges = field(default_factory=dict)
+    """What a protocol remembers of each edge, by neighbour."""
+    shown: Expansion | None = None
+    """What was learned, where that is not what `memory` holds (protocols that send another function than they show)."""
     yardstick: float = 0.0
     """The mean loss that predicting 0 would have had on a mini-batch: what divergence is measured by."""
 
     @property
     def function(self) -> Expansion:
         """What the agent has learned so far."""
-        return self.memory.function
+        return self.memory.function if self.shown is None else self.shown
 
     def copy(self) -> State:
         """An independent state that can be stepped on its own."""
@@ -106,6 +110,8 @@ class Agent:
     """Keep ‖f‖ within a ball of this radius (Corollary 1); infinite means no ball."""
     explosion: float = 1e4
     """A mini-batch this many times worse than predicting 0 means the run has diverged."""
+    _combining: Combining | None = field(init=False, repr=False, compare=False)
+    """The protocol again, if it moves twice in a round: found out once, because asking takes long."""
 
     def __post_init__(self) -> None:
         whole("Agent", "dimension", self.dimension, least=1)
@@ -125,6 +131,7 @@ class Agent:
         positive("Agent", "radius", self.radius, infinite=True)
         positive("Agent", "explosion", self.explosion, infinite=True)
         self.step_size_at(0)
+        object.__setattr__(self, "_combining", self.consensus if isinstance(self.consensus, Combining) else None)
 
     def step_size_at(self, samples: int) -> float:
         """η after so many samples; refuses η ≥ 1/λ, with which shrinking would overshoot."""
@@ -149,6 +156,15 @@ class Agent:
             )
         return State(name=name, memory=self.compression.start(function))
 
+    def check_state(self, owner: str, state: State) -> None:
+        """Refuse a state that was started with other settings."""
+        f = state.function
+        if f.centres.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
+            found = Told(f"dimension {f.dimension} and {f.outputs} outputs")
+            raise refuse(owner, "state", f"have dimension {self.dimension} and {self.outputs} outputs", found)
+        if f.kernel is not self.kernel and f.kernel != self.kernel:
+            raise refuse(owner, "state", f"have kernel {self.kernel}", f.kernel)
+
     def predict(self, state: State, points: Floats) -> Floats:
         """f at each row of `points`: n × outputs."""
         return state.function(matrix("Agent.predict", "points", points, columns=self.dimension))
@@ -163,51 +179,66 @@ class Agent:
     def ask(self, state: State, points: Any) -> Message | None:
         """What to send to every neighbour before stepping on these points; None when nothing is to be sent."""
         points = matrix("Agent.ask", "points", points, columns=self.dimension)
-        return self.consensus.ask(state.function, points)
+        return self.consensus.ask(state.memory.function, points)
 
     def answer(self, state: State, question: Message) -> Message | None:
         """The reply to a neighbour's question, from the function as it is now."""
-        if question.table.shape[1] != self.dimension:
-            raise refuse(
-                "Agent.answer", "question", f"have {self.dimension} columns", Told(f"shape {question.table.shape}")
-            )
+        self._fits("Agent.answer", "question", question)
         return self.consensus.answer(state.function, question)
 
-    def step(self, state: State, points: Any, targets: Any, heard: Sequence[Message] = ()) -> tuple[State, Info]:
-        """Learn from a mini-batch and the neighbours' answers. On any error `state` is as it was."""
-        return self.advance(state, *self.check(points, targets), heard)
+    def _fits(self, owner: str, argument: str, message: Message, rows: int | None = None) -> None:
+        """Refuse a message whose matrices have the wrong number of columns or rows."""
+        for name in message.names:
+            table = getattr(message, name)
+            columns = self.dimension if name in ("points", "centres") else self.outputs
+            if table.ndim != 2 or table.shape[1] != columns or (rows is not None and len(table) != rows):
+                rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
+                raise refuse(owner, argument, rule, Told(f"shape {table.shape}"))
 
-    def advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Message] = ()) -> tuple[State, Info]:
-        """`step` for a mini-batch that `check` has already seen, as runtimes have it."""
-        f = state.function
-        if f.centres.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
-            found = Told(f"dimension {f.dimension} and {f.outputs} outputs")
-            raise refuse("Agent.step", "state", f"have dimension {self.dimension} and {self.outputs} outputs", found)
-        for there in heard:
-            if there.table.shape != (len(points), self.outputs):
-                shape = (len(points), self.outputs)
-                raise refuse("Agent.step", "heard", f"be answers of shape {shape}", Told(f"shape {there.table.shape}"))
+    def step(self, state: State, points: Any, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
+        """Learn from a mini-batch and what the neighbours said. On any error `state` is as it was."""
+        self.check_state("Agent.step", state)
+        points, targets = self.check(points, targets)
+        for said in heard:
+            if said.asked is not None:
+                self._fits("Agent.step", "heard", said.asked)
+            if said.answered is not None:
+                self._fits("Agent.step", "heard", said.answered, len(points))
+        return self.advance(state, points, targets, heard)
+
+    def advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
+        """`step` for runtimes, which have had state, mini-batch and messages checked before."""
+        memory, edges, shown = state.memory, state.edges, None
+        if self._combining is not None:
+            memory, edges = self._combine(state, self._combining, heard)
+            shown = memory.function
+        f = memory.function
         cross = self.kernel(points, f.centres)
-        moment = Moment(
-            function=f,
-            points=points,
-            targets=targets,
-            loss=self.loss,
-            here=f.from_cross(cross),
-            cross=cross,
-            step_size=self.step_size_at(state.samples),
-            regularization=self.regularization,
-            samples=state.samples,
-        )
+        here = f.from_cross(cross)
+        step_size = self.step_size_at(state.samples)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named in the end
-                loss, yardstick = self._watch(state, moment)
+                losses, slope = self.loss.value_and_slope(here, targets)
+                loss, yardstick = self._watch(state, step_size, losses, targets)
+                moment = Moment(
+                    function=f,
+                    points=points,
+                    targets=targets,
+                    loss=self.loss,
+                    here=here,
+                    slope=slope,
+                    cross=cross,
+                    step_size=step_size,
+                    regularization=self.regularization,
+                    samples=state.samples,
+                )
                 change = self.consensus.move(moment, heard)
-            memory, pruned = self.compression.absorb(state.memory, change, samples=state.samples)
+            if self._combining is not None:
+                change = change.joined(self._combining.correction(edges))
+            memory, pruned = self.compression.absorb(memory, change, samples=state.samples)
         except FloatingPointError as error:
-            for there in heard:
-                matrix("Agent.step", "heard", there.table)
-            raise self._diverged(state, moment, str(error)) from None
+            self._blame(heard)
+            raise self._diverged(state, step_size, str(error)) from None
         except SystemError as error:  # what numba makes of Ctrl-C
             if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
@@ -220,6 +251,8 @@ class Agent:
             memory=memory,
             samples=state.samples + len(points),
             steps=state.steps + 1,
+            edges=edges,
+            shown=shown,
             yardstick=yardstick,
         )
         info = Info(
@@ -227,7 +260,7 @@ class Agent:
             loss=loss,
             order=memory.function.order,
             norm=norm,
-            step_size=moment.step_size,
+            step_size=step_size,
             penalty=self.consensus.penalty(state.samples),
             budget=pruned.budget,
             error=pruned.error,
@@ -239,23 +272,40 @@ class Agent:
         )
         return after, info
 
-    def _watch(self, state: State, moment: Moment) -> tuple[float, float]:
+    def _combine(self, state: State, consensus: Combining, heard: Sequence[Heard]) -> tuple[Memory, Edges]:
+        """The first of two moves: to where the neighbours are."""
+        change, edges = consensus.combine(state.memory.function, heard, state.edges)
+        if not len(change.points):  # nobody was heard
+            return state.memory, edges
+        memory, _ = self.compression.absorb(state.memory, change, samples=state.samples)
+        return memory, edges
+
+    @staticmethod
+    def _blame(heard: Sequence[Heard]) -> None:
+        """Refuse answers that are not finite: then it was they, not the run, that diverged."""
+        for said in heard:
+            for message in (said.asked, said.answered):
+                for name, table in message.tables.items() if message is not None else ():
+                    matrix("Agent.step", f"heard {name}", table)
+
+    def _watch(self, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
         """The mean loss of the mini-batch and the yardstick for it; refuses to go on when the one dwarfs the other."""
-        loss = float(self.loss.value(moment.here, moment.targets).sum()) / len(moment.points)
+        loss = float(np.add.reduce(losses)) / len(losses)
         yardstick = state.yardstick
         if not loss <= self.explosion * yardstick:  # true for the first samples, whose yardstick is not known yet
-            naught = float(self.loss.value(np.zeros_like(moment.here), moment.targets).mean())
-            yardstick = max(yardstick, naught)
+            naught = float(self.loss.value(np.zeros((len(losses), self.outputs)), targets).mean())
+            # a function from elsewhere may meet targets that are all 0: its own first loss is a yardstick too
+            yardstick = max(yardstick, naught, loss if state.steps == 0 and math.isfinite(loss) else 0.0)
             if not loss <= self.explosion * max(yardstick, np.finfo(float).tiny):
                 worse = f"the loss on the newest samples is {loss:.3g} where predicting 0 costs {yardstick:.3g}"
-                raise self._diverged(state, moment, worse)
+                raise self._diverged(state, step_size, worse)
         return loss, yardstick
 
-    def _diverged(self, state: State, moment: Moment, reason: str) -> Diverged:
+    def _diverged(self, state: State, step_size: float, reason: str) -> Diverged:
         return Diverged(
             agent=state.name,
             samples=state.samples,
-            step_size=moment.step_size,
+            step_size=step_size,
             penalty=self.consensus.penalty(state.samples),
             reason=reason,
         )

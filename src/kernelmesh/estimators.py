@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -191,6 +191,7 @@ class _Learner(BaseEstimator):
                 "kernel": storage.describe(self._agent.kernel),
                 "loss": storage.describe(self._agent.loss),
                 "step_size": storage.describe(self._agent.step_size),
+                "regularization": self._agent.regularization,
                 "compression": storage.describe(self._agent.compression),
                 "consensus": storage.describe(self._agent.consensus),
                 "graph": storage.describe(self._network),
@@ -216,9 +217,7 @@ class _Learner(BaseEstimator):
         outputs = self._restore_targets(settings["targets"], arrays)
         settled = {name: storage.restore(value) for name, value in settings["settled"].items()}
         self._network = settled.pop("graph")
-        self._agent = Agent(
-            dimension=self.n_features_in_, outputs=outputs, regularization=self.regularization, **settled
-        )
+        self._agent = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
         states = []
         for i, name in enumerate(self._network.names):
             centres = matrix("file", f"centres.{i}", arrays[f"centres.{i}"], columns=self.n_features_in_)
@@ -259,6 +258,8 @@ class _Single(_Learner):
         return self._functions[0].order
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
+        if agents is not None:
+            raise refuse(type(self).__name__, "agents", "be left out where there is only one", agents)
         return [np.arange(rows)]
 
 
@@ -340,7 +341,7 @@ class _Mesh(_Learner):
             # one after the other, going on where the call before has stopped
             seen = sum(state.samples for state in self._states)
             return [np.arange((start - seen) % len(names), rows, len(names)) for start in range(len(names))]
-        told = list(agents)
+        told = list(agents) if isinstance(agents, Iterable) else []
         if len(told) != rows:
             raise refuse(
                 type(self).__name__, "agents", f"name an agent for each of {rows} rows", Told(f"{len(told)} names")
@@ -387,17 +388,19 @@ class _Classification(ClassifierMixin):
             if first:
                 if classes is None:
                     raise refuse(type(self).__name__, "classes", "be given in the first call to partial_fit", None)
+                if np.size(classes) < 2:
+                    raise refuse(type(self).__name__, "classes", "name at least 2 classes", classes)
                 self._begin_classes(unique_labels(np.asarray(classes)), X)
             elif classes is not None and not np.array_equal(unique_labels(np.asarray(classes)), self.classes_):
                 raise refuse(type(self).__name__, "classes", f"stay {self.classes_.tolist()}", classes)
             self._learn(X, self._targets(y), self._dealt(len(X), agents, None), passes=1)
         return self
 
-    def _begin_classes(self: Any, classes: NDArray[Any], dimension: int) -> None:
+    def _begin_classes(self: Any, classes: NDArray[Any], X: Floats) -> None:
         if len(classes) < 2:
-            raise refuse(type(self).__name__, "y", "hold at least 2 classes", Told(f"1 class, {classes[0]!r}"))
+            raise refuse(type(self).__name__, "y", "hold at least 2 classes", Told(f"1 class, {classes[0]}"))
         self.classes_ = classes
-        self._begin(dimension, len(classes))
+        self._begin(X, len(classes))
 
     def decision_function(self: Any, X: Any, *, agent: Hashable | None = None) -> Floats:
         """The outputs f(x), one column per class; with two classes their difference."""

@@ -48,8 +48,13 @@ _KNOWN: dict[str, type[Any]] = {
         schedules.Power,
         compression.Komp,
         compression.Uncompressed,
+        consensus.Diffusion,
+        consensus.ExactDiffusion,
+        consensus.Hilbert,
         consensus.Local,
         consensus.Penalty,
+        consensus.Proximal,
+        consensus.Symmetric,
         Graph,
     )
 }

@@ -1,7 +1,25 @@
 """How agents come to agree: one file per protocol, without I/O and without knowing who carries the messages."""
 
+from kernelmesh.consensus.diffusion import Diffusion
+from kernelmesh.consensus.exact_diffusion import ExactDiffusion
+from kernelmesh.consensus.hilbert import Hilbert
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.penalty import Penalty
-from kernelmesh.consensus.role import Consensus, Moment
+from kernelmesh.consensus.proximal import Proximal
+from kernelmesh.consensus.role import Combining, Consensus, Edges, Heard, Moment
+from kernelmesh.consensus.symmetric import Symmetric
 
-__all__ = ["Consensus", "Local", "Moment", "Penalty"]
+__all__ = [
+    "Combining",
+    "Consensus",
+    "Diffusion",
+    "Edges",
+    "ExactDiffusion",
+    "Heard",
+    "Hilbert",
+    "Local",
+    "Moment",
+    "Penalty",
+    "Proximal",
+    "Symmetric",
+]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.role import Moment
+from kernelmesh.consensus.role import Heard, Moment
 from kernelmesh.maths.compression import Change
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.messages import Message
@@ -28,9 +28,8 @@ class Local:
     def answer(self, function: Expansion, question: Message) -> Message | None:
         return None
 
-    def move(self, moment: Moment, heard: Sequence[Message]) -> Change:
-        push = moment.loss.slope(moment.here, moment.targets)
-        push *= -moment.step_size / len(moment.points)
+    def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
+        push = moment.slope * (-moment.step_size / len(moment.points))
         return Change(moment.points, push, 1.0 - moment.step_size * moment.regularization, moment.cross)
 
     def penalty(self, samples: int) -> float:

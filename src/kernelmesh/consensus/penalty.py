@@ -7,13 +7,22 @@ from dataclasses import dataclass
 from typing import cast
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.role import Moment
+from kernelmesh.consensus.role import Heard, Moment
 from kernelmesh.maths.compression import Change
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.schedules import Schedule, as_schedule
 from kernelmesh.messages import Message, Points, Values
 
-__all__ = ["Penalty"]
+__all__ = ["Penalty", "disagreement"]
+
+
+def disagreement(moment: Moment, heard: Sequence[Heard]) -> tuple[Floats, int]:
+    """Σ_j (f(x_b) − f_j(x_b)) over the neighbours that answered, and how many did."""
+    answers = [said.answered for said in heard if said.answered is not None]
+    gap = len(answers) * moment.here
+    for there in answers:
+        gap -= cast(Values, there).values
+    return gap, len(answers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +43,17 @@ class Penalty:
         object.__setattr__(self, "coupling", as_schedule("Penalty", "coupling", self.coupling))
 
     def ask(self, function: Expansion, points: Floats) -> Message | None:
-        return Points(points)
+        return Points(points) if len(points) else None
 
     def answer(self, function: Expansion, question: Message) -> Message | None:
-        return Values(function.evaluate(question.table))
+        assert isinstance(question, Points)
+        return Values(function.evaluate(question.points))
 
-    def move(self, moment: Moment, heard: Sequence[Message]) -> Change:
-        push = moment.loss.slope(moment.here, moment.targets)
-        if heard:
-            gap = len(heard) * moment.here
-            for there in heard:
-                gap -= there.table
-            gap *= self.penalty(moment.samples)
-            push += gap
+    def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
+        push, neighbours = disagreement(moment, heard)
+        if neighbours:
+            push *= self.penalty(moment.samples)
+        push += moment.slope
         push *= -moment.step_size / len(moment.points)
         return Change(moment.points, push, 1.0 - moment.step_size * moment.regularization, moment.cross)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from kernelmesh.checks import Floats
 from kernelmesh.maths.compression import Change
@@ -12,7 +12,25 @@ from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.losses import Loss
 from kernelmesh.messages import Message
 
-__all__ = ["Consensus", "Moment"]
+__all__ = ["Combining", "Consensus", "Edges", "Heard", "Moment"]
+
+
+Edges = Mapping[Hashable, Expansion]
+"""What an agent remembers of each edge, by neighbour."""
+
+
+class Heard(NamedTuple):
+    """What one neighbour said in this round."""
+
+    asked: Message | None
+    """Its own question; None when it had no samples."""
+    answered: Message | None
+    """Its answer to our question."""
+    weight: float = 0.0
+    """The Metropolis weight of the edge."""
+    neighbour: Hashable = None
+    lower: bool = False
+    """Whether we, not the neighbour, are the end of the edge that stands first in the graph."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,6 +43,8 @@ class Moment:
     loss: Loss
     here: Floats
     """f(X), the outputs at the new points before the step."""
+    slope: Floats
+    """ℓ'(f(X), y)."""
     cross: Floats
     """κ(X, D)."""
     step_size: float
@@ -33,19 +53,32 @@ class Moment:
 
 
 @runtime_checkable
+class Combining(Protocol):
+    """What a protocol has in addition when it moves twice in a round: first to where its neighbours are, then by its data."""
+
+    def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Change, Edges]:
+        """The first move, and what is remembered of each edge from now on."""
+        ...
+
+    def correction(self, edges: Edges) -> tuple[Floats, Floats] | None:
+        """Points with coefficients that the second move adds on account of the edges; None for nothing."""
+        ...
+
+
+@runtime_checkable
 class Consensus(Protocol):
     """What an agent asks, what it answers, and how it moves given what it heard."""
 
     def ask(self, function: Expansion, points: Floats) -> Message | None:
-        """The question to every neighbour about the new points; None when there is nothing to say."""
+        """The question to every neighbour about the new points (none at the end of a stream); None: nothing to say."""
         ...
 
     def answer(self, function: Expansion, question: Message) -> Message | None:
         """The reply to a neighbour's question."""
         ...
 
-    def move(self, moment: Moment, heard: Sequence[Message]) -> Change:
-        """The step before compression, from the neighbours' answers."""
+    def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
+        """The step before compression, from what the neighbours said."""
         ...
 
     def penalty(self, samples: int) -> float:

@@ -41,6 +41,13 @@ class Change:
     shrink: float = 1.0
     cross: Floats | None = None
 
+    def joined(self, more: tuple[Floats, Floats] | None) -> Change:
+        """The same change with more points and their coefficients."""
+        if more is None:
+            return self
+        points, coefficients = np.concatenate([self.points, more[0]]), np.concatenate([self.coefficients, more[1]])
+        return Change(points, coefficients, self.shrink)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
@@ -90,7 +97,7 @@ class Memory:
         if self.workspace.stamp != self.stamp:
             raise RuntimeError(
                 "Memory: this state was already stepped and its workspace now belongs to the newer state; "
-                "step the newest state, or keep state.copy() before stepping"
+                "step the newest state, keep state.copy() before stepping, or begin anew from its function"
             )
         return self.workspace
 
@@ -148,8 +155,8 @@ class Komp:
 
     `budget` is ε, a number or a schedule; 0 drops only what costs nothing. `max_order` caps the model order whatever the
     budget says; `Pruned.over_budget` tells when it did. A new point counts as dependent when its distance² to the span of
-    the others is at most `tolerance` · κ(x, x). Every `watch` steps one column of P K is compared with the identity, and P
-    is formed anew when it has drifted.
+    the others is at most `tolerance` · κ(x, x). After every `watch` changes of P one column of P K is compared with
+    the identity, and P is formed anew when it has drifted.
 
     >>> from kernelmesh import Gaussian
     >>> komp = Komp(budget=0.1)
@@ -205,8 +212,8 @@ class Komp:
         budget = cast(Schedule, self.budget)(samples)
         if not budget >= 0:
             raise refuse("Komp", "budget", "be >= 0 at every sample", budget)
-        repaired = memory.workspace is not None and memory.workspace.stamp == BROKEN
-        if repaired:  # an earlier step was cut short while it changed P; the function is whole
+        repaired = memory.workspace is None or memory.workspace.stamp == BROKEN
+        if repaired:  # there was none, or an earlier step was cut short while it changed P; the function is whole
             memory = self.start(memory.function)
         inverse = memory.claim()
         if inverse.stamp - inverse.probed >= self.watch and inverse.order:
@@ -249,7 +256,8 @@ class _Breakdown(FloatingPointError):
 def _absorb(memory: Memory, change: Change, budget: float, most: int, tolerance: float) -> tuple[Memory, Pruned]:
     f, inverse = memory.function, memory.claim()
     points, coefficients, shrink = change.points, change.coefficients, change.shrink
-    schur, lifted = f.kernel(points, points), np.empty((len(points), inverse.width))
+    schur = f.kernel(points, points)
+    lifted = np.zeros((len(points), inverse.width))  # stays zero where there are no old points
     changes, stays, weights, added, square_error, dependent = loops.choose(
         inverse.buffer,
         f.order,
@@ -277,7 +285,8 @@ def _absorb(memory: Memory, change: Change, budget: float, most: int, tolerance:
 
     def outcome(function: Expansion, square_error: float) -> tuple[Memory, Pruned]:
         pruned = Pruned(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
-        return Memory(function, max(square_norm - square_error, 0.0), inverse, inverse.stamp), pruned
+        left = max(square_norm - square_error, 0.0) if function.order else 0.0
+        return Memory(function, left, inverse, inverse.stamp), pruned
 
     if changes == 0:
         # the batch only replaced itself: neither the points nor P change

@@ -29,7 +29,9 @@ class Graph:
     neighbours: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        if not self.names or len(self.names) != len(self.neighbours):
+        if not self.names:
+            raise refuse("Graph", "the network", "have at least one agent", Told("none"))
+        if len(self.names) != len(self.neighbours):
             raise refuse("Graph", "neighbours", f"have one entry for each of {len(self.names)} agents", self.neighbours)
         if len(set(self.names)) != len(self.names):
             raise refuse("Graph", "names", "differ from each other", self.names)

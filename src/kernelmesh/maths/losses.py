@@ -38,8 +38,19 @@ class Loss(Protocol):
         """∂ℓ(z_i, y_i) / ∂z for each row."""
         ...
 
+    def value_and_slope(self, z: Floats, y: Any) -> tuple[Floats, Floats]:
+        """Both at once, which every step needs."""
+        ...
 
-class _ClassTargets:
+
+class _Both:
+    """`value_and_slope` for losses whose value and slope have nothing in common."""
+
+    def value_and_slope(self: Loss, z: Floats, y: Any) -> tuple[Floats, Floats]:
+        return self.value(z, y), self.slope(z, y)
+
+
+class _ClassTargets(_Both):
     """Targets are class numbers 0 … C − 1, one output per class."""
 
     classifies = True
@@ -48,7 +59,7 @@ class _ClassTargets:
         return class_labels(owner, "y", y, classes=outputs, rows=rows)
 
 
-class _ValueTargets:
+class _ValueTargets(_Both):
     """Targets are real numbers, one per output; a vector is taken as one output."""
 
     classifies = False
@@ -67,22 +78,21 @@ class Logistic(_ClassTargets):
     """
 
     def value(self, z: Floats, y: Ints) -> Floats:
-        return _softmax(z, y)[0]
+        return self.value_and_slope(z, y)[0]
 
     def slope(self, z: Floats, y: Ints) -> Floats:
-        return _softmax(z, y)[1]
+        return self.value_and_slope(z, y)[1]
+
+    def value_and_slope(self, z: Floats, y: Ints) -> tuple[Floats, Floats]:
+        values, slopes = np.empty(len(z)), np.empty(z.shape)
+        loops.softmax(z, y, values, slopes)
+        return values, slopes
 
     def probabilities(self, z: Floats) -> Floats:
         """P(y = d | x) = exp(z_d) / Σ_d' exp(z_d')."""
         slopes = self.slope(z, np.zeros(len(z), dtype=np.int64))
         slopes[:, 0] += 1.0
         return slopes
-
-
-def _softmax(z: Floats, y: Ints) -> tuple[Floats, Floats]:
-    values, slopes = np.empty(len(z)), np.empty(z.shape)
-    loops.softmax(z, y, values, slopes)
-    return values, slopes
 
 
 def _push(z: Floats, y: Ints, rivals: Ints, force: Floats) -> Floats:

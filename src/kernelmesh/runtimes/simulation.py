@@ -10,9 +10,10 @@ import numpy as np
 
 from kernelmesh.agent import Agent, Info, State
 from kernelmesh.checks import Ints, Told, refuse
+from kernelmesh.consensus import Heard
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
-from kernelmesh.messages import Message, size_in_bytes
+from kernelmesh.messages import weigh
 from kernelmesh.streams import Batch
 
 __all__ = ["Round", "simulate"]
@@ -69,6 +70,8 @@ def simulate(
         raise refuse("simulate", "streams", f"be one for each of {len(graph)} agents", Told(f"{len(streams)} streams"))
     if states is not None and len(states) != len(graph):
         raise refuse("simulate", "states", f"be one for each of {len(graph)} agents", Told(f"{len(states)} states"))
+    for state in states or ():
+        agent.check_state("simulate", state)
     # checked at the call; the generator below only starts with the first round
     now = list(states) if states is not None else [agent.start(name=name) for name in graph.names]
     return _rounds(agent, graph, [iter(stream) for stream in streams], now)
@@ -76,6 +79,8 @@ def simulate(
 
 def _rounds(agent: Agent, graph: Graph, streams: list[Iterator[Batch]], states: list[State]) -> Iterator[Round]:
     floats, size = [0] * len(graph), [0] * len(graph)
+    weights = graph.metropolis()
+    nothing = np.empty((0, agent.dimension))
     number = 0
     while True:
         batches = [next(stream, None) for stream in streams]
@@ -83,20 +88,26 @@ def _rounds(agent: Agent, graph: Graph, streams: list[Iterator[Batch]], states: 
             return
         # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
         checked = [None if batch is None else agent.check(*batch) for batch in batches]
-        heard: list[list[Message]] = []
-        for i, batch in enumerate(checked):
-            answers: list[Message] = []
-            question = agent.consensus.ask(states[i].function, batch[0]) if batch is not None else None
+        asked = [
+            agent.consensus.ask(state.memory.function, nothing if batch is None else batch[0])
+            for state, batch in zip(states, checked, strict=True)
+        ]
+        heard: list[list[Heard]] = []
+        for i, question in enumerate(asked):
+            said = []
+            around = graph.neighbours[i]
             if question is not None:
-                floats[i] += len(graph.neighbours[i]) * question.table.size
-                size[i] += len(graph.neighbours[i]) * size_in_bytes(question)
-                for j in graph.neighbours[i]:
-                    answer = agent.answer(states[j], question)
-                    if answer is not None:
-                        floats[j] += answer.table.size
-                        size[j] += size_in_bytes(answer)
-                        answers.append(answer)
-            heard.append(answers)
+                numbers, octets = weigh(question)
+                floats[i] += len(around) * numbers
+                size[i] += len(around) * octets
+            for j in around:
+                answer = None if question is None else agent.consensus.answer(states[j].function, question)
+                if answer is not None:
+                    numbers, octets = weigh(answer)
+                    floats[j] += numbers
+                    size[j] += octets
+                said.append(Heard(asked[j], answer, weights[i, j], graph.names[j], i < j))
+            heard.append(said)
         infos: list[Info | None] = []
         for i, batch in enumerate(checked):
             info = None

@@ -1,0 +1,238 @@
+"""Laws that every protocol obeys, and what sets each of them apart."""
+
+import numpy as np
+import pytest
+
+from kernelmesh import (
+    Agent,
+    Diffusion,
+    Diverged,
+    Doubling,
+    ExactDiffusion,
+    Expansion,
+    Gaussian,
+    Graph,
+    Hilbert,
+    Komp,
+    Local,
+    Logistic,
+    Penalty,
+    Proximal,
+    Squared,
+    Symmetric,
+    Uncompressed,
+    simulate,
+)
+from kernelmesh.consensus import Heard
+from kernelmesh.messages import Values, decode, encode
+from kernelmesh.metrics import accuracies, disagreement
+from kernelmesh.streams import ArrayStream, Mixture
+
+PROTOCOLS = [
+    Local(),
+    Penalty(coupling=0.05),
+    Proximal(coupling=2.0),
+    Symmetric(coupling=2.0),
+    Symmetric(),
+    Hilbert(coupling=0.02),
+    Diffusion(),
+    ExactDiffusion(budget=0.02),
+]
+KERNEL = Gaussian(bandwidth=0.6)
+
+
+def make(consensus, **changes):
+    settings = {
+        "dimension": 2,
+        "outputs": 3,
+        "kernel": KERNEL,
+        "loss": Logistic(),
+        "step_size": 2.0,
+        "compression": Komp(budget=0.05),
+        "consensus": consensus,
+    }
+    return Agent(**{**settings, **changes})
+
+
+def data(seed, rows, classes=3):
+    rng = np.random.default_rng(seed)
+    return Mixture.draw(classes=classes, rng=np.random.default_rng(7)).sample(rows, rng=rng)
+
+
+class Indifferent(Squared):
+    """A loss that pulls nowhere: what moves then is consensus alone."""
+
+    def slope(self, z, y):
+        return np.zeros_like(z)
+
+
+def total(functions):
+    """The sum of all functions, as one expansion."""
+    return Expansion(
+        KERNEL, np.concatenate([f.centres for f in functions]), np.concatenate([f.weights for f in functions])
+    )
+
+
+@pytest.mark.parametrize("consensus", PROTOCOLS, ids=str)
+class TestLaws:
+    def test_one_agent_alone_learns_as_if_there_were_no_protocol(self, consensus):
+        points, labels = data(0, 160)
+        *_, alone = simulate(make(Local()), Graph.line(1), [ArrayStream(points, labels)])
+        *_, last = simulate(make(consensus), Graph.line(1), [ArrayStream(points, labels)])
+        sent = last.states[0].memory.function  # what a protocol shows may be one mini-batch behind what it has learned
+        assert sent.distance(alone.functions[0]) < 1e-6 * alone.functions[0].norm()
+
+    def test_agents_that_are_equal_stay_equal(self, consensus):
+        points, labels = data(0, 160)
+        streams = [ArrayStream(points, labels) for _ in range(4)]
+        *_, alone = simulate(make(Local(), compression=Uncompressed()), Graph.line(1), streams[:1])
+        *_, last = simulate(make(consensus, compression=Uncompressed()), Graph.complete(4), streams)
+        assert disagreement(last.functions, Graph.complete(4)) < 1e-6
+        sent = last.states[0].memory.function
+        assert sent.distance(alone.functions[0]) < 1e-5 * alone.functions[0].norm()
+
+    def test_a_network_learns(self, consensus):
+        graph = Graph.ring(5)
+        streams = [ArrayStream(*data(i, 640)) for i in range(5)]
+        *_, last = simulate(make(consensus), graph, streams)
+        assert accuracies(last.functions, *data(99, 500)).min() > 0.8
+
+    def test_streams_of_unequal_length(self, consensus):
+        streams = [ArrayStream(*data(i, rows)) for i, rows in enumerate((320, 64, 0, 200))]
+        *_, last = simulate(make(consensus), Graph.ring(4), streams)
+        assert last.samples == (320, 64, 0, 200)
+
+    def test_every_message_survives_the_wire(self, consensus):
+        agent = make(consensus)
+        *_, last = simulate(agent, Graph.ring(3), [ArrayStream(*data(i, 96)) for i in range(3)])
+        question = agent.ask(last.states[0], data(5, 8)[0])
+        for message in (question, question and agent.answer(last.states[1], question)):
+            if message is not None:
+                for name, table in decode(encode(message)).tables.items():
+                    np.testing.assert_array_equal(table, message.tables[name])
+
+
+@pytest.mark.parametrize(
+    "consensus", [Symmetric(coupling=3.0), Symmetric(), Diffusion(), ExactDiffusion(budget=0.0)], ids=str
+)
+def test_averaging_conserves_the_sum_of_all_functions(consensus):
+    rng = np.random.default_rng(0)
+    graph = Graph.star(4)
+    agent = make(consensus, loss=Indifferent(), regularization=0.0, compression=Uncompressed())
+    starts = [Expansion(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(4)]
+    states = [agent.start(name=name, function=f) for name, f in zip(graph.names, starts, strict=True)]
+    streams = [ArrayStream(rng.standard_normal((24, 2)), np.zeros((24, 3)), batch_size=8) for _ in range(4)]
+    before = disagreement(starts, graph)
+    for round in simulate(agent, graph, streams, states=states):
+        assert total(round.functions).distance(total(starts)) < 1e-6 * total(starts).norm()
+        now = disagreement(round.functions, graph)
+        assert now <= before * (1 + 1e-9)
+        before = now
+
+
+@pytest.mark.parametrize(
+    "consensus", [Proximal(coupling=1e6), Symmetric(coupling=1e6), Symmetric(), Diffusion()], ids=str
+)
+def test_stable_where_the_printed_update_diverges(consensus):
+    graph = Graph.complete(5)
+    streams = [ArrayStream(*data(i, 960)) for i in range(5)]
+    with pytest.raises(Diverged):
+        list(simulate(make(Penalty(coupling=20.0)), graph, streams))
+    *_, local = simulate(make(Local()), graph, streams)
+    *_, last = simulate(make(consensus), graph, streams)
+    assert disagreement(last.functions, graph) < 0.2 * disagreement(local.functions, graph)
+    assert accuracies(last.functions, *data(99, 500)).min() > 0.8
+
+
+def test_the_printed_schedule_is_stable_when_solved_implicitly():
+    streams = [ArrayStream(*data(i, 3200)) for i in range(5)]
+    schedule = Doubling(start=0.01, every=200)
+    *_, last = simulate(make(Proximal(coupling=schedule), step_size=3.0), Graph.complete(5), streams)
+    assert last.infos[0].penalty > 300
+    assert accuracies(last.functions, *data(99, 500)).min() > 0.8
+
+
+def test_proximal_is_the_penalty_to_first_order():
+    agent = make(Local())
+    state = agent.start()
+    for seed in range(4):
+        state, _ = agent.step(state, *data(seed, 16))
+    points, labels = data(9, 16)
+    heard = [Heard(None, Values(np.random.default_rng(i).standard_normal((16, 3)))) for i in range(3)]
+
+    def gap(coupling):
+        after = [
+            make(protocol(coupling=coupling), compression=Uncompressed()).step(state.copy(), points, labels, heard)[0]
+            for protocol in (Penalty, Proximal)
+        ]
+        return np.abs(agent.predict(after[0], points) - agent.predict(after[1], points)).max()
+
+    # the difference is of second order: a tenth of the coupling leaves a tenth of it or so (the loss sees the moved value)
+    assert gap(0.0) == 0
+    assert gap(1e-4) < 0.2 * gap(1e-3) < 0.04 * gap(1e-2)
+
+
+def test_exact_diffusion_conserves_the_sum_of_what_is_sent_less_the_duals():
+    """Without a loss Σ φ_i is conserved: combining is doubly stochastic, and the duals sum to zero."""
+    rng = np.random.default_rng(0)
+    graph = Graph.star(4)
+    agent = make(ExactDiffusion(budget=0.0), loss=Indifferent(), regularization=0.0, compression=Uncompressed())
+    starts = [Expansion(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(4)]
+    states = [agent.start(name=name, function=f) for name, f in zip(graph.names, starts, strict=True)]
+    streams = [ArrayStream(rng.standard_normal((24, 2)), np.zeros((24, 3)), batch_size=8) for _ in range(4)]
+    for round in simulate(agent, graph, streams, states=states):
+        sent = total([state.memory.function for state in round.states])
+        assert sent.distance(total(starts)) < 1e-6 * total(starts).norm()
+        assert total(round.functions).distance(total(starts)) < 1e-6 * total(starts).norm()
+
+
+def duals(round):
+    return {(state.name, other): dual for state in round.states for other, dual in state.edges.items()}
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.02, 0.1])
+def test_duals_are_opposite_bit_for_bit_and_sum_to_zero(budget):
+    graph = Graph.random(6, probability=0.3, rng=np.random.default_rng(0))
+    # one class per agent, and streams that end at different times
+    streams = []
+    for i, rows in enumerate((640, 600, 300, 640, 64, 500)):
+        points, labels = data(i, rows)
+        streams.append(ArrayStream(points[labels == i % 3], labels[labels == i % 3]))
+    for round in simulate(make(ExactDiffusion(budget=budget)), graph, streams):
+        seen = duals(round)
+        for (i, j), dual in seen.items():
+            opposite = seen[j, i]
+            np.testing.assert_array_equal(dual.centres, opposite.centres)
+            np.testing.assert_array_equal(dual.weights, -opposite.weights)
+    assert max(dual.norm() for dual in seen.values()) > 0.1
+    assert total(list(seen.values())).norm() < 1e-6
+
+
+def test_exact_diffusion_learns_what_plain_diffusion_misses():
+    """One class per agent: nobody has ever seen two classes together."""
+    rng = np.random.default_rng(0)
+    mixture = Mixture.draw(rng=rng)
+    points, labels = mixture.sample(2000, rng=rng)
+    test = mixture.sample(1500, rng=rng)
+    graph = Graph.random(10, rng=rng)
+    limit = (mixture.bayes(test[0]) == test[1]).mean()
+
+    def worst(consensus):
+        own = [labels == i % 5 for i in range(10)]
+        streams = [ArrayStream(points[m], labels[m], passes=5, rng=np.random.default_rng(i)) for i, m in enumerate(own)]
+        agent = make(consensus, outputs=5, step_size=3.0, compression=Komp.parsimonious(3.0))
+        *_, last = simulate(agent, graph, streams)
+        return accuracies(last.functions, *test).min()
+
+    local, plain, exact = (worst(c) for c in (Local(), Diffusion(), ExactDiffusion(budget=0.04 * 3**1.5 / 4)))
+    assert local < 0.3
+    assert plain > 0.6
+    assert exact > plain
+    assert exact > limit - 0.1
+
+
+def test_refuses():
+    with pytest.raises(ValueError, match="Proximal: coupling must be a number >= 0 or a schedule, got -1"):
+        Proximal(coupling=-1)
+    with pytest.raises(ValueError, match="ExactDiffusion: budget must be a constant number"):
+        ExactDiffusion(budget=Doubling(start=0.1, every=10))
