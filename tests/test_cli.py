@@ -33,13 +33,21 @@ def test_run_writes_what_it_says(tmp_path):
     assert sorted(os.listdir(folder)) == ["config.json", "figure.png", "figure.svg", "rounds.csv", "summary.json"]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["experiment"] == "gmm-logistic"
-    assert (summary["seed"], summary["agents"], summary["protocol"]) == (3, 4, "penalty")
+    assert (summary["seed"], summary["agents"], summary["protocol"]) == (3, 4, "diffusion")
     assert 0.3 < summary["accuracy_worst"] <= summary["accuracy_mean"] <= 1
     assert summary["complete"]
     rows = list(csv.DictReader((folder / "rounds.csv").read_text().splitlines()))
     assert int(rows[-1]["samples"]) == 320
     assert float(rows[-1]["objective"]) == summary["objective"]
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("protocol", ["exact-diffusion", "hilbert", "local", "penalty", "proximal", "symmetric"])
+def test_every_protocol_runs(protocol, tmp_path):
+    options = ["--protocol", protocol, "--set", "partition=one-class", "--out", str(tmp_path)]
+    done = kernelmesh("run", "gmm-logistic", *options, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "summary.json").read_text())["protocol"] == protocol
 
 
 def test_a_seed_repeats_the_run(tmp_path):
@@ -58,7 +66,10 @@ def test_a_seed_repeats_the_run(tmp_path):
     [
         (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, got 'gmm-logistics'"),
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be a whole number >= 1, got 0"),
-        (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of penalty, local, got 'magic'"),
+        (
+            ["run", "gmm-logistic", "--protocol", "magic"],
+            "protocol must be one of diffusion, exact-diffusion",
+        ),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be a whole number >= 0"),
         (
             ["run", "gmm-logistic", "--out", "/dev/null/x"],
@@ -80,7 +91,9 @@ def test_mistakes_are_named(arguments, words):
 
 
 def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
-    done = kernelmesh("run", "gmm-logistic", "--set", "penalty_ceiling=inf", "--out", str(tmp_path))
+    done = kernelmesh(
+        "run", "gmm-logistic", "--protocol", "penalty", "--set", "penalty_ceiling=inf", "--out", str(tmp_path)
+    )
     assert done.returncode == 1
     assert "diverged at sample" in done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())

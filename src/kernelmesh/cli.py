@@ -63,7 +63,9 @@ def run(
     name: Annotated[str, typer.Argument(help="An experiment; `kernelmesh list` names them.")],
     seed: Annotated[int | None, typer.Option(help="Seeds everything random; the same seed repeats the run.")] = None,
     agents: Annotated[int | None, typer.Option(help="How many agents.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="How agents come to agree: penalty or local.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="How agents come to agree; docs/consensus.md compares the protocols.")
+    ] = None,
     samples: Annotated[int | None, typer.Option(help="Samples each agent sees.")] = None,
     change: Annotated[
         list[str] | None,

@@ -279,7 +279,7 @@ class _Mesh(_Learner):
         budget: float | Schedule | None = None,
         batch_size: int = 32,
         max_order: int | None = None,
-        passes: int = 20,
+        passes: int = 50,
         random_state: Any = None,
     ) -> None:
         super().__init__(
@@ -532,7 +532,7 @@ class OnlineKernelClassifier(_Classification, _Single):
     budget : float or Schedule ε of its own, instead of the rule above.
     batch_size : rows per mini-batch.
     max_order : the most points the dictionary may ever hold.
-    passes : how often `fit` goes over the rows; `partial_fit` takes them once.
+    passes : how often `fit` goes over the rows (20; 50 for networks, whose agents each see a part); `partial_fit`: once.
     random_state : seeds the shuffling in `fit`.
 
     Attributes

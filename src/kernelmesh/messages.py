@@ -28,7 +28,7 @@ class Refused(ValueError):
     """Bytes that are not a message this program understands."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Message:
     """One or more matrices with as many rows as each other. Labels are never part of any message."""
 
@@ -45,7 +45,7 @@ class Message:
         return {name: getattr(self, name) for name in self.names}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Points(Message):
     """«What do you make of these points?»: B × p."""
 
@@ -54,7 +54,7 @@ class Points(Message):
     points: Floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Values(Message):
     """The answer: f at each of the points, B × C."""
 
@@ -63,7 +63,7 @@ class Values(Message):
     values: Floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Probe(Message):
     """«I make this of these points; what do you?»: B × p and B × C."""
 
@@ -73,7 +73,7 @@ class Probe(Message):
     values: Floats
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Function(Message):
     """A whole function: its centres, M × p, and weights, M × C."""
 

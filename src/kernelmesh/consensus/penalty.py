@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from kernelmesh.checks import Floats
 from kernelmesh.consensus.role import Heard, Moment
@@ -18,10 +18,10 @@ __all__ = ["Penalty", "disagreement"]
 
 def disagreement(moment: Moment, heard: Sequence[Heard]) -> tuple[Floats, int]:
     """Σ_j (f(x_b) − f_j(x_b)) over the neighbours that answered, and how many did."""
-    answers = [said.answered for said in heard if said.answered is not None]
+    answers: list[Any] = [said.answered for said in heard if said.answered is not None]
     gap = len(answers) * moment.here
     for there in answers:
-        gap -= cast(Values, there).values
+        gap -= there.values
     return gap, len(answers)
 
 

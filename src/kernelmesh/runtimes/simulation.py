@@ -79,7 +79,9 @@ def simulate(
 
 def _rounds(agent: Agent, graph: Graph, streams: list[Iterator[Batch]], states: list[State]) -> Iterator[Round]:
     floats, size = [0] * len(graph), [0] * len(graph)
-    weights = graph.metropolis()
+    weights = graph.metropolis().tolist()
+    ties = [[(j, weights[i][j], graph.names[j], i < j) for j in around] for i, around in enumerate(graph.neighbours)]
+    consensus = agent.consensus
     nothing = np.empty((0, agent.dimension))
     number = 0
     while True:
@@ -89,24 +91,23 @@ def _rounds(agent: Agent, graph: Graph, streams: list[Iterator[Batch]], states: 
         # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
         checked = [None if batch is None else agent.check(*batch) for batch in batches]
         asked = [
-            agent.consensus.ask(state.memory.function, nothing if batch is None else batch[0])
+            consensus.ask(state.memory.function, nothing if batch is None else batch[0])
             for state, batch in zip(states, checked, strict=True)
         ]
         heard: list[list[Heard]] = []
         for i, question in enumerate(asked):
             said = []
-            around = graph.neighbours[i]
             if question is not None:
                 numbers, octets = weigh(question)
-                floats[i] += len(around) * numbers
-                size[i] += len(around) * octets
-            for j in around:
-                answer = None if question is None else agent.consensus.answer(states[j].function, question)
+                floats[i] += len(ties[i]) * numbers
+                size[i] += len(ties[i]) * octets
+            for j, weight, neighbour, lower in ties[i]:
+                answer = None if question is None else consensus.answer(states[j].function, question)
                 if answer is not None:
                     numbers, octets = weigh(answer)
                     floats[j] += numbers
                     size[j] += octets
-                said.append(Heard(asked[j], answer, weights[i, j], graph.names[j], i < j))
+                said.append(Heard(asked[j], answer, weight, neighbour, lower))
             heard.append(said)
         infos: list[Info | None] = []
         for i, batch in enumerate(checked):

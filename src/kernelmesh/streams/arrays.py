@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,13 @@ __all__ = ["ArrayStream", "deal"]
 class ArrayStream:
     """The rows of an array in mini-batches, in order, or in a new random order in each pass when a generator is given.
 
-    The last mini-batch of a pass may be short.
+    What is left at the end of a pass is a mini-batch of its own if it is at least half of one; otherwise it joins the one
+    before, because a step weighs a few samples as much as a full mini-batch.
 
-    >>> [len(batch.points) for batch in ArrayStream(np.zeros((5, 1)), np.zeros(5), batch_size=2)]
-    [2, 2, 1]
+    >>> [len(batch.points) for batch in ArrayStream(np.zeros((11, 1)), np.zeros(11), batch_size=4)]
+    [4, 4, 3]
+    >>> [len(batch.points) for batch in ArrayStream(np.zeros((9, 1)), np.zeros(9), batch_size=4)]
+    [4, 5]
     """
 
     points: Floats
@@ -40,15 +44,22 @@ class ArrayStream:
 
     def __len__(self) -> int:
         """How many mini-batches there are."""
-        return self.passes * -(-len(self.points) // self.batch_size)
+        return self.passes * len(self._starts())
+
+    def _starts(self) -> list[int]:
+        """Where the mini-batches of a pass begin."""
+        rows, size = len(self.points), self.batch_size
+        starts = list(range(0, rows, size))
+        return starts[:-1] if len(starts) > 1 and 2 * (rows % size) < size and rows % size else starts
 
     def __iter__(self) -> Iterator[Batch]:
         for _ in range(self.passes):
             rows = np.arange(len(self.points))
             if self.rng is not None:
                 self.rng.shuffle(rows)
-            for start in range(0, len(rows), self.batch_size):
-                here = rows[start : start + self.batch_size]
+            edges = [*self._starts(), len(rows)]
+            for start, stop in pairwise(edges):
+                here = rows[start:stop]
                 yield Batch(self.points[here], self.targets[here])
 
 
