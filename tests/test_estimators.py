@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from kernelmesh import (
     Constant,
     Diverged,
+    ExactDiffusion,
     Gaussian,
     Graph,
     Hinge,
@@ -382,3 +383,18 @@ def test_regularization_is_saved_as_fitted(tmp_path):
 def test_odd_calls_are_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call(*moons(40))
+
+
+def test_duals_are_saved_too(tmp_path):
+    X, y = moons()
+    mesh = KernelMeshClassifier(
+        graph=[("a", "b"), ("b", "c")], consensus=ExactDiffusion(budget=0.02), passes=3, random_state=0
+    )
+    mesh.fit(X, y, agents=np.array(["a", "b", "c"])[np.where(y == 0, 0, np.arange(len(y)) % 2 + 1)])
+    mesh.save(tmp_path / "mesh")
+    back = KernelMeshClassifier.load(tmp_path / "mesh")
+    np.testing.assert_array_equal(back.decision_function(X), mesh.decision_function(X))
+    assert back._states[1].edges.keys() == {"a", "c"}
+    np.testing.assert_allclose(
+        back.partial_fit(X, y).decision_function(X), mesh.partial_fit(X, y).decision_function(X), atol=1e-5
+    )

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -173,10 +172,8 @@ class _Learner(BaseEstimator):
         check_is_fitted(self, "_states")
         arrays: dict[str, NDArray[Any]] = {}
         for i, state in enumerate(self._states):
-            arrays[f"centres.{i}"] = state.function.centres
-            arrays[f"weights.{i}"] = state.function.weights
-            arrays[f"clock.{i}"] = np.array([state.samples, state.steps], dtype=np.int64)
-            arrays[f"yardstick.{i}"] = np.array([state.yardstick])
+            for name, array in storage.pack(state, self._network.names).items():
+                arrays[f"{i}.{name}"] = array
         parameters = self.get_params(deep=False)
         if not isinstance(parameters["random_state"], int | np.integer | None):
             parameters["random_state"] = None  # a generator's position has no meaning in another process
@@ -220,12 +217,8 @@ class _Learner(BaseEstimator):
         self._agent = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
         states = []
         for i, name in enumerate(self._network.names):
-            centres = matrix("file", f"centres.{i}", arrays[f"centres.{i}"], columns=self.n_features_in_)
-            weights = matrix("file", f"weights.{i}", arrays[f"weights.{i}"], rows=len(centres), columns=outputs)
-            function = Expansion(self._agent.kernel, centres, weights)
-            samples, steps = (whole("file", f"clock.{i}", n, least=0) for n in arrays[f"clock.{i}"])
-            started = self._agent.start(name=name, function=function)
-            states.append(replace(started, samples=samples, steps=steps, yardstick=float(arrays[f"yardstick.{i}"][0])))
+            mine = {key.partition(".")[2]: array for key, array in arrays.items() if key.partition(".")[0] == str(i)}
+            states.append(storage.unpack(self._agent, mine, name=name, names=self._network.names))
         self._states = tuple(states)
         return self
 

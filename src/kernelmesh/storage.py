@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from kernelmesh import consensus
+from kernelmesh.agent import Agent, State
+from kernelmesh.checks import matrix, whole
 from kernelmesh.maths import compression, kernels, losses, schedules
+from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
 
-__all__ = ["UnreadableFile", "describe", "read", "restore", "write"]
+__all__ = ["UnreadableFile", "describe", "pack", "read", "restore", "unpack", "write"]
 
 VERSION = "1"
 
@@ -151,3 +154,40 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[
     if metadata.get("kind") != kind:
         raise UnreadableFile(f"{path}: must hold {kind}, got {metadata.get('kind')}")
     return arrays, json.loads(metadata["settings"])
+
+
+def pack(state: State, names: Sequence[Hashable]) -> dict[str, NDArray[Any]]:
+    """Everything a state holds but its workspace, which is formed anew; neighbours are numbered as in `names`."""
+    functions = {"function": state.memory.function}
+    if state.shown is not None:
+        functions["shown"] = state.shown
+    for neighbour, dual in state.edges.items():
+        functions[f"edge.{names.index(neighbour)}"] = dual
+    arrays: dict[str, NDArray[Any]] = {
+        "clock": np.array([state.samples, state.steps], dtype=np.int64),
+        "yardstick": np.array([state.yardstick]),
+    }
+    for name, f in functions.items():
+        arrays[f"{name}.centres"], arrays[f"{name}.weights"] = f.centres, f.weights
+    return arrays
+
+
+def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, names: Sequence[Hashable]) -> State:
+    """The state that `pack` took apart, with everything checked."""
+
+    def function(of: str) -> Expansion:
+        centres = matrix("file", f"{of}.centres", arrays[f"{of}.centres"], columns=agent.dimension)
+        weights = matrix("file", f"{of}.weights", arrays[f"{of}.weights"], columns=agent.outputs, rows=len(centres))
+        return Expansion(agent.kernel, centres, weights)
+
+    samples, steps = (whole("file", "clock", n, least=0) for n in arrays["clock"])
+    started = agent.start(name=name, function=function("function"))
+    numbers = [int(key.split(".")[1]) for key in arrays if key.startswith("edge.") and key.endswith(".centres")]
+    return dataclasses.replace(
+        started,
+        samples=samples,
+        steps=steps,
+        edges={names[n]: function(f"edge.{n}") for n in sorted(numbers)},
+        shown=function("shown") if "shown.centres" in arrays else None,
+        yardstick=float(arrays["yardstick"][0]),
+    )
