@@ -261,7 +261,7 @@ def _prune(
         for c in range(outputs):
             weights[c, j], weights[c, left] = weights[c, left], weights[c, j]
 
-        if gone == 0 and who[left] < old and n <= _SMALL and _largest(diagonal, floor, left + 1) > 1e6:
+        if gone == 0 and who[left] < old and n <= _SMALL and _largest(diagonal, floor, left + 1) > 1e9:
             factor = _join(inverse, order, who, left + 1, factor, rank)
             rank, old = factor.shape[0], 0
         if gone == 0 and who[left] >= old:
