@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -31,7 +32,7 @@ from kernelmesh.streams import ArrayStream, deal
 __all__ = ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifier", "OnlineKernelRegressor"]
 
 
-class _Learner(BaseEstimator):
+class _Learner(BaseEstimator, ABC):
     """What the four estimators share. Subclasses say what a target is and how many agents there are."""
 
     def __init__(
@@ -67,12 +68,12 @@ class _Learner(BaseEstimator):
     def _consensus(self, graph: Graph, kernel: Kernel, X: Floats, step_size: float) -> Consensus:
         return Local()
 
-    def _default_loss(self) -> Loss:
-        raise NotImplementedError
+    @abstractmethod
+    def _default_loss(self) -> Loss: ...
 
+    @abstractmethod
     def _default_step(self) -> float:
         """A step that is stable for the default loss when κ(x, x) = 1."""
-        raise NotImplementedError
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
@@ -222,11 +223,13 @@ class _Learner(BaseEstimator):
         self._states = tuple(states)
         return self
 
+    @abstractmethod
     def _describe_targets(self, arrays: dict[str, NDArray[Any]]) -> Any:
-        raise NotImplementedError
+        """What a file must say about the targets; arrays may be added to."""
 
+    @abstractmethod
     def _restore_targets(self, description: Any, arrays: dict[str, NDArray[Any]]) -> int:
-        raise NotImplementedError
+        """The reverse; returns how many outputs there are."""
 
 
 class _Single(_Learner):
