@@ -8,6 +8,7 @@ from kernelmesh import (
     Constant,
     Diverged,
     Doubling,
+    ExactDiffusion,
     Expansion,
     Gaussian,
     Hinge,
@@ -22,7 +23,7 @@ from kernelmesh import (
     Uncompressed,
 )
 from kernelmesh.consensus import Heard
-from kernelmesh.messages import Points, Values
+from kernelmesh.messages import Function, Points, Values
 
 
 def make(**changes):
@@ -340,3 +341,28 @@ def test_a_function_from_elsewhere_may_meet_targets_that_are_all_zero():
     f = Expansion(Gaussian(bandwidth=0.6), np.zeros((1, 2)), np.ones((1, 1)))
     state, _ = agent.step(agent.start(function=f), np.zeros((4, 2)), np.zeros(4))
     assert state.function.norm() < f.norm()
+
+
+@pytest.mark.parametrize("consensus", [Local(), ExactDiffusion(budget=0.02)], ids=str)
+@pytest.mark.parametrize("moment", ["State", "Info"])
+def test_an_interrupt_after_the_workspace_has_changed_costs_nothing_but_time(moment, consensus, monkeypatch):
+    agent = make(consensus=consensus)
+    state = learned(agent, steps=2)
+    heard = [Heard(Function(np.ones((2, 2)), np.ones((2, 3))), None, 0.25, "b", True)]
+    expected, _ = agent.step(learned(agent, steps=2), *batch(2), heard)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"kernelmesh.agent.{moment}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            agent.step(state, *batch(2), heard)
+    after, _ = agent.step(state, *batch(2), heard)
+    assert after.function.distance(expected.function) < 1e-6
+    newest, _ = agent.step(after, *batch(3), heard)
+    # a state whose workspace a newer one has taken over is still refused, and that does the newer one no harm
+    with pytest.raises(RuntimeError, match="already stepped"):
+        agent.step(after, *batch(4), heard)
+    _, info = agent.step(newest, *batch(4), heard)
+    assert not info.repaired

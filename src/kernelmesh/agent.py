@@ -208,6 +208,14 @@ class Agent:
 
     def advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
         """`step` for runtimes, which have had state, mini-batch and messages checked before."""
+        state.memory.check_ownership()
+        try:
+            return self._advance(state, points, targets, heard)
+        except BaseException:
+            state.memory.disown()
+            raise
+
+    def _advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
         memory, edges, shown = state.memory, state.edges, None
         if self._combining is not None:
             memory, edges = self._combine(state, self._combining, heard)

@@ -91,15 +91,24 @@ class Memory:
             return self
         return replace(self, workspace=self.claim().copy())
 
+    def disown(self) -> None:
+        """After a step that failed half way: if it has changed the workspace, mark that, so that P is formed anew."""
+        if self.workspace is not None and self.workspace.stamp != self.stamp:
+            self.workspace.stamp = BROKEN
+
     def claim(self) -> InverseGram:
         """The workspace, if it still belongs to this Memory."""
         assert self.workspace is not None
-        if self.workspace.stamp != self.stamp:
+        self.check_ownership()
+        return self.workspace
+
+    def check_ownership(self) -> None:
+        """Refuse to go on with a workspace that a newer Memory has taken over."""
+        if self.workspace is not None and self.workspace.stamp not in (self.stamp, BROKEN):
             raise RuntimeError(
                 "Memory: this state was already stepped and its workspace now belongs to the newer state; "
                 "step the newest state, keep state.copy() before stepping, or begin anew from its function"
             )
-        return self.workspace
 
     def scaled(self, factor: float) -> Memory:
         """The memory of factor · f over the same points."""
