@@ -127,8 +127,8 @@ class _Learner(BaseEstimator, ABC):
             ArrayStream(X[mine], targets[mine], batch_size=self.batch_size, passes=passes, rng=rng) for mine in rows
         ]
         states = tuple(state.copy() for state in self._states)
-        for round in simulate(self._agent, self._network, streams, states=states):  # noqa: A001
-            states = round.states
+        for now in simulate(self._agent, self._network, streams, states=states):
+            states = now.states
         self._states = states
 
     @contextlib.contextmanager

@@ -52,16 +52,16 @@ def _inner(f: Expansion, g: Expansion) -> float:
     return float((f.weights * product(f.kernel(f.centres, g.centres), g.weights)).sum())
 
 
-def projection_gap(round: Round) -> tuple[float, float]:  # noqa: A002
+def projection_gap(now: Round) -> tuple[float, float]:
     """How far compression bent the network's gradient in this round, and the bound of Proposition 1 for it.
 
     ‖∇̃ − ∇‖ = √(Σ_i (‖f_i − f̃_i‖ / η)²) ≤ ε V / η; rounds in which no agent moved give (0, 0).
     """
-    steps = [info for info in round.infos if info is not None and info.step_size > 0]
+    steps = [info for info in now.infos if info is not None and info.step_size > 0]
     if not steps:
         return 0.0, 0.0
     gap = math.sqrt(sum((info.error / info.step_size) ** 2 for info in steps))
-    return gap, len(round.states) * max(info.budget / info.step_size for info in steps)
+    return gap, len(now.states) * max(info.budget / info.step_size for info in steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +91,9 @@ class Measures:
     """Agents whose cap on the model order made them exceed the budget in this round."""
 
 
-def measure(round: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> Measures:  # noqa: A002
+def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> Measures:
     """Take all measures of a round on held-out samples."""
-    functions = round.functions
+    functions = now.functions
     checked = agent.loss.check("measure", targets, rows=len(points), outputs=agent.outputs)
     outputs = [f(points) for f in functions]
     objective = float(sum(agent.loss.value(z, checked).mean() for z in outputs))
@@ -104,14 +104,14 @@ def measure(round: Round, *, agent: Agent, graph: Graph, points: Floats, targets
         scores = [math.sqrt(((z - checked) ** 2).mean()) for z in outputs]
         worst = max(scores)
     orders = [f.order for f in functions]
-    infos = [info for info in round.infos if info is not None]
-    gap, bound = projection_gap(round)
-    learned = max(sum(round.samples), 1)
+    infos = [info for info in now.infos if info is not None]
+    gap, bound = projection_gap(now)
+    learned = max(sum(now.samples), 1)
     return Measures(
-        round=round.number,
-        samples=max(round.samples),
+        round=now.number,
+        samples=max(now.samples),
         objective=objective,
-        regularised_objective=objective + 0.5 * agent.regularization * sum(s.memory.square_norm for s in round.states),
+        regularised_objective=objective + 0.5 * agent.regularization * sum(s.memory.square_norm for s in now.states),
         disagreement=disagreement(functions, graph),
         score_mean=float(np.mean(scores)),
         score_worst=worst,
@@ -120,7 +120,7 @@ def measure(round: Round, *, agent: Agent, graph: Graph, points: Floats, targets
         penalty=max((info.penalty for info in infos), default=0.0),
         projection_gap=gap,
         projection_bound=bound,
-        floats_per_sample=float(round.floats_sent.sum()) / learned,
-        bytes_per_sample=float(round.bytes_sent.sum()) / learned,
+        floats_per_sample=float(now.floats_sent.sum()) / learned,
+        bytes_per_sample=float(now.bytes_sent.sum()) / learned,
         over_budget=sum(info.over_budget for info in infos),
     )

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
 from kernelmesh.checks import Floats
+from kernelmesh.consensus.coupled import Coupled
 from kernelmesh.consensus.role import Heard, Moment
 from kernelmesh.maths.compression import Change
 from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.schedules import Schedule, as_schedule
 from kernelmesh.messages import Function, Message
 
 __all__ = ["Hilbert"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hilbert:
+class Hilbert(Coupled):
     """f̃ = (1 − ηλ) f − η [(1/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + c Σ_j (f − f_j)], as printed.
 
     The step is explicit: it diverges once η c (number of neighbours) exceeds 1 or so. Functions go out, nothing comes back.
@@ -27,11 +26,6 @@ class Hilbert:
     >>> Hilbert(coupling=0.1).penalty(0)
     0.1
     """
-
-    coupling: Schedule | float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "coupling", as_schedule("Hilbert", "coupling", self.coupling))
 
     def ask(self, function: Expansion, points: Floats) -> Message | None:
         return Function(function.centres, function.weights)
@@ -48,6 +42,3 @@ class Hilbert:
             np.concatenate([push, *(strength * g.weights for g in there)]),
             1.0 - moment.step_size * moment.regularization - strength * len(there),
         )
-
-    def penalty(self, samples: int) -> float:
-        return cast(Schedule, self.coupling)(samples)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from kernelmesh.checks import Floats
+from kernelmesh.consensus.coupled import Coupled, PointsForValues
 from kernelmesh.consensus.role import Heard, Moment
 from kernelmesh.maths.compression import Change
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.schedules import Schedule, as_schedule
-from kernelmesh.messages import Message, Points, Values
 
 __all__ = ["Penalty", "disagreement"]
 
@@ -26,7 +24,7 @@ def disagreement(moment: Moment, heard: Sequence[Heard]) -> tuple[Floats, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Penalty:
+class Penalty(PointsForValues, Coupled):
     """f̃ = (1 − ηλ) f − (η/B) Σ_b [ℓ'(f(x_b), y_b) + c Σ_j (f(x_b) − f_j(x_b))] κ(x_b, ·).
 
     Points go out, the neighbours' values at them come back. `coupling` is c, a number or a schedule. The step is explicit,
@@ -37,18 +35,6 @@ class Penalty:
     0.04
     """
 
-    coupling: Schedule | float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "coupling", as_schedule("Penalty", "coupling", self.coupling))
-
-    def ask(self, function: Expansion, points: Floats) -> Message | None:
-        return Points(points) if len(points) else None
-
-    def answer(self, function: Expansion, question: Message) -> Message | None:
-        assert isinstance(question, Points)
-        return Values(function.evaluate(question.points))
-
     def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
         push, neighbours = disagreement(moment, heard)
         if neighbours:
@@ -56,6 +42,3 @@ class Penalty:
         push += moment.slope
         push *= -moment.step_size / len(moment.points)
         return Change(moment.points, push, 1.0 - moment.step_size * moment.regularization, moment.cross)
-
-    def penalty(self, samples: int) -> float:
-        return cast(Schedule, self.coupling)(samples)

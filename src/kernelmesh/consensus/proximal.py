@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from kernelmesh.checks import Floats
+from kernelmesh.consensus.coupled import Coupled, PointsForValues
 from kernelmesh.consensus.penalty import disagreement
 from kernelmesh.consensus.role import Heard, Moment
 from kernelmesh.maths.compression import Change
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.schedules import Schedule, as_schedule
-from kernelmesh.messages import Message, Points, Values
 
 __all__ = ["Proximal"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proximal:
+class Proximal(PointsForValues, Coupled):
     """f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·) with g = argmin ½‖g − f‖² + (ηc/2B) Σ_b Σ_j (g(x_b) − f_j(x_b))².
 
     With n neighbours and their disagreement G = n f(X) − Σ_j f_j(X), the minimiser is g = f + Σ_b κ(x_b, ·) a_b with
@@ -31,18 +27,6 @@ class Proximal:
     >>> Proximal(coupling=100.0).penalty(0)
     100.0
     """
-
-    coupling: Schedule | float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "coupling", as_schedule("Proximal", "coupling", self.coupling))
-
-    def ask(self, function: Expansion, points: Floats) -> Message | None:
-        return Points(points) if len(points) else None
-
-    def answer(self, function: Expansion, question: Message) -> Message | None:
-        assert isinstance(question, Points)
-        return Values(function.evaluate(question.points))
 
     def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
         batch, shrink = len(moment.points), 1.0 - moment.step_size * moment.regularization
@@ -59,6 +43,3 @@ class Proximal:
             here = here + gram @ pulled
         push = moment.loss.slope(here, moment.targets)
         return Change(moment.points, shrink * pulled - moment.step_size / batch * push, shrink, moment.cross)
-
-    def penalty(self, samples: int) -> float:
-        return cast(Schedule, self.coupling)(samples)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from kernelmesh.checks import Floats
+from kernelmesh.consensus.coupled import Coupled
 from kernelmesh.consensus.role import Heard, Moment
 from kernelmesh.maths.compression import Change
 from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.schedules import Schedule, as_schedule
+from kernelmesh.maths.schedules import Schedule
 from kernelmesh.messages import Message, Probe, Values
 
 __all__ = ["Symmetric"]
@@ -24,7 +24,7 @@ _LEAST = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Symmetric:
+class Symmetric(Coupled):
     """f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·), where g is f after every edge has averaged at both ends' points.
 
     For an edge (i, j) and the points X of either end, with the gap d = f_i(X) − f_j(X), agent i adds −w (αI + K_XX)⁻¹ d at X
@@ -38,9 +38,6 @@ class Symmetric:
     """
 
     coupling: Schedule | float = math.inf
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "coupling", as_schedule("Symmetric", "coupling", self.coupling))
 
     def ask(self, function: Expansion, points: Floats) -> Message | None:
         return Probe(points, function.evaluate(points)) if len(points) else None
@@ -76,6 +73,3 @@ class Symmetric:
             return np.zeros_like(gap)
         gram[np.diag_indices(len(points))] += max(alpha, _LEAST * float(gram.diagonal().max()))
         return np.asarray(0.5 * weight * cho_solve(cho_factor(gram, lower=True), gap))
-
-    def penalty(self, samples: int) -> float:
-        return cast(Schedule, self.coupling)(samples)

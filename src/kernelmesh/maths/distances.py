@@ -10,7 +10,7 @@ from kernelmesh.maths.products import product
 
 __all__ = ["squared_distances"]
 
-# Up to this many coordinates the plain loop is faster than a matrix product (measured: benchmarks/distances).
+# Up to this many coordinates the differences themselves are taken, which rounds least.
 _FEW = 12
 
 
