@@ -13,6 +13,7 @@ from kernelmesh import (
     Gaussian,
     Graph,
     Hilbert,
+    InverseTime,
     Komp,
     Local,
     Logistic,
@@ -21,6 +22,7 @@ from kernelmesh import (
     Squared,
     Symmetric,
     Uncompressed,
+    UnstablePenalty,
     simulate,
 )
 from kernelmesh.consensus import Heard
@@ -83,7 +85,7 @@ class TestLaws:
         assert sent.distance(alone.functions[0]) < 1e-6 * alone.functions[0].norm()
 
     def test_agents_that_are_equal_stay_equal(self, consensus):
-        points, labels = data(0, 160)
+        points, labels = data(0, 96)
         streams = [ArrayStream(points, labels) for _ in range(4)]
         *_, alone = simulate(make(Local(), compression=Uncompressed()), Graph.line(1), streams[:1])
         *_, last = simulate(make(consensus, compression=Uncompressed()), Graph.complete(4), streams)
@@ -136,7 +138,7 @@ def test_averaging_conserves_the_sum_of_all_functions(consensus):
 def test_stable_where_the_printed_update_diverges(consensus):
     graph = Graph.complete(5)
     streams = [ArrayStream(*data(i, 960)) for i in range(5)]
-    with pytest.raises(Diverged):
+    with pytest.warns(UnstablePenalty), pytest.raises(Diverged):
         list(simulate(make(Penalty(coupling=20.0)), graph, streams))
     *_, local = simulate(make(Local()), graph, streams)
     *_, last = simulate(make(consensus), graph, streams)
@@ -187,7 +189,9 @@ def test_exact_diffusion_conserves_the_sum_of_what_is_sent_less_the_duals():
 
 
 def duals(round):
-    return {(state.name, other): dual for state in round.states for other, dual in state.edges.items()}
+    return {
+        (state.name, other): edge.dual for state in round.states for other, edge in state.edges.items() if edge.dual
+    }
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.02, 0.1])
@@ -229,6 +233,45 @@ def test_exact_diffusion_learns_what_plain_diffusion_misses():
     assert plain > 0.6
     assert exact > plain
     assert exact > limit - 0.1
+
+
+@pytest.mark.parametrize("kind", [Penalty, Hilbert])
+@pytest.mark.parametrize(
+    "graph", [Graph.ring(6), Graph.star(6), Graph.complete(5), Graph.line(2)], ids=["ring", "star", "complete", "pair"]
+)
+class TestStability:
+    """The bound of docs/consensus.md, ηcμτ < 2: tight from both sides."""
+
+    def setting(self, kind, graph, share):
+        rng = np.random.default_rng(0)
+        bound = kind(coupling=1.0).most(KERNEL, data(50, 128)[0], 2.0, graph.stiffness)
+        agent = make(kind(coupling=share * bound))
+        return agent, [ArrayStream(*data(i, 3200), rng=rng) for i in range(len(graph))]
+
+    def test_below_the_bound_the_network_learns_without_a_warning(self, kind, graph):
+        agent, streams = self.setting(kind, graph, 0.75)
+        *_, last = simulate(agent, graph, streams)
+        assert accuracies(last.functions, *data(99, 500)).min() > 0.8
+
+    def test_above_it_there_is_a_warning_and_the_run_diverges(self, kind, graph):
+        agent, streams = self.setting(kind, graph, 1.4)
+        rounds = simulate(agent, graph, streams)
+        with pytest.warns(UnstablePenalty, match=f"{kind.__name__}: with step size 2 in this network the penalty must"):
+            next(rounds)
+        with pytest.raises(Diverged):
+            list(rounds)
+
+
+def test_the_warning_looks_ahead_at_schedules_and_step_sizes():
+    graph = Graph.ring(4)
+    streams = [ArrayStream(*data(i, 1600)) for i in range(4)]
+    rising = Penalty(coupling=Doubling(start=0.01, every=100))
+    with pytest.warns(UnstablePenalty, match=r"it reaches [\d.]+ after [1-9]\d+ samples; .*Doubling has a ceiling"):
+        next(simulate(make(rising), graph, streams))
+    next(simulate(make(rising), graph, [ArrayStream(*data(i, 300)) for i in range(4)]))  # too short to get there
+    next(simulate(make(Penalty(coupling=Doubling(start=0.01, every=100, ceiling=0.3))), graph, streams))
+    next(simulate(make(rising, step_size=InverseTime(scale=2.0, offset=1.0)), graph, streams))
+    next(simulate(make(Proximal(coupling=1e6)), graph, streams))
 
 
 def test_refuses():

@@ -27,7 +27,7 @@ def forged(header, body=b""):
     return struct.pack("<Q", len(text)) + text + body
 
 
-META = {"format": "kernelmesh", "version": "1", "kind": "values"}
+META = {"kernelmesh": "2", "kind": "values"}
 TABLE = {"dtype": "F64", "shape": [1, 2], "data_offsets": [0, 16]}
 BAD = {
     "empty": b"",
@@ -37,7 +37,7 @@ BAD = {
     "not an object": forged([1, 2]),
     "deep": struct.pack("<Q", 4000) + b"[" * 4000,
     "foreign": forged({"values": TABLE}, bytes(16)),
-    "another version": forged({"__metadata__": {**META, "version": "2"}, "values": TABLE}, bytes(16)),
+    "another version": forged({"__metadata__": {**META, "kernelmesh": "1"}, "values": TABLE}, bytes(16)),
     "unknown kind": forged({"__metadata__": {**META, "kind": "labels"}, "values": TABLE}, bytes(16)),
     "no tensor": forged({"__metadata__": META}),
     "two tensors": forged({"__metadata__": META, "values": TABLE, "more": TABLE}, bytes(32)),

@@ -2,7 +2,20 @@ import numpy as np
 import pytest
 
 import oracle
-from kernelmesh import Agent, Diverged, Doubling, Gaussian, Graph, Komp, Local, Logistic, Penalty, Squared, simulate
+from kernelmesh import (
+    Agent,
+    Diverged,
+    Doubling,
+    Gaussian,
+    Graph,
+    Komp,
+    Local,
+    Logistic,
+    Penalty,
+    Squared,
+    UnstablePenalty,
+    simulate,
+)
 from kernelmesh.messages import Points, Values, encode
 from kernelmesh.streams import ArrayStream, Mixture
 
@@ -151,8 +164,11 @@ def test_the_printed_schedule_diverges_with_a_clear_error():
         consensus=Penalty(coupling=Doubling(start=0.01, every=200)),
     )
     streams = [ArrayStream(*mixture.sample(5000, rng=rng)) for _ in range(20)]
+    rounds = simulate(agent, graph, streams)
+    with pytest.warns(UnstablePenalty):
+        next(rounds)
     with pytest.raises(Diverged, match=r"agent \d+ diverged at sample \d+ with step size 3 and penalty") as caught:
-        for round in simulate(agent, graph, streams):
+        for round in rounds:
             for f in round.functions:
                 assert np.isfinite(f.weights).all()
     assert 1 <= caught.value.penalty <= 10

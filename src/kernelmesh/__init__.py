@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from kernelmesh.agent import Agent, Diverged, Info, State
+from kernelmesh.agent import Agent, Diverged, Info, State, UnstablePenalty
 from kernelmesh.consensus import Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
 from kernelmesh.maths.compression import Komp, Uncompressed, compress
 from kernelmesh.maths.expansion import Expansion
@@ -11,7 +11,7 @@ from kernelmesh.maths.graphs import Graph
 from kernelmesh.maths.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
 from kernelmesh.maths.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
 from kernelmesh.maths.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
-from kernelmesh.runtimes import Round, simulate
+from kernelmesh.runtimes import Conditions, Round, simulate
 
 if TYPE_CHECKING:
     from kernelmesh.estimators import (
@@ -25,6 +25,7 @@ __version__ = version("kernelmesh")
 
 __all__ = [
     "Agent",
+    "Conditions",
     "Constant",
     "Diffusion",
     "Diverged",
@@ -63,6 +64,7 @@ __all__ = [
     "State",
     "Symmetric",
     "Uncompressed",
+    "UnstablePenalty",
     "compress",
     "simulate",
 ]

@@ -10,15 +10,16 @@ from typing import Any, cast
 import numpy as np
 
 from kernelmesh.checks import Floats, Told, matrix, non_negative, positive, refuse, whole
-from kernelmesh.consensus import Combining, Consensus, Edges, Heard, Local, Moment
+from kernelmesh.consensus import Combining, Consensus, Edges, Explicit, Heard, Local, Moment
 from kernelmesh.maths.compression import Compression, Memory
 from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.graphs import Graph
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.losses import Loss, check_loss
 from kernelmesh.maths.schedules import Schedule, as_schedule
 from kernelmesh.messages import Message
 
-__all__ = ["Agent", "Diverged", "Info", "State"]
+__all__ = ["Agent", "Diverged", "Info", "State", "UnstablePenalty"]
 
 
 class Diverged(ArithmeticError):
@@ -36,6 +37,10 @@ class Diverged(ArithmeticError):
             f"agent {agent!r} diverged at sample {samples} with step size {step_size:g} and penalty {penalty:g}: "
             f"{reason}; {remedy}"
         )
+
+
+class UnstablePenalty(UserWarning):
+    """The penalty will be too large for the step size and the network: the run is likely to diverge."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -177,9 +182,23 @@ class Agent:
         return points, self.loss.check("Agent", targets, rows=len(points), outputs=self.outputs)
 
     def ask(self, state: State, points: Any) -> Message | None:
-        """What to send to every neighbour before stepping on these points; None when nothing is to be sent."""
+        """What to send to every neighbour before stepping on these points; None when nothing is to be sent to all."""
         points = matrix("Agent.ask", "points", points, columns=self.dimension)
         return self.consensus.ask(state.memory.function, points)
+
+    def offer(self, state: State, neighbour: Hashable, share: float) -> Message | None:
+        """What to send to one neighbour in particular, if the protocol keeps account of each edge.
+
+        `share` is 1 / (1 + our degree); the step must be told the same one with what was heard.
+        """
+        if self._combining is None:
+            return None
+        return self._combining.offer(state.memory.function, state.edges.get(neighbour), share)
+
+    @property
+    def offers(self) -> bool:
+        """Whether the protocol speaks to each neighbour in particular."""
+        return self._combining is not None
 
     def answer(self, state: State, question: Message) -> Message | None:
         """The reply to a neighbour's question, from the function as it is now."""
@@ -194,6 +213,26 @@ class Agent:
             if table.ndim != 2 or table.shape[1] != columns or (rows is not None and len(table) != rows):
                 rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
                 raise refuse(owner, argument, rule, Told(f"shape {table.shape}"))
+
+    def foresee(self, points: Floats, graph: Graph, *, first: int, last: int) -> str | None:
+        """Whether the penalty will be too large for points like these within a range of samples, in words; None: it will not.
+
+        docs/consensus.md derives the bound. Protocols that are stable for every penalty have none.
+        """
+        if not isinstance(self.consensus, Explicit):
+            return None
+        per_step = self.consensus.most(self.kernel, points, 1.0, graph.stiffness)
+        for samples in np.unique(np.linspace(first, max(first, last - 1), 256).astype(int)):
+            penalty, step_size = self.consensus.penalty(int(samples)), self.step_size_at(int(samples))
+            if penalty * step_size > per_step:
+                name = type(self.consensus).__name__
+                when = f"reaches {penalty:.3g} after {samples} samples" if samples else f"is {penalty:.3g}"
+                return (
+                    f"{name}: with step size {step_size:g} in this network the penalty must stay below "
+                    f"{per_step / step_size:.2g}, else agents drive each other apart, but it {when}; lower or cap it "
+                    f"(Doubling has a ceiling), lower the step size, or take Proximal, Symmetric or Diffusion"
+                )
+        return None
 
     def step(self, state: State, points: Any, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
         """Learn from a mini-batch and what the neighbours said. On any error `state` is as it was."""

@@ -8,19 +8,35 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from kernelmesh.checks import Floats
 
-__all__ = ["Function", "Message", "Points", "Probe", "Refused", "Values", "decode", "encode", "weigh"]
+__all__ = [
+    "Difference",
+    "Function",
+    "Message",
+    "Offer",
+    "OfferDifference",
+    "Points",
+    "Probe",
+    "Refused",
+    "Stamp",
+    "Values",
+    "decode",
+    "encode",
+    "weigh",
+]
 
-VERSION = "1"
+VERSION = "2"
 _MOST_HEADER = 4096
 
 
@@ -30,17 +46,20 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Message:
-    """One or more matrices with as many rows as each other. Labels are never part of any message."""
+    """Some matrices, and perhaps a few single numbers. Labels are never part of any message."""
 
     kind: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
+    """The matrices; those outside `apart` have as many rows as each other."""
+    apart: ClassVar[tuple[str, ...]] = ()
+    scalars: ClassVar[dict[str, type]] = {}
     shapes: ClassVar[Callable[[Message], Any]]
 
     def __init_subclass__(cls) -> None:
         cls.shapes = attrgetter(*(f"{name}.shape" for name in cls.names))
 
     @property
-    def tables(self) -> dict[str, Floats]:
+    def tables(self) -> dict[str, NDArray[Any]]:
         """The matrices by name."""
         return {name: getattr(self, name) for name in self.names}
 
@@ -74,6 +93,18 @@ class Probe(Message):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Stamp:
+    """Where a function stands among all that this end of the link has sent, so that the next can be a difference."""
+
+    number: int
+    """Functions sent over this end of the link so far, this one included."""
+    base: int = 0
+    """The earlier one that this is a difference to; 0: it is whole."""
+    have: int = 0
+    """The newest one that has arrived from the other end; 0: none."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Function(Message):
     """A whole function: its centres, M × p, and weights, M × C."""
 
@@ -81,9 +112,61 @@ class Function(Message):
     names: ClassVar[tuple[str, ...]] = ("centres", "weights")
     centres: Floats
     weights: Floats
+    stamp: Stamp | None = None
 
 
-_KINDS: dict[str, type[Message]] = {kind.kind: kind for kind in (Function, Points, Probe, Values)}
+@dataclass(frozen=True, eq=False, slots=True)
+class Offer(Message):
+    """A function for one numbered exchange with one neighbour: both ends use exactly these two functions, once."""
+
+    kind: ClassVar[str] = "offer"
+    names: ClassVar[tuple[str, ...]] = ("centres", "weights")
+    scalars: ClassVar[dict[str, type]] = {"exchange": int, "done": int, "share": float}
+    centres: Floats
+    weights: Floats
+    exchange: int
+    """The exchange that this is meant for, from 1."""
+    done: int
+    """How many exchanges over this edge the sender has completed."""
+    share: float
+    """The most weight that the sender can give this edge; the lesser of both ends' is used."""
+    stamp: Stamp | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Difference(Message):
+    """A `Function` as a difference to an earlier one: the rows whose centres changed, those centres, and all weights."""
+
+    kind: ClassVar[str] = "difference"
+    names: ClassVar[tuple[str, ...]] = ("rows", "centres", "weights")
+    apart: ClassVar[tuple[str, ...]] = ("weights",)
+    rows: NDArray[np.int32]
+    centres: Floats
+    weights: Floats
+    stamp: Stamp
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OfferDifference(Message):
+    """An `Offer` as a difference to an earlier one."""
+
+    kind: ClassVar[str] = "offer-difference"
+    names: ClassVar[tuple[str, ...]] = ("rows", "centres", "weights")
+    apart: ClassVar[tuple[str, ...]] = ("weights",)
+    scalars: ClassVar[dict[str, type]] = Offer.scalars
+    rows: NDArray[np.int32]
+    centres: Floats
+    weights: Floats
+    exchange: int
+    done: int
+    share: float
+    stamp: Stamp
+
+
+_KINDS: dict[str, type[Message]] = {
+    kind.kind: kind for kind in (Difference, Function, Offer, OfferDifference, Points, Probe, Values)
+}
+_STAMPED = (Difference, Function, Offer, OfferDifference)
 
 
 def encode(message: Message) -> bytes:
@@ -92,22 +175,33 @@ def encode(message: Message) -> bytes:
     >>> decode(encode(Values(np.array([[1.0, 2.0]])))).values
     array([[1., 2.]])
     """
-    metadata = {"format": "kernelmesh", "version": VERSION, "kind": message.kind}
+    metadata = {"kernelmesh": VERSION, "kind": message.kind}
+    # in hexadecimal all numbers are as long as each other, so that the size of a message depends on its shapes alone
+    if message.scalars:
+        layout = _layout(type(message))
+        metadata["scalars"] = struct.pack(layout, *(getattr(message, name) for name in message.scalars)).hex()
+    stamp: Stamp | None = getattr(message, "stamp", None)
+    if stamp is not None:
+        metadata["stamp"] = struct.pack(">3q", stamp.number, stamp.base, stamp.have).hex()
     return bytes(save({name: np.ascontiguousarray(table) for name, table in message.tables.items()}, metadata))
+
+
+def _layout(kind: type[Message]) -> str:
+    return ">" + "".join("q" if scalar is int else "d" for scalar in kind.scalars.values())
 
 
 _weights: dict[tuple[Any, ...], tuple[int, int]] = {}
 
 
 def weigh(message: Message) -> tuple[int, int]:
-    """How many numbers a message carries and how many bytes, len(encode(message)), it takes.
+    """How many numbers (row numbers aside) a message carries and how many bytes, len(encode(message)), it takes.
 
     Both depend on kind and shapes alone and are remembered for them.
     """
-    key = (message.kind, type(message).shapes(message))
+    key = (message.kind, type(message).shapes(message), getattr(message, "stamp", None) is None)
     known = _weights.get(key)
     if known is None:
-        floats = sum(table.size for table in message.tables.values())
+        floats = sum(table.size for table in message.tables.values() if table.dtype.kind == "f")
         known = _weights[key] = floats, len(encode(message))
     return known
 
@@ -118,20 +212,54 @@ def decode(data: bytes, *, most_bytes: int = 1 << 26) -> Any:
         raise Refused(f"message: must be at most {most_bytes} bytes, got {len(data)}")
     header, start = _header(data)
     metadata = header.pop("__metadata__", None)
-    if not isinstance(metadata, dict) or metadata.get("format") != "kernelmesh":
+    if not isinstance(metadata, dict) or "kernelmesh" not in metadata:
         raise Refused("message: must be a kernelmesh message, got another safetensors file")
-    if metadata.get("version") != VERSION:
-        raise Refused(f"message: version must be {VERSION}, got {metadata.get('version')!r}")
+    if metadata["kernelmesh"] != VERSION:
+        raise Refused(f"message: version must be {VERSION}, got {metadata['kernelmesh']!r}")
     kind = _KINDS.get(str(metadata.get("kind")))
     if kind is None:
         raise Refused(f"message: kind must be one of {sorted(_KINDS)}, got {metadata.get('kind')!r}")
     names = kind.names
     if sorted(header) != sorted(names) or not all(isinstance(spec, dict) for spec in header.values()):
         raise Refused(f"message: {kind.kind} must hold the tensors {names}, got {sorted(header)[:5]}")
-    shapes = {name: _shape(header[name]) for name in names}
-    if len({shape[0] for shape in shapes.values()}) > 1:
+    shapes = {name: _shape(name, header[name]) for name in names}
+    if len({shape[0] for name, shape in shapes.items() if name not in kind.apart}) > 1:
         raise Refused(f"message: tensors must have as many rows as each other, got shapes {shapes}")
-    return kind(**_tables(header, shapes, memoryview(data)[start:]))
+    numbers = _numbers(kind, metadata)
+    tables = _tables(header, shapes, memoryview(data)[start:])
+    if "rows" in tables:
+        _check_rows(tables)
+    return kind(**tables, **numbers)
+
+
+def _numbers(kind: type[Message], metadata: dict[str, Any]) -> dict[str, Any]:
+    """The single numbers and the stamp of a message, from its metadata."""
+    out: dict[str, Any] = {}
+    if kind.scalars:
+        out = dict(zip(kind.scalars, _unpack(_layout(kind), metadata.get("scalars")), strict=True))
+        for name, value in out.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise Refused(f"message: {name} must be finite and >= 0, got {value}")
+    if kind in _STAMPED and ("stamp" in metadata or "rows" in kind.names):
+        number, base, have = _unpack(">3q", metadata.get("stamp"))
+        if not (0 <= base < number and have >= 0 and (base > 0) == ("rows" in kind.names)):
+            raise Refused(f"message: stamp must have 0 <= base < number and have >= 0, got {number}, {base}, {have}")
+        out["stamp"] = Stamp(number, base, have)
+    return out
+
+
+def _unpack(layout: str, text: Any) -> tuple[Any, ...]:
+    try:
+        return struct.unpack(layout, bytes.fromhex(text))
+    except (TypeError, ValueError, struct.error):
+        rule = f"{struct.calcsize(layout)} bytes in hexadecimal"
+        raise Refused(f"message: scalars and stamp must be {rule}, got {str(text)[:80]!r}") from None
+
+
+def _check_rows(tables: dict[str, NDArray[Any]]) -> None:
+    rows, most = tables["rows"][:, 0], len(tables["weights"])
+    if len(rows) and not (rows[0] >= 0 and rows[-1] < most and (np.diff(rows) > 0).all()):
+        raise Refused(f"message: rows must rise from 0 or more to less than {most}")
 
 
 def _header(data: bytes) -> tuple[dict[str, Any], int]:
@@ -149,31 +277,33 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _shape(spec: dict[str, Any]) -> tuple[int, int]:
+def _shape(name: str, spec: dict[str, Any]) -> tuple[int, int]:
     shape = spec.get("shape")
-    if spec.get("dtype") != "F64":
-        raise Refused(f"message: dtype must be F64, got {spec.get('dtype')!r}")
+    wanted = "I32" if name == "rows" else "F64"
+    if spec.get("dtype") != wanted:
+        raise Refused(f"message: dtype of {name} must be {wanted}, got {spec.get('dtype')!r}")
     if not (isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and 0 <= n < 2**31 for n in shape)):
         raise Refused(f"message: shape must be two whole numbers from 0 to 2^31, got {shape!r}")
     return shape[0], shape[1]
 
 
-def _tables(header: dict[str, Any], shapes: dict[str, tuple[int, int]], body: memoryview) -> dict[str, Floats]:
+def _tables(header: dict[str, Any], shapes: dict[str, tuple[int, int]], body: memoryview) -> dict[str, NDArray[Any]]:
     """The matrices, which must fill the body one after the other without gap or overlap."""
     spans = {name: header[name].get("data_offsets") for name in shapes}
     if not all(isinstance(s, list) and len(s) == 2 and all(type(n) is int for n in s) for s in spans.values()):
         raise Refused(f"message: data_offsets must be pairs of whole numbers, got {spans}")
     end = 0
     for name in sorted(shapes, key=lambda name: spans[name]):
-        if spans[name] != [end, end + 8 * math.prod(shapes[name])]:
+        if spans[name] != [end, end + (4 if name == "rows" else 8) * math.prod(shapes[name])]:
             raise Refused(f"message: offsets {spans[name]} do not fit shape {shapes[name]} at byte {end}")
         end = spans[name][1]
     if end != len(body):
         raise Refused(f"message: shapes {shapes} must fill {len(body)} bytes of data, but take {end}")
     out = {}
     for name, shape in shapes.items():
-        table = np.frombuffer(body[spans[name][0] : spans[name][1]], dtype="<f8").reshape(shape)
-        if not np.isfinite(table).all():
+        kind = "<i4" if name == "rows" else "<f8"
+        table = np.frombuffer(body[spans[name][0] : spans[name][1]], dtype=kind).reshape(shape)
+        if name != "rows" and not np.isfinite(table).all():
             raise Refused("message: every number must be finite")
         out[name] = table
     return out

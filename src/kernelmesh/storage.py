@@ -19,13 +19,15 @@ from safetensors.numpy import save
 from kernelmesh import consensus
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import matrix, whole
+from kernelmesh.consensus import Edge
 from kernelmesh.maths import compression, kernels, losses, schedules
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
+from kernelmesh.messages import Offer
 
 __all__ = ["UnreadableFile", "describe", "pack", "read", "restore", "unpack", "write"]
 
-VERSION = "1"
+VERSION = "2"
 
 _KNOWN: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -158,36 +160,63 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[
 
 def pack(state: State, names: Sequence[Hashable]) -> dict[str, NDArray[Any]]:
     """Everything a state holds but its workspace, which is formed anew; neighbours are numbered as in `names`."""
-    functions = {"function": state.memory.function}
+    functions: dict[str, Expansion | Offer] = {"function": state.memory.function}
     if state.shown is not None:
         functions["shown"] = state.shown
-    for neighbour, dual in state.edges.items():
-        functions[f"edge.{names.index(neighbour)}"] = dual
     arrays: dict[str, NDArray[Any]] = {
         "clock": np.array([state.samples, state.steps], dtype=np.int64),
         "yardstick": np.array([state.yardstick]),
     }
+    for neighbour, edge in state.edges.items():
+        of = f"edge.{names.index(neighbour)}"
+        arrays[of] = np.array([edge.done, edge.behind], dtype=np.int64)
+        for part in ("dual", *_OFFERS):
+            if (kept := getattr(edge, part)) is not None:
+                functions[f"{of}.{part}"] = kept
     for name, f in functions.items():
         arrays[f"{name}.centres"], arrays[f"{name}.weights"] = f.centres, f.weights
+        if isinstance(f, Offer):
+            arrays[f"{name}.terms"] = np.array([f.exchange, f.done, f.share])
     return arrays
+
+
+_OFFERS = ("offered", "before", "early")
 
 
 def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, names: Sequence[Hashable]) -> State:
     """The state that `pack` took apart, with everything checked."""
 
-    def function(of: str) -> Expansion:
+    def function(of: str) -> Expansion | None:
+        if f"{of}.centres" not in arrays:
+            return None
         centres = matrix("file", f"{of}.centres", arrays[f"{of}.centres"], columns=agent.dimension)
         weights = matrix("file", f"{of}.weights", arrays[f"{of}.weights"], columns=agent.outputs, rows=len(centres))
         return Expansion(agent.kernel, centres, weights)
 
+    def offer(of: str) -> Offer | None:
+        f = function(of)
+        if f is None:
+            return None
+        exchange, done, share = matrix("file", f"{of}.terms", arrays[f"{of}.terms"][None], columns=3)[0]
+        return Offer(f.centres, f.weights, int(exchange), int(done), float(share))
+
+    def edge(of: str) -> Edge:
+        done, behind = (whole("file", of, n, least=0) for n in arrays[of])
+        return Edge(
+            dual=function(f"{of}.dual"),
+            done=done,
+            behind=bool(behind),
+            **{part: offer(f"{of}.{part}") for part in _OFFERS},
+        )
+
     samples, steps = (whole("file", "clock", n, least=0) for n in arrays["clock"])
     started = agent.start(name=name, function=function("function"))
-    numbers = [int(key.split(".")[1]) for key in arrays if key.startswith("edge.") and key.endswith(".centres")]
+    numbers = [int(key.split(".")[1]) for key in arrays if key.startswith("edge.") and key.count(".") == 1]
     return dataclasses.replace(
         started,
         samples=samples,
         steps=steps,
-        edges={names[n]: function(f"edge.{n}") for n in sorted(numbers)},
-        shown=function("shown") if "shown.centres" in arrays else None,
+        edges={names[n]: edge(f"edge.{n}") for n in sorted(numbers)},
+        shown=function("shown"),
         yardstick=float(arrays["yardstick"][0]),
     )

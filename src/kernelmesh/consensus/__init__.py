@@ -6,15 +6,17 @@ from kernelmesh.consensus.hilbert import Hilbert
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.penalty import Penalty
 from kernelmesh.consensus.proximal import Proximal
-from kernelmesh.consensus.role import Combining, Consensus, Edges, Heard, Moment
+from kernelmesh.consensus.role import Combining, Consensus, Edge, Edges, Explicit, Heard, Moment
 from kernelmesh.consensus.symmetric import Symmetric
 
 __all__ = [
     "Combining",
     "Consensus",
     "Diffusion",
+    "Edge",
     "Edges",
     "ExactDiffusion",
+    "Explicit",
     "Heard",
     "Hilbert",
     "Local",

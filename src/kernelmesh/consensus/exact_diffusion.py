@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 
 from kernelmesh.checks import Floats
 from kernelmesh.consensus.local import Local
-from kernelmesh.consensus.role import Edges, Heard, Moment
+from kernelmesh.consensus.role import Edge, Edges, Heard, Moment
 from kernelmesh.maths.compression import Change, compress
 from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.schedules import Constant, Schedule, as_schedule
-from kernelmesh.messages import Function, Message
+from kernelmesh.messages import Message, Offer
 
 __all__ = ["ExactDiffusion"]
 
@@ -29,7 +30,8 @@ class ExactDiffusion:
     Agents that see different data pull in different directions, and plain diffusion settles where pull and averaging balance,
     which is not where a learner with all the data would. The duals λ_ij = −λ_ji add up what was averaged away, until they
     cancel the difference. Both ends of an edge compute them from the same two functions in the same order, so that they stay
-    opposite bit for bit, whatever compression does, and sum to zero over the network.
+    opposite bit for bit, whatever compression does, and sum to zero over the network. Exchanges over an edge are numbered and
+    what was offered stays as it is until both ends have used it, so that this also holds when messages are lost.
 
     `budget` is δ; a quarter of the agent's ε is a good choice. What the agent shows is f, what it sends is φ.
 
@@ -46,26 +48,45 @@ class ExactDiffusion:
             raise ValueError(f"ExactDiffusion: budget must be a constant number >= 0, got {self.budget}")
 
     def ask(self, function: Expansion, points: Floats) -> Message | None:
-        return Function(function.centres, function.weights) if len(points) else None
+        return None
 
     def answer(self, function: Expansion, question: Message) -> Message | None:
         return None
 
-    def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Change, Edges]:
-        there = [(said, said.asked, 0.5 * said.weight) for said in heard if isinstance(said.asked, Function)]
-        own = 1.0 - sum(weight for _, _, weight in there)
-        after = dict(edges)
-        for said, theirs, weight in there:
-            after[said.neighbour] = self._dual(edges.get(said.neighbour), function, theirs, weight, said.lower)
-        nothing = np.empty((0, function.dimension)), np.empty((0, function.outputs))
-        change = Change(
-            np.concatenate([nothing[0], *(theirs.centres for _, theirs, _ in there)]),
-            np.concatenate([nothing[1], *(weight * theirs.weights for _, theirs, weight in there)]),
-            own,
-        )
-        return change, after
+    def offer(self, function: Expansion, edge: Edge | None, share: float) -> Message:
+        edge = edge or Edge()
+        if edge.behind and edge.before is not None:
+            return replace(edge.before, done=edge.done)
+        return _open(function, edge, share)
 
-    def _dual(self, dual: Expansion | None, ours: Expansion, theirs: Function, weight: float, lower: bool) -> Expansion:
+    def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Change, Edges]:
+        own, after = 1.0, dict(edges)
+        centres, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
+        for said in heard:
+            edge = edges.get(said.neighbour) or Edge()
+            ours = _open(function, edge, said.share)
+            theirs = said.asked if isinstance(said.asked, Offer) else None
+            behind = edge.behind if theirs is None else theirs.done < edge.done
+            known = {o.exchange: o for o in (edge.early, theirs) if o is not None}
+            wanted, early = known.get(edge.done + 1), known.get(edge.done + 2)
+            if wanted is None:
+                after[said.neighbour] = replace(edge, offered=ours, early=early, behind=behind)
+                continue
+            weight = 0.5 * min(ours.share, wanted.share)
+            dual = self._dual(edge.dual, function.kernel, ours, wanted, weight, said.lower)
+            after[said.neighbour] = Edge(dual=dual, done=edge.done + 1, before=ours, early=early, behind=behind)
+            centres.append(wanted.centres)
+            weights.append(weight * wanted.weights)
+            if edge.offered is None:
+                own -= weight
+            else:  # the two ends must add opposite things, so what counts is what was offered, not what we are now
+                centres.append(ours.centres)
+                weights.append(-weight * ours.weights)
+        return Change(np.concatenate(centres), np.concatenate(weights), own), after
+
+    def _dual(
+        self, dual: Expansion | None, kernel: Kernel, ours: Offer, theirs: Offer, weight: float, lower: bool
+    ) -> Expansion:
         """λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)], computed as the end that stands first in the graph sees it."""
         sign = 1.0 if lower else -1.0
         first, second = (ours, theirs) if lower else (theirs, ours)
@@ -74,19 +95,23 @@ class ExactDiffusion:
             centres.insert(0, dual.centres)
             weights.insert(0, sign * dual.weights)
         kept, fitted, _ = compress(
-            ours.kernel, np.concatenate(centres), np.concatenate(weights), cast(Constant, self.budget).value
+            kernel, np.concatenate(centres), np.concatenate(weights), cast(Constant, self.budget).value
         )
-        return Expansion.trusted(ours.kernel, kept, sign * fitted)
+        return Expansion.trusted(kernel, kept, sign * fitted)
 
     def correction(self, edges: Edges) -> tuple[Floats, Floats] | None:
-        if not edges:
+        duals = [edge.dual for edge in edges.values() if edge.dual is not None]
+        if not duals:
             return None
-        return np.concatenate([dual.centres for dual in edges.values()]), np.concatenate(
-            [dual.weights for dual in edges.values()]
-        )
+        return np.concatenate([dual.centres for dual in duals]), np.concatenate([dual.weights for dual in duals])
 
     def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
         return Local().move(moment, ())
 
     def penalty(self, samples: int) -> float:
         return 0.0
+
+
+def _open(function: Expansion, edge: Edge, share: float) -> Offer:
+    """Ours in the open exchange: what was offered before, else what we are now."""
+    return edge.offered or Offer(function.centres, function.weights, edge.done + 1, edge.done, share)

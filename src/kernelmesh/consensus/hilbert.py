@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from kernelmesh.consensus.coupled import Coupled
 from kernelmesh.consensus.role import Heard, Moment
 from kernelmesh.maths.compression import Change
 from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.kernels import Kernel
 from kernelmesh.messages import Function, Message
 
 __all__ = ["Hilbert"]
@@ -21,7 +23,8 @@ __all__ = ["Hilbert"]
 class Hilbert(Coupled):
     """f̃ = (1 − ηλ) f − η [(1/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + c Σ_j (f − f_j)], as printed.
 
-    The step is explicit: it diverges once η c (number of neighbours) exceeds 1 or so. Functions go out, nothing comes back.
+    The step is explicit: with μ the largest eigenvalue of the network's Laplacian, disagreement grows without bound once
+    η c μ > 2. Functions go out, nothing comes back.
 
     >>> Hilbert(coupling=0.1).penalty(0)
     0.1
@@ -42,3 +45,6 @@ class Hilbert(Coupled):
             np.concatenate([push, *(strength * g.weights for g in there)]),
             1.0 - moment.step_size * moment.regularization - strength * len(there),
         )
+
+    def most(self, kernel: Kernel, points: Floats, step_size: float, stiffness: float) -> float:
+        return 2.0 / (step_size * stiffness) if step_size * stiffness > 0 else math.inf

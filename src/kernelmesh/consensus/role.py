@@ -9,13 +9,36 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from kernelmesh.checks import Floats
 from kernelmesh.maths.compression import Change
 from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.losses import Loss
-from kernelmesh.messages import Message
+from kernelmesh.messages import Message, Offer
 
-__all__ = ["Combining", "Consensus", "Edges", "Heard", "Moment"]
+__all__ = ["Combining", "Consensus", "Edge", "Edges", "Explicit", "Heard", "Moment"]
 
 
-Edges = Mapping[Hashable, Expansion]
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Edge:
+    """What one end of an edge remembers of numbered exchanges, in which each end uses the same two functions once.
+
+    Messages may be lost, so the ends cannot always complete an exchange in the same round. What was offered is therefore kept
+    as it was until it has been used, and once more until the other end is known to have it. The ends are never more than one
+    exchange apart.
+    """
+
+    dual: Expansion | None = None
+    done: int = 0
+    """Exchanges completed at this end."""
+    offered: Offer | None = None
+    """Ours in the exchange that is open."""
+    before: Offer | None = None
+    """Ours in the one completed last."""
+    early: Offer | None = None
+    """Theirs in the one after the open one: they are ahead."""
+    behind: bool = False
+    """Whether the other end, when last heard, had not completed the exchange that we had."""
+
+
+Edges = Mapping[Hashable, Edge]
 """What an agent remembers of each edge, by neighbour."""
 
 
@@ -31,6 +54,8 @@ class Heard(NamedTuple):
     neighbour: Hashable = None
     lower: bool = False
     """Whether we, not the neighbour, are the end of the edge that stands first in the graph."""
+    share: float = 0.0
+    """The most weight that we can give an edge in this round: 1 / (1 + our degree)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,12 +81,25 @@ class Moment:
 class Combining(Protocol):
     """What a protocol has in addition when it moves twice in a round: first to where its neighbours are, then by its data."""
 
+    def offer(self, function: Expansion, edge: Edge | None, share: float) -> Message:
+        """What to send over one edge, in place of a question to all; `edge` is what is remembered of it."""
+        ...
+
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Change, Edges]:
         """The first move, and what is remembered of each edge from now on."""
         ...
 
     def correction(self, edges: Edges) -> tuple[Floats, Floats] | None:
         """Points with coefficients that the second move adds on account of the edges; None for nothing."""
+        ...
+
+
+@runtime_checkable
+class Explicit(Protocol):
+    """What a protocol has in addition when too large a penalty drives agents apart instead of together."""
+
+    def most(self, kernel: Kernel, points: Floats, step_size: float, stiffness: float) -> float:
+        """The penalty up to which disagreement shrinks, for points like these and a network of this stiffness."""
         ...
 
 

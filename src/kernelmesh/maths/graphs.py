@@ -85,6 +85,23 @@ class Graph:
         np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
         return weights
 
+    @cached_property
+    def stiffness(self) -> float:
+        """The largest eigenvalue of the graph's Laplacian: how much faster than one pair the network can be driven apart.
+
+        At least 1 + the largest degree, at most twice the largest degree (reached where two groups only talk to each other).
+
+        >>> round(Graph.ring(4).stiffness, 6), round(Graph.complete(4).stiffness, 6)
+        (4.0, 4.0)
+        """
+        if len(self) == 1:
+            return 0.0
+        laplacian = np.zeros((len(self), len(self)))
+        for i, j in self.edges:
+            laplacian[i, j] = laplacian[j, i] = -1.0
+        np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
+        return float(np.linalg.eigvalsh(laplacian)[-1])
+
     @classmethod
     def of(cls, graph: Any) -> Graph:
         """Take a `Graph`, any networkx graph (directed ones must be symmetric), or a list of edges (either direction)."""

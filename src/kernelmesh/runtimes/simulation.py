@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set, Sized
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kernelmesh.agent import Agent, Info, State
-from kernelmesh.checks import Ints, Told, refuse
+from kernelmesh.agent import Agent, Info, State, UnstablePenalty
+from kernelmesh.checks import Floats, Ints, Told, refuse
 from kernelmesh.consensus import Heard
+from kernelmesh.links import Link
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
-from kernelmesh.messages import weigh
+from kernelmesh.messages import Function, Message, weigh
+from kernelmesh.runtimes.conditions import Conditions
 from kernelmesh.streams import Batch
 
 __all__ = ["Round", "simulate"]
@@ -44,13 +48,18 @@ class Round:
 
 
 def simulate(
-    agent: Agent, graph: Any, streams: Sequence[Iterable[Batch]], *, states: Sequence[State] | None = None
+    agent: Agent,
+    graph: Any,
+    streams: Sequence[Iterable[Batch]],
+    *,
+    states: Sequence[State] | None = None,
+    conditions: Conditions | None = None,
 ) -> Iterator[Round]:
     """Run one agent per node, all with the same settings, until every stream has ended.
 
     A round: every agent with samples left takes a mini-batch and asks; everybody answers from the function it had when the
     round began; then all of them step. An agent whose stream has ended still answers. `graph` is whatever `Graph.of` takes;
-    `states` goes on from earlier ones.
+    `states` goes on from earlier ones; `conditions` are faults to simulate.
 
     >>> from kernelmesh import Agent, Gaussian, Graph, Komp, Penalty, Squared
     >>> from kernelmesh.streams import ArrayStream
@@ -72,48 +81,157 @@ def simulate(
         raise refuse("simulate", "states", f"be one for each of {len(graph)} agents", Told(f"{len(states)} states"))
     for state in states or ():
         agent.check_state("simulate", state)
+    if conditions is not None:
+        conditions.check(graph)
     # checked at the call; the generator below only starts with the first round
     now = list(states) if states is not None else [agent.start(name=name) for name in graph.names]
-    return _rounds(agent, graph, [iter(stream) for stream in streams], now)
+    return _rounds(agent, graph, streams, now, conditions)
 
 
-def _rounds(agent: Agent, graph: Graph, streams: list[Iterator[Batch]], states: list[State]) -> Iterator[Round]:
-    floats, size = [0] * len(graph), [0] * len(graph)
-    weights = graph.metropolis().tolist()
-    ties = [[(j, weights[i][j], graph.names[j], i < j) for j in around] for i, around in enumerate(graph.neighbours)]
-    consensus = agent.consensus
-    nothing = np.empty((0, agent.dimension))
+def _rounds(
+    agent: Agent,
+    graph: Graph,
+    streams: Sequence[Iterable[Batch]],
+    states: list[State],
+    conditions: Conditions | None,
+) -> Iterator[Round]:
+    sources = [iter(stream) for stream in streams]
+    network = _Network(agent, graph, conditions)
+    waiting: list[Batch | None] = [None] * len(graph)
     number = 0
     while True:
-        batches = [next(stream, None) for stream in streams]
-        if all(batch is None for batch in batches):
+        number += 1
+        for i, source in enumerate(sources):
+            if waiting[i] is None:
+                waiting[i] = next(source, None)
+        if all(batch is None for batch in waiting):
             return
+        away = network.begin(number)
         # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
-        checked = [None if batch is None else agent.check(*batch) for batch in batches]
-        asked = [
-            consensus.ask(state.memory.function, nothing if batch is None else batch[0])
-            for state, batch in zip(states, checked, strict=True)
-        ]
-        heard: list[list[Heard]] = []
-        for i, question in enumerate(asked):
-            said = []
-            if question is not None:
-                numbers, octets = weigh(question)
-                floats[i] += len(ties[i]) * numbers
-                size[i] += len(ties[i]) * octets
-            for j, weight, neighbour, lower in ties[i]:
-                answer = None if question is None else consensus.answer(states[j].function, question)
-                if answer is not None:
-                    numbers, octets = weigh(answer)
-                    floats[j] += numbers
-                    size[j] += octets
-                said.append(Heard(asked[j], answer, weight, neighbour, lower))
-            heard.append(said)
+        checked = [None if batch is None or i in away else agent.check(*batch) for i, batch in enumerate(waiting)]
+        if number == 1:
+            _foresee(agent, graph, streams, states, checked)
+        heard = network.talk(states, checked)
         infos: list[Info | None] = []
         for i, batch in enumerate(checked):
             info = None
             if batch is not None:
                 states[i], info = agent.advance(states[i], *batch, heard[i])
+                waiting[i] = None
             infos.append(info)
-        number += 1
-        yield Round(number, tuple(states), tuple(infos), np.array(floats), np.array(size))
+        yield Round(number, tuple(states), tuple(infos), np.array(network.floats), np.array(network.size))
+
+
+def _foresee(
+    agent: Agent,
+    graph: Graph,
+    streams: Sequence[Any],
+    states: Sequence[State],
+    batches: Sequence[tuple[Floats, Any] | None],
+) -> None:
+    """Warn before anybody moves if the penalty will sooner or later be too large for the step size."""
+    points = [batch[0] for batch in batches if batch is not None]
+    if not points or len(graph) == 1:
+        return
+    rounds = max(len(stream) if isinstance(stream, Sized) else _UNKNOWN for stream in streams)
+    first = max(state.samples for state in states)
+    trouble = agent.foresee(np.concatenate(points), graph, first=first, last=first + rounds * len(points[0]))
+    if trouble is not None:
+        warnings.warn(trouble, UnstablePenalty, stacklevel=3)
+
+
+# How many rounds to look ahead where nobody knows how long a stream is.
+_UNKNOWN = 100_000
+
+
+class _Network:
+    """Carries what agents say in one round, counts it, and loses some of it where that is asked for."""
+
+    def __init__(self, agent: Agent, graph: Graph, conditions: Conditions | None) -> None:
+        self.agent, self.graph, self.conditions = agent, graph, conditions
+        self.floats, self.size = [0] * len(graph), [0] * len(graph)
+        self._ties = (conditions or Conditions()).ties(graph, 1)
+        self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
+        self._nothing = np.empty((0, agent.dimension))
+
+    def begin(self, number: int) -> set[int]:
+        """Set up a round; returns the agents that are away."""
+        if self.conditions is None:
+            return set()
+        self._ties = self.conditions.ties(self.graph, number)
+        return {i for i, name in enumerate(self.graph.names) if self.conditions.away(name, number)}
+
+    def talk(self, states: Sequence[State], batches: Sequence[tuple[Floats, Any] | None]) -> list[list[Heard]]:
+        """What each agent hears, all from the states as they are now."""
+        lost = self._lose()
+        if self.agent.offers:  # who does not learn in this round is silent
+            said = [
+                [None if batches[i] is None else self.agent.offer(states[i], tie[2], tie[4]) for tie in ties]
+                for i, ties in enumerate(self._ties)
+            ]
+            return self._exchange(said, lost)
+        asked = [
+            self.agent.consensus.ask(state.memory.function, self._nothing if batch is None else batch[0])
+            for state, batch in zip(states, batches, strict=True)
+        ]
+        if any(isinstance(question, Function) for question in asked):
+            return self._exchange([[asked[i]] * len(ties) for i, ties in enumerate(self._ties)], lost)
+        return self._interview(asked, states, lost)
+
+    def _lose(self) -> Set[tuple[int, int]]:
+        """The messages, (from, to), that will not arrive at the beginning of this round."""
+        if self.conditions is None or not self.conditions.loss:
+            return frozenset()
+        pairs = [(i, tie[0]) for i, ties in enumerate(self._ties) for tie in ties]
+        return {pair for pair in pairs if self.conditions.lost()}
+
+    def _interview(
+        self, asked: Sequence[Message | None], states: Sequence[State], lost: Set[tuple[int, int]]
+    ) -> list[list[Heard]]:
+        """Questions go out, and what has been reached answers."""
+        answer_to = self.agent.consensus.answer
+        heard = []
+        floats, size, lossy = self.floats, self.size, bool(self.conditions and self.conditions.loss)
+        for i, question in enumerate(asked):
+            said = []
+            heft: tuple[int, int] | None = None  # all answers to a question have the same shape
+            if question is not None:
+                self._count(i, question, len(self._ties[i]))
+            for j, weight, neighbour, lower, share in self._ties[i]:
+                answer = None
+                if question is not None and (i, j) not in lost:
+                    answer = answer_to(states[j].function, question)
+                    if answer is not None:
+                        heft = heft or weigh(answer)
+                        floats[j] += heft[0]
+                        size[j] += heft[1]
+                        if lossy and self.conditions and self.conditions.lost():
+                            answer = None
+                said.append(Heard(None if (j, i) in lost else asked[j], answer, weight, neighbour, lower, share))
+            heard.append(said)
+        return heard
+
+    def _exchange(self, said: Sequence[Sequence[Message | None]], lost: Set[tuple[int, int]]) -> list[list[Heard]]:
+        """Functions go out over links, as differences where possible; `said` is in the order of the ties."""
+        travelling: dict[tuple[int, int], Message | None] = {}
+        for i, ties in enumerate(self._ties):
+            for tie, message in zip(ties, said[i], strict=True):
+                if message is not None:
+                    message = self._links[i, tie[0]].pack(message)
+                    self._count(i, message)
+                travelling[i, tie[0]] = None if (i, tie[0]) in lost else message
+        heard = []
+        for i, ties in enumerate(self._ties):
+            known = []
+            for j, weight, neighbour, lower, share in ties:
+                message = travelling[j, i]
+                if message is not None:
+                    message = self._links[i, j].unpack(message)
+                known.append(Heard(message, None, weight, neighbour, lower, share))
+            heard.append(known)
+        return heard
+
+    def _count(self, sender: int, message: Message, times: int = 1) -> None:
+        numbers, octets = weigh(message)
+        self.floats[sender] += times * numbers
+        self.size[sender] += times * octets
