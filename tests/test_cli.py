@@ -30,7 +30,9 @@ def test_run_writes_what_it_says(tmp_path):
     done = kernelmesh("run", "gmm-logistic", "--seed", "3", "--out", str(tmp_path / "new" / "folder"), *SMALL)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "new" / "folder"
-    assert sorted(os.listdir(folder)) == ["config.json", "figure.png", "figure.svg", "rounds.csv", "summary.json"]
+    assert sorted(os.listdir(folder)) == sorted(
+        ["config.json", "data.png", "data.svg", "figure.png", "figure.svg", "report.html", "rounds.csv", "summary.json"]
+    )
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["experiment"] == "gmm-logistic"
     assert (summary["seed"], summary["agents"], summary["protocol"]) == (3, 4, "diffusion")
@@ -44,7 +46,7 @@ def test_run_writes_what_it_says(tmp_path):
 
 @pytest.mark.parametrize("protocol", ["exact-diffusion", "hilbert", "local", "penalty", "proximal", "symmetric"])
 def test_every_protocol_runs(protocol, tmp_path):
-    options = ["--protocol", protocol, "--set", "partition=one-class", "--out", str(tmp_path)]
+    options = ["--protocol", protocol, "--partition", "one-class", "--out", str(tmp_path)]
     done = kernelmesh("run", "gmm-logistic", *options, *SMALL)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["protocol"] == protocol
@@ -64,11 +66,11 @@ def test_a_seed_repeats_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, got 'gmm-logistics'"),
+        (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge, heterogeneous"),
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be a whole number >= 1, got 0"),
         (
             ["run", "gmm-logistic", "--protocol", "magic"],
-            "protocol must be one of diffusion, exact-diffusion",
+            "protocol must be one of local, penalty, proximal",
         ),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be a whole number >= 0"),
         (
@@ -77,6 +79,9 @@ def test_a_seed_repeats_the_run(tmp_path):
         ),
         (["run", "gmm-logistic", "--set", "bandwith=2"], "run: --set must be NAME=VALUE with NAME one of seed, agents"),
         (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
+        (["run", "slabs", "--partition", "one-class"], "run: --partition must be given to an experiment that has it"),
+        (["run", "gmm-logistic", "--all"], "run: --all must be given to an experiment with a table of its own"),
+        (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a config.json that can be read"),
         (
             ["run", "gmm-logistic", "--set", "bandwidth=-1"],
             "gmm-logistic: bandwidth must be a finite number > 0, got -1.0",
@@ -92,9 +97,10 @@ def test_mistakes_are_named(arguments, words):
 
 def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
     done = kernelmesh(
-        "run", "gmm-logistic", "--protocol", "penalty", "--set", "penalty_ceiling=inf", "--out", str(tmp_path)
+        "run", "gmm-logistic", "--protocol", "penalty", "--set", "penalty_limit=inf", "--out", str(tmp_path)
     )
     assert done.returncode == 1
+    assert "warning: Penalty: with step size 3 in this network the penalty must stay below" in done.stderr
     assert "diverged at sample" in done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert not summary["complete"]
@@ -113,3 +119,7 @@ def test_ctrl_c_keeps_what_was_computed(tmp_path):
     assert "Interrupted" in complaint
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert 0 < summary["samples_per_agent"] < 400_000
+    assert (tmp_path / "checkpoint.safetensors").exists()
+    done = kernelmesh("run", "gmm-logistic", *SMALL, "--resume", "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "--resume needs the settings of the interrupted run, but ['agents', 'samples'] differ" in done.stderr

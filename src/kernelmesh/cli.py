@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -66,30 +68,55 @@ def run(
     protocol: Annotated[
         str | None, typer.Option(help="How agents come to agree; docs/consensus.md compares the protocols.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(help="Samples each agent sees.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="What each agent sees: identical, two-class or one-class (mixture).")
+    ] = None,
+    reading: Annotated[
+        str | None, typer.Option(help="The mixture's 0.2 as a standard deviation, or as the variance printed.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="Samples in the training set.")] = None,
     change: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of config.json; may be repeated."),
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Take the settings from the config.json of an earlier run.", dir_okay=False)
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="The whole table of the experiment instead of one cell, on all cores.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from what an interrupted run left in the folder.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results (runs/NAME if not given); earlier ones are replaced.")
     ] = None,
 ) -> None:
-    """Run an experiment; write its summary, record, settings and figure to a folder.
+    """Run an experiment; write its summary, tables, settings, figures and a page to a folder.
 
     What is not given is as in the paper, or as the experiment's file says.
-    Ctrl-C stops after the current round and keeps what has been computed.
+    Ctrl-C stops after the current step and keeps what has been computed; --resume goes on.
     """
     from kernelmesh.experiments import EXPERIMENTS
 
     if name not in EXPERIMENTS:
         _fail(f"run: NAME must be one of {', '.join(EXPERIMENTS)}, got {name!r}", code=2)
     experiment = EXPERIMENTS[name]
-    given = {"seed": seed, "agents": agents, "protocol": protocol, "samples": samples}
+    given = {
+        "seed": seed,
+        "agents": agents,
+        "protocol": protocol,
+        "partition": partition,
+        "reading": reading,
+        "samples": samples,
+    }
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     folder = out or Path("runs") / name
     try:
-        config = experiment.config(**chosen, **_settings(experiment.config, change or []))
+        settings = _settings(experiment.config, config, chosen, change or [])
+        chosen_config = experiment.config(**settings)
+        if everything and experiment.sweep is None:
+            raise ValueError(f"run: --all must be given to an experiment with a table of its own, got {name}")
     except (TypeError, ValueError) as error:
         _fail(str(error), code=2)
     try:
@@ -99,12 +126,16 @@ def run(
     except OSError as error:
         _fail(f"run: --out must be a folder that can be written, got {str(folder)!r} ({error.strerror})", code=2)
 
+    job = experiment.sweep if everything and experiment.sweep is not None else experiment.run
     try:
-        with _Bar(name) as watch:
-            report = experiment.run(config, watch)
+        with _Bar(name) as watch, warnings.catch_warnings():
+            warnings.showwarning = _warn
+            report = job(chosen_config, watch, folder, resume)
         files = report.write(folder)
     except (MemoryError, OSError) as error:
         _fail(f"run: {error or type(error).__name__}", code=1)
+    except ValueError as error:
+        _fail(str(error), code=2)
     table = Table("", "", show_header=False, box=None, pad_edge=False)
     for key, value in report.summary.items():
         if key != "remark":
@@ -115,19 +146,51 @@ def run(
         _fail(report.remark, code=130 if report.remark.startswith("Interrupted") else 1)
 
 
-def _settings(config: type[Any], changes: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs as keyword arguments, each of the type that the setting has."""
-    known: dict[str, Any] = {entry.name: type(entry.default) for entry in dataclasses.fields(config)}
-    out = {}
+def _settings(kind: type[Any], file: Path | None, options: dict[str, Any], changes: list[str]) -> dict[str, Any]:
+    """The settings of a run: those of a file, then options of the command, then NAME=VALUE pairs."""
+    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
+    known: dict[str, Any] = {name: type(entry.default) for name, entry in fields.items()}
+    out: dict[str, Any] = {}
+    if file is not None:
+        out = _from_file(file, known)
+    for name, value in options.items():
+        if name not in known:
+            raise ValueError(
+                f"run: --{name} must be given to an experiment that has it; this one has {', '.join(known)}"
+            )
+        out[name] = value
     for change in changes:
         name, equals, text = change.partition("=")
         if not equals or name not in known:
             raise ValueError(f"run: --set must be NAME=VALUE with NAME one of {', '.join(known)}, got {change!r}")
         try:
-            out[name] = known[name](text)
+            out[name] = _read(known[name], text)
         except ValueError:
             raise ValueError(f"run: --set {name} must be of type {known[name].__name__}, got {text!r}") from None
     return out
+
+
+def _read(kind: type[Any], text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    return kind(text)
+
+
+def _from_file(file: Path, known: dict[str, Any]) -> dict[str, Any]:
+    try:
+        settings = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"run: --config must be a config.json that can be read, got {str(file)!r} ({error})") from None
+    if not isinstance(settings, dict) or not set(settings) <= set(known):
+        raise ValueError(f"run: --config must hold settings among {', '.join(known)}, got {str(settings)[:80]}")
+    # JSON has no infinity: it is written as text
+    return {name: float(v) if known[name] is float and isinstance(v, str) else v for name, v in settings.items()}
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    complaints.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 _STARTING = "starting (compiles on first use)"
@@ -139,12 +202,12 @@ class _Bar:
     def __init__(self, name: str) -> None:
         columns = (
             BarColumn(bar_width=12),
-            TextColumn("{task.completed} of {task.total} rounds: {task.fields[newest]},"),
+            TextColumn("{task.completed} of {task.total} {task.fields[unit]}: {task.fields[newest]},"),
             TimeRemainingColumn(),
             TextColumn("left"),
         )
         self._bar = Progress(*columns, console=console)
-        self._task = self._bar.add_task(name, total=None, newest=_STARTING)
+        self._task = self._bar.add_task(name, total=None, newest=_STARTING, unit="rounds")
         self._stop = False
 
     def __enter__(self) -> Watch:
@@ -162,10 +225,9 @@ class _Bar:
         self._stop = True
 
     def _show(self, step: Step) -> None:
-        newest = step.newest
-        told = f"objective {newest.objective:.3g}, order {newest.order_mean:.1f}" if newest else _STARTING
-        self._bar.update(self._task, completed=step.done, total=step.total, newest=told)
-        if self._stop and newest:
+        told = step.told or _STARTING
+        self._bar.update(self._task, completed=step.done, total=step.total, newest=told, unit=step.unit)
+        if self._stop and step.done:
             raise KeyboardInterrupt
 
 

@@ -1,10 +1,13 @@
-"""Numbers → tables and pictures, written to a folder. Nothing is computed here that a run has not measured."""
+"""Numbers → tables, pictures and one page, written to a folder. Nothing is computed here that a run has not measured."""
 
 from __future__ import annotations
 
+import base64
 import csv
-import dataclasses
+import html
+import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,39 +23,109 @@ from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.losses import Logistic
 from kernelmesh.metrics import Measures
 
-__all__ = ["Report", "draw_decision_regions", "draw_path"]
+__all__ = ["Report", "draw_decision_regions", "draw_path", "draw_samples", "style_of"]
 
 # Okabe and Ito's colours, which differ for every kind of colour vision and in grey print
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
+_MARKERS = "osD^vPX*"
+
+
+def style_of(index: int) -> dict[str, Any]:
+    """Colour, dashes and marker of the n-th line of a figure: told apart without colour, too."""
+    n = index % len(COLOURS)
+    return {"color": COLOURS[n], "linestyle": _DASHES[n], "marker": _MARKERS[n], "markersize": 5}
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a run leaves behind: a summary, its record, the settings that repeat it, and figures."""
+    """What a run leaves behind: a summary, its tables, the settings that repeat it, figures, and one page with all of it."""
 
     name: str
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
-    record: Sequence[Measures]
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Each becomes a CSV file."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
     remark: str = ""
     """What a reader must know first: that the run was interrupted, or diverged and why."""
+    notes: Sequence[str] = ()
+    """Paragraphs for the page: how to read the numbers."""
+    shown: Sequence[str] = ()
+    """The tables that the page prints in full."""
 
     def write(self, folder: Path) -> list[Path]:
         """Write everything; returns the files."""
         folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / "summary.json", folder / "config.json", folder / "rounds.csv"]
+        files = [folder / "summary.json", folder / "config.json"]
         files[0].write_text(json.dumps(dict(self.summary), indent=2) + "\n")
         files[1].write_text(json.dumps(dict(self.config), indent=2) + "\n")
-        with files[2].open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(column.name for column in dataclasses.fields(Measures))
-            writer.writerows(dataclasses.astuple(line) for line in self.record)
+        for name, rows in self.tables.items():
+            files.append(folder / f"{name}.csv")
+            with files[-1].open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+                writer.writeheader()
+                writer.writerows(rows)
+        pictures = {}
         for name, figure in self.figures.items():
             for suffix in ("png", "svg"):
                 files.append(folder / f"{name}.{suffix}")
                 figure.savefig(files[-1], dpi=150)
+            pictures[name] = base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
+        files.append(folder / "report.html")
+        files[-1].write_text(_page(self, pictures))
         return files
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    return str(value)
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    names = list(rows[0]) if rows else []
+    out.write(
+        "<table><thead><tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in names) + "</tr></thead><tbody>"
+    )
+    for row in rows:
+        out.write("<tr>" + "".join(f"<td>{html.escape(_told(row[name]))}</td>" for name in names) + "</tr>")
+    out.write("</tbody></table>")
+    return out.getvalue()
+
+
+def _page(report: Report, pictures: Mapping[str, str]) -> str:
+    """One page that needs nothing else: styles and pictures are inside."""
+    part = html.escape
+    remark = f'<p class="remark">{part(report.remark)}</p>' if report.remark else ""
+    notes = "".join(f"<p>{part(note)}</p>" for note in report.notes)
+    images = "".join(
+        f'<figure><img alt="{part(name)}" src="data:image/png;base64,{data}"><figcaption>{part(name)}</figcaption></figure>'
+        for name, data in pictures.items()
+    )
+    tables = "".join(f"<h2>{part(name)}</h2>{_table(report.tables[name])}" for name in report.shown)
+    facts = _table([{"quantity": key, "value": value} for key, value in report.summary.items() if key != "remark"])
+    settings = _table([{"setting": key, "value": value} for key, value in report.config.items()])
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{part(report.name)}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; margin: 1rem 0; font-size: 0.9rem; display: block; overflow-x: auto; }}
+th, td {{ text-align: left; padding: 0.2rem 0.8rem; border-bottom: 1px solid #ddd; font-variant-numeric: tabular-nums; }}
+img {{ max-width: 100%; }} figure {{ margin: 1rem 0; }} figcaption {{ color: #666; font-size: 0.85rem; }}
+.remark {{ border-left: 4px solid #D55E00; padding: 0.5rem 1rem; background: #fdf3ec; }}
+summary {{ cursor: pointer; }}
+</style></head><body>
+<h1>{part(report.name)}</h1>
+{remark}{notes}
+<h2>summary</h2>{facts}
+{images}{tables}
+<details><summary>settings (config.json repeats the run: kernelmesh run {part(report.name)} --config config.json)</summary>
+{settings}</details>
+</body></html>
+"""
 
 
 def draw_path(axes: Axes, record: Sequence[Measures], quantity: str, *, label: str) -> None:
@@ -88,8 +161,7 @@ def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, label
         axes.contour(across, up, best == c, levels=[0.5], colors="black", linewidths=0.9)
     sure = odds.max(axis=1).reshape(grid.shape[:2])
     axes.contour(across, up, sure, levels=[0.5, 0.9], colors="black", linestyles=["dotted", "dashed"], linewidths=0.6)
-    shown = slice(0, 1500)
-    axes.scatter(points[shown, 0], points[shown, 1], s=3, c=[palette[label] for label in labels[shown]], linewidths=0)
+    draw_samples(axes, points[:1500], labels[:1500], legend=False)
     axes.scatter(
         function.centres[:, 0],
         function.centres[:, 1],
@@ -99,6 +171,23 @@ def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, label
         linewidths=0.8,
         label=f"dictionary ({function.order})",
     )
+    axes.legend(loc="upper right", framealpha=0.9)
+
+
+def draw_samples(axes: Axes, points: Floats, labels: Ints, *, legend: bool = True) -> None:
+    """Points in the plane, coloured by class."""
+    for c in np.unique(labels):
+        mine = points[labels == c]
+        axes.scatter(
+            mine[:, 0],
+            mine[:, 1],
+            s=3,
+            color=COLOURS[c % len(COLOURS)],
+            linewidths=0,
+            rasterized=True,
+            label=f"class {c}" if legend else None,
+        )
     axes.set_xlabel("$x_1$")
     axes.set_ylabel("$x_2$")
-    axes.legend(loc="upper right", framealpha=0.9)
+    if legend:
+        axes.legend(loc="upper right", framealpha=0.9, markerscale=4)

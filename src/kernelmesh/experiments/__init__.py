@@ -1,8 +1,11 @@
-"""One file per figure or claim: a config and `run(config, watch)` → Report."""
+"""One file per figure or claim: a config and `run(config, watch, folder, resume)` → Report."""
 
-from kernelmesh.experiments import gmm_logistic
+from kernelmesh.experiments import dial, gmm_hinge, gmm_logistic, heterogeneous, slabs, violation
 from kernelmesh.experiments.role import Experiment, Progress, Watch
 
 __all__ = ["EXPERIMENTS", "Experiment", "Progress", "Watch"]
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (gmm_logistic.EXPERIMENT,)}
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT
+    for module in (gmm_logistic, gmm_hinge, heterogeneous, slabs, dial, violation)
+}

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from kernelmesh.metrics import Measures
 from kernelmesh.report import Report
 
-__all__ = ["Experiment", "Progress", "Watch"]
+__all__ = ["Experiment", "Progress", "Run", "Watch"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come: rounds done, rounds in all, and the newest measures (None before the first)."""
+    """How far a run has come: steps done, steps in all, what a step is, and what there is to tell."""
 
     done: int
     total: int
-    newest: Measures | None
+    unit: str = "rounds"
+    told: str = ""
 
 
 Watch = Callable[[Progress], None]
+"""Called after every step; may raise KeyboardInterrupt, upon which a run keeps what it has."""
+
+Run = Callable[[Any, Watch, Path, bool], Report]
+"""Takes the settings, whom to tell, a folder for what must outlive an interruption, and whether to go on from there."""
 
 
 @dataclass(frozen=True)
@@ -31,4 +36,6 @@ class Experiment:
     name: str
     about: str
     config: type[Any]
-    run: Callable[[Any, Watch], Report]
+    run: Run
+    sweep: Run | None = None
+    """The whole table behind one claim, where there is one."""

@@ -1,7 +1,7 @@
 """Where samples come from. A stream is anything that yields mini-batches."""
 
-from kernelmesh.streams.arrays import ArrayStream, deal
+from kernelmesh.streams.arrays import ArrayStream, Part, deal
 from kernelmesh.streams.mixture import Mixture
 from kernelmesh.streams.role import Batch, Stream
 
-__all__ = ["ArrayStream", "Batch", "Mixture", "Stream", "deal"]
+__all__ = ["ArrayStream", "Batch", "Mixture", "Part", "Stream", "deal"]

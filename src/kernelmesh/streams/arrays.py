@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from kernelmesh.checks import Floats, Ints, Told, matrix, refuse, whole
 from kernelmesh.streams.role import Batch
 
-__all__ = ["ArrayStream", "deal"]
+__all__ = ["ArrayStream", "Part", "deal"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,26 @@ class ArrayStream:
             for start, stop in pairwise(edges):
                 here = rows[start:stop]
                 yield Batch(self.points[here], self.targets[here])
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some mini-batches of a stream: from number `start` to before number `stop`.
+
+    >>> stream = ArrayStream(np.arange(12.0)[:, None], np.zeros(12), batch_size=4)
+    >>> [batch.points[0, 0] for batch in Part(stream, 1, 3)]
+    [np.float64(4.0), np.float64(8.0)]
+    """
+
+    stream: ArrayStream
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return max(min(self.stop, len(self.stream)) - self.start, 0)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return islice(iter(self.stream), self.start, self.stop)
 
 
 def deal(rows: int, *, agents: int, rng: np.random.Generator) -> list[Ints]:

@@ -1,0 +1,66 @@
+"""Running many small jobs on all cores, each kept as soon as it is done."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from kernelmesh.experiments.role import Progress, Watch
+
+__all__ = ["run_cells"]
+
+Cell = Callable[[Any], Mapping[str, Any]]
+
+
+def run_cells(
+    jobs: Mapping[str, tuple[Cell, Any]], *, watch: Watch, folder: Path, resume: bool
+) -> dict[str, dict[str, Any]]:
+    """Run `function(settings)` for every job and return what each gave, by name; after Ctrl-C those that are done.
+
+    A job is a function of a module (other processes must find it) and its settings; what it returns must be what JSON can
+    hold. It is written to `folder/cells/NAME.json`, and with `resume` a job that is there already is not run again.
+    """
+    place = folder / "cells"
+    if not resume:
+        shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True, exist_ok=True)
+    done: dict[str, dict[str, Any]] = {}
+    for name in jobs:
+        if (place / f"{name}.json").exists():
+            done[name] = json.loads((place / f"{name}.json").read_text())
+    watch(Progress(len(done), len(jobs), "cells"))
+    if len(done) == len(jobs):
+        return done
+    workers = min(os.cpu_count() or 1, len(jobs) - len(done))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_settle) as pool:
+        running: dict[Future[Mapping[str, Any]], str] = {
+            pool.submit(function, settings): name for name, (function, settings) in jobs.items() if name not in done
+        }
+        try:
+            while running:
+                for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
+                    name = running.pop(future)
+                    done[name] = dict(future.result())
+                    draft = place / f".{name}.json"
+                    draft.write_text(json.dumps(done[name]))
+                    draft.replace(place / f"{name}.json")
+                watch(Progress(len(done), len(jobs), "cells", told=next(reversed(done), "")))
+        except KeyboardInterrupt:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return {name: done[name] for name in jobs if name in done}
+
+
+def _settle() -> None:
+    """A worker leaves Ctrl-C to the process that started it, and the other cores to the other workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threadpool_limits(1)

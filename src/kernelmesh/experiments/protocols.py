@@ -1,0 +1,50 @@
+"""The protocols by name, with the settings that the mixture experiments give them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernelmesh.checks import Floats
+from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
+from kernelmesh.maths.graphs import Graph
+from kernelmesh.maths.kernels import Kernel
+from kernelmesh.maths.schedules import Doubling
+
+__all__ = ["PROTOCOLS", "protocol"]
+
+PROTOCOLS = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion")
+
+
+def protocol(
+    name: str,
+    *,
+    schedule: Doubling,
+    share_of_limit: float,
+    dual_budget: float,
+    kernel: Kernel,
+    points: Floats,
+    graph: Graph,
+    step_size: float,
+) -> Consensus:
+    """A protocol with the given schedule of c; for those that need it, c is capped at a share of what is stable."""
+
+    def capped(kind: type[Penalty] | type[Hilbert]) -> Consensus:
+        most = kind(coupling=1.0).most(kernel, points, step_size, graph.stiffness)
+        return kind(coupling=dataclasses.replace(schedule, ceiling=share_of_limit * most))
+
+    match name:
+        case "local":
+            return Local()
+        case "penalty":
+            return capped(Penalty)
+        case "hilbert":
+            return capped(Hilbert)
+        case "proximal":
+            return Proximal(coupling=schedule)
+        case "symmetric":
+            return Symmetric(coupling=schedule)
+        case "diffusion":
+            return Diffusion()
+        case "exact-diffusion":
+            return ExactDiffusion(budget=dual_budget)
+    raise ValueError(f"protocol: must be one of {', '.join(PROTOCOLS)}, got {name!r}")
