@@ -125,7 +125,7 @@ def test_the_whole_table_can_be_interrupted_and_gone_on_with(tmp_path):
 
 
 def test_proposition_2_holds_for_the_exact_minimiser():
-    problem = violation.Problem.draw(violation.Config(agents=3, samples=12))
+    problem = violation.Config(agents=3, samples=12).problem()
     optimum, together = problem.minimise(np.inf)
     assert problem.violation(together) == 0
     lowest = 0.0

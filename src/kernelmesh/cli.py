@@ -74,6 +74,12 @@ def run(
     reading: Annotated[
         str | None, typer.Option(help="The mixture's 0.2 as a standard deviation, or as the variance printed.")
     ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Where test patches come from: random or disjoint (textures).")
+    ] = None,
+    images: Annotated[
+        str | None, typer.Option(help="A folder with the images (textures); else they are fetched.")
+    ] = None,
     samples: Annotated[int | None, typer.Option(help="Samples in the training set.")] = None,
     change: Annotated[
         list[str] | None,
@@ -108,6 +114,8 @@ def run(
         "protocol": protocol,
         "partition": partition,
         "reading": reading,
+        "split": split,
+        "images": images,
         "samples": samples,
     }
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}

@@ -7,38 +7,35 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.optimize import minimize
 
 from kernelmesh.agent import Agent, Diverged
-from kernelmesh.checks import Floats, Ints, positive, whole
+from kernelmesh.checks import positive, whole
 from kernelmesh.consensus import Consensus, Hilbert, Penalty, Proximal, Symmetric
 from kernelmesh.experiments.cells import run_cells
+from kernelmesh.experiments.exact import Problem
 from kernelmesh.experiments.role import Experiment, Watch
 from kernelmesh.maths.compression import Komp
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian
 from kernelmesh.maths.losses import Logistic
 from kernelmesh.maths.schedules import InverseTime
 from kernelmesh.report import Report, style_of
 from kernelmesh.runtimes import simulate
-from kernelmesh.streams import ArrayStream, Mixture
+from kernelmesh.streams import ArrayStream
 
-__all__ = ["EXPERIMENT", "Config", "Problem"]
+__all__ = ["COUPLINGS", "EXPERIMENT", "LINES", "Config", "cell", "draw"]
 
-_COUPLINGS = (0.01, 0.0316, 0.1, 0.316, 1.0, 3.16, 10.0, 31.6, 100.0)
+COUPLINGS = (0.01, 0.0316, 0.1, 0.316, 1.0, 3.16, 10.0, 31.6, 100.0)
 _PROTOCOLS: dict[str, Callable[..., Consensus]] = {
     "penalty": Penalty,
     "proximal": Proximal,
     "symmetric": Symmetric,
     "hilbert": Hilbert,
 }
+LINES = ("minimiser", *_PROTOCOLS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,91 +60,21 @@ class Config:
         for argument in ("bandwidth", "regularization", "step_size"):
             positive(self.owner, argument, getattr(self, argument))
 
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """The samples of every agent, the network, and the minimisers of the penalised objective ψ_c and of its limit."""
-
-    config: Config
-    points: tuple[Floats, ...]
-    labels: tuple[Ints, ...]
-    graph: Graph
-
-    classes: ClassVar[int] = 3
-
-    @classmethod
-    def draw(cls, config: Config) -> Problem:
-        """Everything random, from the seed."""
-        rng = np.random.default_rng(config.seed)
-        mixture = Mixture.draw(classes=cls.classes, rng=rng)
-        points, labels = [], []
-        for agent in range(config.agents):
-            x, y = mixture.sample(4 * config.samples, rng=rng)
-            seen = np.flatnonzero(y != agent % cls.classes)[: config.samples]
-            points.append(x[seen])
-            labels.append(y[seen])
-        graph = Graph.random(config.agents, probability=0.3, rng=rng)
-        return cls(config, tuple(points), tuple(labels), graph)
-
-    @property
-    def kernel(self) -> Gaussian:
-        """The kernel of every agent."""
-        return Gaussian(bandwidth=self.config.bandwidth)
-
-    def violation(self, functions: Sequence[Expansion]) -> float:
-        """½ Σ_i Σ_j∈n_i E‖f_i(x_i) − f_j(x_i)‖²."""
-        total = 0.0
-        for i, around in enumerate(self.graph.neighbours):
-            here = functions[i](self.points[i])
-            total += sum(float(((here - functions[j](self.points[i])) ** 2).sum(axis=1).mean()) for j in around)
-        return 0.5 * total
-
-    def minimise(self, coupling: float) -> tuple[float, list[Expansion]]:
-        """The minimum of ψ_c, and the functions that attain it; an infinite c gives p* and one function for all.
-
-        By the representer theorem every function is a combination of kernels at all samples; with K = L Lᵀ and f = L θ the
-        norm of f is that of θ, which makes the problem well conditioned.
-        """
-        everywhere = np.concatenate(self.points)
-        n, agents = len(everywhere), len(self.graph)
-        gram = self.kernel(everywhere, everywhere) + 1e-10 * np.eye(n)
-        root = np.linalg.cholesky(gram)
-        ends = np.cumsum([0, *(len(x) for x in self.points)])
-        spans = [slice(a, b) for a, b in pairwise(ends)]
-        together = coupling == math.inf
-        shape = (1 if together else agents, n, self.classes)
-        loss, weight = Logistic(), self.config.regularization
-
-        def objective(flat: Floats) -> tuple[float, Floats]:
-            theta = flat.reshape(shape)
-            values = root @ theta
-            push = np.zeros_like(values)
-            cost = 0.0
-            for i, span in enumerate(spans):
-                own = 0 if together else i
-                z = values[own, span]
-                cost += float(loss.value(z, self.labels[i]).mean()) + 0.5 * weight * float((theta[own] ** 2).sum())
-                push[own, span] += loss.slope(z, self.labels[i]) / len(z)
-                for j in () if together else self.graph.neighbours[i]:
-                    gap = z - values[j, span]
-                    cost += 0.5 * coupling * float((gap**2).sum()) / len(z)
-                    push[i, span] += coupling * gap / len(z)
-                    push[j, span] -= coupling * gap / len(z)
-            slope = root.T @ push + weight * (agents if together else 1) * theta
-            return cost, slope.ravel()
-
-        options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-14, "gtol": 1e-9}
-        found = minimize(objective, np.zeros(math.prod(shape)), jac=True, method="L-BFGS-B", options=options)
-        weights = np.linalg.solve(root.T, found.x.reshape(shape))
-        return float(found.fun), [
-            Expansion(self.kernel, everywhere, w) for w in np.repeat(weights, agents // shape[0], 0)
-        ]
+    def problem(self) -> Problem:
+        """The samples and the network."""
+        return Problem.draw(
+            seed=self.seed,
+            agents=self.agents,
+            samples=self.samples,
+            bandwidth=self.bandwidth,
+            regularization=self.regularization,
+        )
 
 
 def cell(settings: tuple[Config, str, float]) -> Mapping[str, Any]:
     """The violation of one protocol at one c after a long run with falling steps, or that of the exact minimiser."""
     config, name, coupling = settings
-    problem = Problem.draw(config)
+    problem = config.problem()
     if name == "minimiser":
         _, functions = problem.minimise(coupling)
         return {"protocol": name, "coupling": coupling, "violation": problem.violation(functions), "diverged": False}
@@ -188,12 +115,10 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
     """All penalty protocols over four decades of c, the exact minimiser, and the bound."""
     began = time.perf_counter()
     jobs: dict[str, tuple[Any, Any]] = {
-        f"{name}-{coupling:g}": (cell, (config, name, coupling))
-        for name in ("minimiser", *_PROTOCOLS)
-        for coupling in _COUPLINGS
+        f"{name}-{coupling:g}": (cell, (config, name, coupling)) for name in LINES for coupling in COUPLINGS
     }
     done = run_cells(jobs, watch=watch, folder=folder, resume=resume)
-    optimum, _ = Problem.draw(config).minimise(math.inf)
+    optimum, _ = config.problem().minimise(math.inf)
     table = [{**line, "bound": optimum / line["coupling"]} for line in done.values()]
     missing = len(jobs) - len(done)
     remark = f"Interrupted: {missing} of {len(jobs)} cells are missing; --resume goes on." if missing else ""
@@ -202,7 +127,7 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
             (row["violation"] / row["bound"] for row in table if row["protocol"] == name and not row["diverged"]),
             default=math.nan,
         )
-        for name in ("minimiser", *_PROTOCOLS)
+        for name in LINES
     }
     summary = {
         "experiment": config.owner,
@@ -213,7 +138,7 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
         **shares,
         "seconds": time.perf_counter() - began,
     }
-    figures = {"figure": _figure(table, optimum)}
+    figures = {"figure": draw(table, optimum)}
     return Report(
         config.owner, dataclasses.asdict(config), summary, {"table": table}, figures, remark, _NOTES, ("table",)
     )
@@ -228,11 +153,12 @@ _NOTES = (
 )
 
 
-def _figure(table: Sequence[Mapping[str, Any]], optimum: float) -> Figure:
+def draw(table: Sequence[Mapping[str, Any]], optimum: float) -> Figure:
+    """Violations against c, with the bound."""
     figure = Figure(figsize=(8, 5.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot(_COUPLINGS, [optimum / c for c in _COUPLINGS], color="black", linewidth=2, label="the bound $p^*/c$")
-    for place, name in enumerate(("minimiser", *_PROTOCOLS)):
+    axes.plot(COUPLINGS, [optimum / c for c in COUPLINGS], color="black", linewidth=2, label="the bound $p^*/c$")
+    for place, name in enumerate(LINES):
         lines = [line for line in table if line["protocol"] == name and not line["diverged"]]
         told = r"exact minimiser of $\psi_c$" if name == "minimiser" else name
         axes.plot(

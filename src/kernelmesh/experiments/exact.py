@@ -1,0 +1,100 @@
+"""Problems small enough to be solved exactly: finite samples, and the minimisers that theory speaks of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+from scipy.optimize import minimize
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.maths.expansion import Expansion
+from kernelmesh.maths.graphs import Graph
+from kernelmesh.maths.kernels import Gaussian
+from kernelmesh.maths.losses import Logistic
+from kernelmesh.streams import Mixture
+
+__all__ = ["Problem"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The samples of every agent, the network, and the minimisers of the penalised objective ψ_c and of its limit."""
+
+    kernel: Gaussian
+    regularization: float
+    points: tuple[Floats, ...]
+    labels: tuple[Ints, ...]
+    graph: Graph
+
+    classes: ClassVar[int] = 3
+
+    @classmethod
+    def draw(
+        cls, *, seed: int, agents: int, samples: int, bandwidth: float, regularization: float, shared: bool = False
+    ) -> Problem:
+        """Draw samples and a network: everybody has samples of its own from two of three classes, or all have the same."""
+        rng = np.random.default_rng(seed)
+        mixture = Mixture.draw(classes=cls.classes, rng=rng)
+        points, labels = [], []
+        common = mixture.sample(samples, rng=rng)
+        for agent in range(agents):
+            x, y = mixture.sample(4 * samples, rng=rng)
+            seen = np.flatnonzero(y != agent % cls.classes)[:samples]
+            points.append(common[0] if shared else x[seen])
+            labels.append(common[1] if shared else y[seen])
+        graph = Graph.random(agents, probability=0.3, rng=rng)
+        return cls(Gaussian(bandwidth=bandwidth), regularization, tuple(points), tuple(labels), graph)
+
+    def violation(self, functions: Sequence[Expansion]) -> float:
+        """½ Σ_i Σ_j∈n_i E‖f_i(x_i) − f_j(x_i)‖²."""
+        total = 0.0
+        for i, around in enumerate(self.graph.neighbours):
+            here = functions[i](self.points[i])
+            total += sum(float(((here - functions[j](self.points[i])) ** 2).sum(axis=1).mean()) for j in around)
+        return 0.5 * total
+
+    def minimise(self, coupling: float) -> tuple[float, list[Expansion]]:
+        """The minimum of ψ_c, and the functions that attain it; an infinite c gives p* and one function for all.
+
+        By the representer theorem every function is a combination of kernels at all samples; with K = L Lᵀ and f = L θ the
+        norm of f is that of θ, which makes the problem well conditioned.
+        """
+        everywhere = np.concatenate(self.points)
+        n, agents = len(everywhere), len(self.graph)
+        gram = self.kernel(everywhere, everywhere) + 1e-10 * np.eye(n)
+        root = np.linalg.cholesky(gram)
+        ends = np.cumsum([0, *(len(x) for x in self.points)])
+        spans = [slice(a, b) for a, b in pairwise(ends)]
+        together = coupling == math.inf
+        shape = (1 if together else agents, n, self.classes)
+        loss, weight = Logistic(), self.regularization
+
+        def objective(flat: Floats) -> tuple[float, Floats]:
+            theta = flat.reshape(shape)
+            values = root @ theta
+            push = np.zeros_like(values)
+            cost = 0.0
+            for i, span in enumerate(spans):
+                own = 0 if together else i
+                z = values[own, span]
+                cost += float(loss.value(z, self.labels[i]).mean()) + 0.5 * weight * float((theta[own] ** 2).sum())
+                push[own, span] += loss.slope(z, self.labels[i]) / len(z)
+                for j in () if together else self.graph.neighbours[i]:
+                    gap = z - values[j, span]
+                    cost += 0.5 * coupling * float((gap**2).sum()) / len(z)
+                    push[i, span] += coupling * gap / len(z)
+                    push[j, span] -= coupling * gap / len(z)
+            slope = root.T @ push + weight * (agents if together else 1) * theta
+            return cost, slope.ravel()
+
+        options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-14, "gtol": 1e-9}
+        found = minimize(objective, np.zeros(math.prod(shape)), jac=True, method="L-BFGS-B", options=options)
+        weights = np.linalg.solve(root.T, found.x.reshape(shape))
+        return float(found.fun), [
+            Expansion(self.kernel, everywhere, w) for w in np.repeat(weights, agents // shape[0], 0)
+        ]

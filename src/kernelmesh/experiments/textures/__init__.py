@@ -1,0 +1,1 @@
+"""From pictures to features: filter responses, textons, histograms of patches."""
