@@ -268,8 +268,8 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
 _NOTES = (
     "All agents draw from the same 60 samples in the convergence runs: then the minimiser of the penalised objective is the "
     "same function for all of them, whatever c is, and can be computed exactly. For agents with different samples the "
-    "printed update is not the gradient of the penalised objective (it moves only one end of each edge), and theorems about that "
-    "gradient do not apply to it.",
+    "printed update is not the gradient of the penalised objective (it moves only one end of each edge), and theorems about "
+    "that gradient do not apply to it.",
     "The bound on the model order counts cells of a grid over the samples within which features are indistinguishable at the "
     "budget. It is finite, which is what the theorem says, and very loose.",
     "The bound of Theorem 1 uses the largest gradient noise that was seen in the run.",
