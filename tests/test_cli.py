@@ -35,7 +35,7 @@ def test_run_writes_what_it_says(tmp_path):
     )
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["experiment"] == "gmm-logistic"
-    assert (summary["seed"], summary["agents"], summary["protocol"]) == (3, 4, "diffusion")
+    assert (summary["seed"], summary["agents"], summary["protocol"]) == (3, 4, "exact-diffusion")
     assert 0.3 < summary["accuracy_worst"] <= summary["accuracy_mean"] <= 1
     assert summary["complete"]
     rows = list(csv.DictReader((folder / "rounds.csv").read_text().splitlines()))
@@ -44,7 +44,7 @@ def test_run_writes_what_it_says(tmp_path):
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("protocol", ["exact-diffusion", "hilbert", "local", "penalty", "proximal", "symmetric"])
+@pytest.mark.parametrize("protocol", ["diffusion", "hilbert", "local", "penalty", "proximal", "symmetric"])
 def test_every_protocol_runs(protocol, tmp_path):
     options = ["--protocol", protocol, "--partition", "one-class", "--out", str(tmp_path)]
     done = kernelmesh("run", "gmm-logistic", *options, *SMALL)

@@ -244,17 +244,17 @@ class TestStability:
 
     def setting(self, kind, graph, share):
         rng = np.random.default_rng(0)
-        bound = kind(coupling=1.0).most(KERNEL, data(50, 128)[0], 2.0, graph.stiffness)
+        bound = kind(coupling=1.0).most(KERNEL, [data(i, 32)[0] for i in range(len(graph))], 2.0, graph.stiffness)
         agent = make(kind(coupling=share * bound))
         return agent, [ArrayStream(*data(i, 3200), rng=rng) for i in range(len(graph))]
 
     def test_below_the_bound_the_network_learns_without_a_warning(self, kind, graph):
-        agent, streams = self.setting(kind, graph, 0.75)
+        agent, streams = self.setting(kind, graph, 0.9)
         *_, last = simulate(agent, graph, streams)
         assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
     def test_above_it_there_is_a_warning_and_the_run_diverges(self, kind, graph):
-        agent, streams = self.setting(kind, graph, 1.4)
+        agent, streams = self.setting(kind, graph, 1.8)
         rounds = simulate(agent, graph, streams)
         with pytest.warns(UnstablePenalty, match=f"{kind.__name__}: with step size 2 in this network the penalty must"):
             next(rounds)

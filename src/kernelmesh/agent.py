@@ -214,14 +214,14 @@ class Agent:
                 rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
                 raise refuse(owner, argument, rule, Told(f"shape {table.shape}"))
 
-    def foresee(self, points: Floats, graph: Graph, *, first: int, last: int) -> str | None:
-        """Whether the penalty will be too large for points like these within a range of samples, in words; None: it will not.
+    def foresee(self, batches: Sequence[Floats], graph: Graph, *, first: int, last: int) -> str | None:
+        """Whether the penalty will be too large for mini-batches like these within a range of samples, in words, or None.
 
         docs/consensus.md derives the bound. Protocols that are stable for every penalty have none.
         """
         if not isinstance(self.consensus, Explicit):
             return None
-        per_step = self.consensus.most(self.kernel, points, 1.0, graph.stiffness)
+        per_step = self.consensus.most(self.kernel, batches, 1.0, graph.stiffness)
         for samples in np.unique(np.linspace(first, max(first, last - 1), 256).astype(int)):
             penalty, step_size = self.consensus.penalty(int(samples)), self.step_size_at(int(samples))
             if penalty * step_size > per_step:

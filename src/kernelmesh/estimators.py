@@ -19,13 +19,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from kernelmesh import storage
 from kernelmesh.agent import Agent
 from kernelmesh.checks import Floats, Ints, Told, matrix, non_negative, refuse, whole
-from kernelmesh.consensus import Consensus, Local, Penalty
+from kernelmesh.consensus import Consensus, Diffusion, Local
 from kernelmesh.maths.compression import Compression, Komp
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
 from kernelmesh.maths.kernels import Gaussian, Kernel, check_kernel
 from kernelmesh.maths.losses import Logistic, Loss, Squared, check_loss
-from kernelmesh.maths.schedules import Schedule, as_schedule
+from kernelmesh.maths.schedules import Schedule
 from kernelmesh.runtimes import simulate
 from kernelmesh.streams import ArrayStream, deal
 
@@ -65,7 +65,7 @@ class _Learner(BaseEstimator, ABC):
     def _graph(self) -> Graph:
         return Graph.line(1)
 
-    def _consensus(self, graph: Graph, kernel: Kernel, X: Floats, step_size: float) -> Consensus:
+    def _consensus(self) -> Consensus:
         return Local()
 
     @abstractmethod
@@ -82,7 +82,7 @@ class _Learner(BaseEstimator, ABC):
         try:
             self._settle(X, outputs)
         except ValueError as error:  # the user has set parameters of this estimator, not of the parts it is built from
-            raise ValueError(re.sub(r"^(Agent|Komp|Penalty): ", f"{type(self).__name__}: ", str(error))) from None
+            raise ValueError(re.sub(r"^(Agent|Komp): ", f"{type(self).__name__}: ", str(error))) from None
         self._states = tuple(self._agent.start(name=name) for name in self._network.names)
 
     def _settle(self, X: Floats, outputs: int) -> None:
@@ -118,7 +118,7 @@ class _Learner(BaseEstimator, ABC):
             step_size=step_size,
             regularization=self.regularization,
             compression=compression,
-            consensus=self._consensus(network, kernel, X, as_schedule(owner, "step_size", step_size)(0)),
+            consensus=self._consensus(),
         )
 
     def _learn(self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int, rng: Any = None) -> None:
@@ -296,13 +296,8 @@ class _Mesh(_Learner):
     def _graph(self) -> Graph:
         return Graph.ring(5) if self.graph is None else Graph.of(self.graph)
 
-    def _consensus(self, graph: Graph, kernel: Kernel, X: Floats, step_size: float) -> Consensus:
-        if self.consensus is not None:
-            return self.consensus
-        # the explicit step is stable while η c κ(x, x) (number of neighbours) stays well below 1
-        busiest = max(max(map(len, graph.neighbours)), 1)
-        size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
-        return Penalty(coupling=0.5 / (max(step_size * size, 1e-3) * busiest))
+    def _consensus(self) -> Consensus:
+        return Diffusion() if self.consensus is None else self.consensus
 
     @property
     def agents_(self) -> dict[Hashable, Expansion]:
@@ -566,7 +561,7 @@ class KernelMeshClassifier(_Classification, _Mesh):
     Parameters beyond those of `OnlineKernelClassifier`:
 
     graph : Graph, networkx graph or list of edges, default=a ring of 5 agents.
-    consensus : how agents come to agree, default=Penalty with a coupling that is stable for the graph and step size.
+    consensus : how agents come to agree, default=Diffusion(): neighbours average their functions.
 
     The default protocol makes agents agree where they see similar data. An agent learns at its own points only, so agents
     that see different classes or regions do not come to know each other's; their average does.

@@ -43,7 +43,7 @@ class Diffusion:
         coefficients[: len(moment.points)] = (
             -moment.step_size / len(moment.points) * moment.loss.slope(here, moment.targets)
         )
-        return Change(centres, coefficients, shrink * own)
+        return Change(centres, coefficients, shrink * own, shared=True)
 
     def penalty(self, samples: int) -> float:
         return 0.0

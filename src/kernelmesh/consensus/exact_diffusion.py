@@ -11,7 +11,7 @@ import numpy as np
 from kernelmesh.checks import Floats
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.role import Edge, Edges, Heard, Moment
-from kernelmesh.maths.compression import Change, compress
+from kernelmesh.maths.compression import Change, compressed
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.schedules import Constant, Schedule, as_schedule
@@ -82,7 +82,7 @@ class ExactDiffusion:
             else:  # the two ends must add opposite things, so what counts is what was offered, not what we are now
                 centres.append(ours.centres)
                 weights.append(-weight * ours.weights)
-        return Change(np.concatenate(centres), np.concatenate(weights), own), after
+        return Change(np.concatenate(centres), np.concatenate(weights), own, shared=True), after
 
     def _dual(
         self, dual: Expansion | None, kernel: Kernel, ours: Offer, theirs: Offer, weight: float, lower: bool
@@ -94,10 +94,9 @@ class ExactDiffusion:
         if dual is not None:
             centres.insert(0, dual.centres)
             weights.insert(0, sign * dual.weights)
-        kept, fitted, _ = compress(
-            kernel, np.concatenate(centres), np.concatenate(weights), cast(Constant, self.budget).value
-        )
-        return Expansion.trusted(kernel, kept, sign * fitted)
+        budget = cast(Constant, self.budget).value
+        found, _ = compressed(kernel, np.concatenate(centres), np.concatenate(weights), budget)
+        return found if lower else Expansion.trusted(kernel, found.centres, -found.weights)
 
     def correction(self, edges: Edges) -> tuple[Floats, Floats] | None:
         duals = [edge.dual for edge in edges.values() if edge.dual is not None]

@@ -44,7 +44,8 @@ class Hilbert(Coupled):
             np.concatenate([moment.points, *(g.centres for g in there)]),
             np.concatenate([push, *(strength * g.weights for g in there)]),
             1.0 - moment.step_size * moment.regularization - strength * len(there),
+            shared=True,
         )
 
-    def most(self, kernel: Kernel, points: Floats, step_size: float, stiffness: float) -> float:
+    def most(self, kernel: Kernel, batches: Sequence[Floats], step_size: float, stiffness: float) -> float:
         return 2.0 / (step_size * stiffness) if step_size * stiffness > 0 else math.inf

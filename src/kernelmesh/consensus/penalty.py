@@ -17,9 +17,6 @@ from kernelmesh.maths.kernels import Kernel
 
 __all__ = ["Penalty", "disagreement"]
 
-# As many points show the largest eigenvalue of the covariance operator well enough for a warning.
-_SOME = 128
-
 
 def disagreement(moment: Moment, heard: Sequence[Heard]) -> tuple[Floats, int]:
     """Σ_j (f(x_b) − f_j(x_b)) over the neighbours that answered, and how many did."""
@@ -35,8 +32,8 @@ class Penalty(PointsForValues, Coupled):
     """f̃ = (1 − ηλ) f − (η/B) Σ_b [ℓ'(f(x_b), y_b) + c Σ_j (f(x_b) − f_j(x_b))] κ(x_b, ·).
 
     Points go out, the neighbours' values at them come back. `coupling` is c, a number or a schedule. The step is explicit:
-    with μ the largest eigenvalue of the network's Laplacian and τ that of the kernel's covariance operator, K_XX / B for a
-    large B, disagreement grows without bound once η c μ τ > 2.
+    with μ the largest eigenvalue of the network's Laplacian and τ the largest of K_XX / B over the agents, disagreement is
+    certain to shrink only while η c μ τ < 2.
 
     >>> from kernelmesh import Doubling
     >>> Penalty(coupling=Doubling(start=0.01, every=200)).penalty(400)
@@ -51,7 +48,6 @@ class Penalty(PointsForValues, Coupled):
         push *= -moment.step_size / len(moment.points)
         return Change(moment.points, push, 1.0 - moment.step_size * moment.regularization, moment.cross)
 
-    def most(self, kernel: Kernel, points: Floats, step_size: float, stiffness: float) -> float:
-        some = np.ascontiguousarray(points[:: -(-len(points) // _SOME)])
-        top = float(np.linalg.eigvalsh(kernel(some, some))[-1]) / len(some)
+    def most(self, kernel: Kernel, batches: Sequence[Floats], step_size: float, stiffness: float) -> float:
+        top = max(float(np.linalg.eigvalsh(kernel(some, some))[-1]) / len(some) for some in batches)
         return 2.0 / (step_size * stiffness * top) if step_size * stiffness * top > 0 else math.inf

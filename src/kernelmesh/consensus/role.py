@@ -98,8 +98,8 @@ class Combining(Protocol):
 class Explicit(Protocol):
     """What a protocol has in addition when too large a penalty drives agents apart instead of together."""
 
-    def most(self, kernel: Kernel, points: Floats, step_size: float, stiffness: float) -> float:
-        """The penalty up to which disagreement shrinks, for points like these and a network of this stiffness."""
+    def most(self, kernel: Kernel, batches: Sequence[Floats], step_size: float, stiffness: float) -> float:
+        """The penalty up to which disagreement shrinks, for mini-batches like these and a network of this stiffness."""
         ...
 
 

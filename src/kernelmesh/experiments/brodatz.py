@@ -29,7 +29,7 @@ from kernelmesh.maths.products import product
 from kernelmesh.report import Report, draw_path
 from kernelmesh.streams import ArrayStream, Part
 
-__all__ = ["EXPERIMENT", "Config"]
+__all__ = ["EXPERIMENT", "Config", "prepare"]
 
 SPLITS = ("random", "disjoint")
 PROTOCOLS = ("penalty", "local", "proximal", "symmetric", "diffusion", "exact-diffusion")
@@ -163,7 +163,7 @@ class _Result:
 
 def _train(config: Config, watch: Watch, folder: Path, resume: bool) -> _Result:
     watch(Progress(0, 1, told=f"{config.split}: filters and textons"))
-    patches, classes = _features(config, folder, resume)
+    patches, classes = prepare(config, folder, resume)
     rng = np.random.default_rng([config.seed, 1])
     graph = Graph.random(config.agents, probability=0.2, rng=rng)
     streams = [
@@ -194,7 +194,7 @@ def _train(config: Config, watch: Watch, folder: Path, resume: bool) -> _Result:
     return _Result(trial, patches, svm, _product_seconds(trial, config))
 
 
-def _features(config: Config, folder: Path, resume: bool) -> tuple[Patches, int]:
+def prepare(config: Config, folder: Path, resume: bool) -> tuple[Patches, int]:
     """The features, computed once and kept beside the run."""
     kept = folder / "features.safetensors"
     about = {

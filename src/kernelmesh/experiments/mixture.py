@@ -40,7 +40,7 @@ class MixtureConfig:
 
     seed: int = 0
     agents: int = 20
-    protocol: str = "diffusion"  # the paper's own is `penalty`
+    protocol: str = "exact-diffusion"  # the paper's own is `penalty`
     partition: str = "identical"  # every agent sees all samples in an order of its own, or some classes, five times
     loss: str = "logistic"
     samples: int = 5000
@@ -135,7 +135,7 @@ class Task:
             share_of_limit=config.penalty_limit,
             dual_budget=config.dual_parsimony * config.step_size**1.5,
             kernel=self.kernel,
-            points=self.points,
+            batches=[part.stream.points[: config.batch_size] for part in self.streams],
             graph=self.graph,
             step_size=config.step_size,
         )

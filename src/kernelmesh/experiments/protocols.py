@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
@@ -22,14 +23,14 @@ def protocol(
     share_of_limit: float,
     dual_budget: float,
     kernel: Kernel,
-    points: Floats,
+    batches: Sequence[Floats],
     graph: Graph,
     step_size: float,
 ) -> Consensus:
     """A protocol with the given schedule of c; for those that need it, c is capped at a share of what is stable."""
 
     def capped(kind: type[Penalty] | type[Hilbert]) -> Consensus:
-        most = kind(coupling=1.0).most(kernel, points, step_size, graph.stiffness)
+        most = kind(coupling=1.0).most(kernel, batches, step_size, graph.stiffness)
         return kind(coupling=dataclasses.replace(schedule, ceiling=share_of_limit * most))
 
     match name:

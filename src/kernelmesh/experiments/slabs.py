@@ -110,7 +110,7 @@ class Slabs:
                 share_of_limit=0.5,
                 dual_budget=config.dual_parsimony * config.step_size**1.5,
                 kernel=kernel,
-                points=np.concatenate(self.points),
+                batches=[x[: config.batch_size] for x in self.points],
                 graph=self.graph,
                 step_size=config.step_size,
             ),

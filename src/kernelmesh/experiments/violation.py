@@ -91,8 +91,8 @@ def cell(settings: tuple[Config, str, float]) -> Mapping[str, Any]:
         consensus=_PROTOCOLS[name](coupling=coupling),
     )
     bound = getattr(agent.consensus, "most", None)
-    everywhere = np.concatenate(problem.points)
-    if bound and coupling > 0.8 * bound(agent.kernel, everywhere, config.step_size, problem.graph.stiffness):
+    batches = [x[: config.batch_size] for x in problem.points]
+    if bound and coupling > 0.8 * bound(agent.kernel, batches, config.step_size, problem.graph.stiffness):
         return {"protocol": name, "coupling": coupling, "violation": math.nan, "diverged": True}
     streams = [
         ArrayStream(x, y, batch_size=config.batch_size, passes=config.passes, rng=own)

@@ -26,27 +26,33 @@ from kernelmesh.maths.kernels import Kernel, check_kernel
 from kernelmesh.maths.products import product
 from kernelmesh.maths.schedules import Constant, Power, Schedule, as_schedule
 
-__all__ = ["Change", "Compression", "Komp", "Memory", "Pruned", "Uncompressed", "compress"]
+__all__ = ["Change", "Compression", "Komp", "Memory", "Pruned", "Uncompressed", "compress", "compressed"]
+
+# A new point whose distance² to the span of the others is at most this share of κ(x, x) counts as dependent.
+_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
     """f̃ = shrink · f + Σ_b κ(x_b, ·) a_b: what a learning step wants to do to f before compression.
 
-    `cross` may carry κ(X, D) when the caller has it already.
+    `cross` may carry κ(X, D) when the caller has it already. `shared` says that many of the points are likely to be in the
+    dictionary already, bit for bit, or several times among the new ones, as functions of neighbours have it: they are then
+    put together first, so that a step costs what its different points cost.
     """
 
     points: Floats
     coefficients: Floats
     shrink: float = 1.0
     cross: Floats | None = None
+    shared: bool = False
 
     def joined(self, more: tuple[Floats, Floats] | None) -> Change:
         """The same change with more points and their coefficients."""
         if more is None:
             return self
         points, coefficients = np.concatenate([self.points, more[0]]), np.concatenate([self.coefficients, more[1]])
-        return Change(points, coefficients, self.shrink)
+        return Change(points, coefficients, self.shrink, shared=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +183,7 @@ class Komp:
 
     budget: Schedule | float
     max_order: int | None = None
-    tolerance: float = 1e-12
+    tolerance: float = _TOLERANCE
     watch: int = 16
 
     def __post_init__(self) -> None:
@@ -228,6 +234,8 @@ class Komp:
         if inverse.stamp - inverse.probed >= self.watch and inverse.order:
             memory, drifted = self._repair(memory, inverse)
             repaired = repaired or drifted
+        if change.shared:
+            memory, change = _put_together(memory, change)
         most = self.max_order or memory.function.order + len(change.points)
         try:
             memory, pruned = _absorb(memory, change, budget, most, self.tolerance)
@@ -256,6 +264,31 @@ class Komp:
         if inverse.rebuild(f.kernel, f.centres):
             return replace(memory, square_norm=f.inner(f))
         return self.start(f)
+
+
+def _put_together(memory: Memory, change: Change) -> tuple[Memory, Change]:
+    """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one."""
+    f = memory.function
+    old, points = f.order, np.concatenate([f.centres, change.points])
+    rows = points.view(np.dtype((np.void, points.dtype.itemsize * points.shape[1]))).ravel()
+    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
+    stands_for = first[which]  # the first of all equal points, old ones before new ones
+    fresh = np.flatnonzero(stands_for[old:] == np.arange(old, len(points)))
+    if len(fresh) == len(change.points):
+        return memory, change
+    places = np.arange(len(points))
+    places[old + fresh] = old + np.arange(len(fresh))
+    table = np.zeros((old + len(fresh), f.outputs))
+    np.add.at(table, places[stands_for[old:]], change.coefficients)
+    coefficients = np.ascontiguousarray(table[old:])
+    if old == 0 or not (stands_for[old:] < old).any():
+        return memory, Change(change.points[fresh], coefficients, change.shrink)
+    weights = change.shrink * f.weights + table[:old]
+    moved = Expansion.trusted(f.kernel, f.centres, weights)
+    square_norm = float((weights * moved.evaluate(f.centres)).sum())
+    return replace(memory, function=moved, square_norm=max(square_norm, 0.0)), Change(
+        change.points[fresh], coefficients
+    )
 
 
 class _Breakdown(FloatingPointError):
@@ -342,11 +375,19 @@ def compress(
     centres = matrix("compress", "centres", centres)
     flat = np.ndim(weights) == 1
     table = matrix("compress", "weights", np.asarray(weights)[:, None] if flat else weights, rows=len(centres))
-    komp = Komp(budget=budget, max_order=max_order)
-    memory = komp.start(Expansion.zero(kernel, dimension=centres.shape[1], outputs=table.shape[1]))
+    limit = cast(Constant, Komp(budget=budget, max_order=max_order).budget).value
     try:
-        memory, pruned = komp.absorb(memory, Change(centres, table), samples=0)
+        f, pruned = compressed(kernel, centres, table, limit, max_order=max_order)
     except FloatingPointError:
         raise refuse("compress", "weights", "give a function of finite norm", Told("one that overflows")) from None
-    f = memory.function
     return f.centres.copy(), f.weights[:, 0].copy() if flat else f.weights.copy(), pruned.error
+
+
+def compressed(
+    kernel: Kernel, centres: Floats, weights: Floats, budget: float, *, max_order: int | None = None
+) -> tuple[Expansion, Pruned]:
+    """`compress` for callers that have checked everything before."""
+    zero = Expansion.trusted(kernel, np.empty((0, centres.shape[1])), np.empty((0, weights.shape[1])))
+    start, change = _put_together(Memory(zero, workspace=InverseGram()), Change(centres, weights))
+    memory, pruned = _absorb(start, change, budget, max_order or len(centres), _TOLERANCE)
+    return memory.function, pruned

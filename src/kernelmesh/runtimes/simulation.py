@@ -135,7 +135,7 @@ def _foresee(
         return
     rounds = max(len(stream) if isinstance(stream, Sized) else _UNKNOWN for stream in streams)
     first = max(state.samples for state in states)
-    trouble = agent.foresee(np.concatenate(points), graph, first=first, last=first + rounds * len(points[0]))
+    trouble = agent.foresee(points, graph, first=first, last=first + rounds * len(points[0]))
     if trouble is not None:
         warnings.warn(trouble, UnstablePenalty, stacklevel=3)
 

@@ -1,0 +1,55 @@
+"""What every method gets and what it must give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.maths.graphs import Graph
+from kernelmesh.streams import ArrayStream
+
+__all__ = ["Data", "Outcome"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Data:
+    """Training and test samples, the network, and the settings that all methods share."""
+
+    points: Floats
+    labels: Ints
+    held_points: Floats
+    held_labels: Ints
+    classes: int
+    graph: Graph
+    bandwidth: float
+    batch_size: int
+    epochs: int
+    seed: int
+
+    def streams(self, agents: int) -> list[ArrayStream]:
+        """Every agent sees all samples in each epoch, in an order of its own."""
+        return [
+            ArrayStream(self.points, self.labels, batch_size=self.batch_size, passes=self.epochs, rng=own)
+            for own in self.rng(1).spawn(agents)
+        ]
+
+    def rng(self, use: int) -> np.random.Generator:
+        """A generator for one use, apart from all others."""
+        return np.random.default_rng([self.seed, use])
+
+    def score(self, outputs: Floats) -> float:
+        """The accuracy of outputs at the held-out points."""
+        return float((outputs.argmax(axis=1) == self.held_labels).mean())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method reached and what it cost."""
+
+    accuracy_mean: float
+    accuracy_worst: float
+    stored_floats: float
+    """What one agent keeps for predicting."""
+    bytes_per_sample: float
