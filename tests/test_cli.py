@@ -66,7 +66,7 @@ def test_a_seed_repeats_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge, heterogeneous"),
+        (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge, brodatz"),
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be a whole number >= 1, got 0"),
         (
             ["run", "gmm-logistic", "--protocol", "magic"],
@@ -80,7 +80,7 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["run", "gmm-logistic", "--set", "bandwith=2"], "run: --set must be NAME=VALUE with NAME one of seed, agents"),
         (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
         (["run", "slabs", "--partition", "one-class"], "run: --partition must be given to an experiment that has it"),
-        (["run", "gmm-logistic", "--all"], "run: --all must be given to an experiment with a table of its own"),
+        (["run", "dial", "--all"], "run: --all must be given to an experiment with a table of its own"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a config.json that can be read"),
         (
             ["run", "gmm-logistic", "--set", "bandwidth=-1"],

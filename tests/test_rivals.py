@@ -1,0 +1,94 @@
+"""The methods that the baselines compare with must be sound themselves."""
+
+import numpy as np
+import pytest
+
+from kernelmesh import Graph, Logistic
+from kernelmesh.experiments import baselines
+from kernelmesh.experiments.rivals import d4l as dictionary_learning
+from kernelmesh.experiments.rivals.role import Data
+from kernelmesh.streams import Mixture
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    mixture = Mixture.draw(classes=3, rng=rng)
+    points, labels = mixture.sample(1600, rng=rng)
+    held_points, held_labels = mixture.sample(600, rng=rng)
+    return Data(
+        points=points,
+        labels=labels,
+        held_points=held_points,
+        held_labels=held_labels,
+        classes=3,
+        graph=Graph.ring(4),
+        bandwidth=0.6,
+        batch_size=32,
+        epochs=2,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("name", baselines.methods("mixture", baselines.Config()))
+def test_every_method_learns(name, data):
+    outcome = baselines.methods("mixture", baselines.Config())[name](data)
+    limit = baselines.svm(data).accuracy_mean
+    assert limit > 0.85
+    least = {"linear logistic regression, DGD": 0.5, "D4L": 0.6, "budgeted SGD, remove smallest": 0.5}.get(
+        name, limit - 0.06
+    )
+    assert outcome.accuracy_worst >= least
+    assert outcome.accuracy_worst <= outcome.accuracy_mean <= 1
+    assert outcome.stored_floats > 0
+    talks = name.startswith("kernelmesh") or name in (
+        "D4L",
+        "linear logistic regression, DGD",
+        "random Fourier features, diffusion",
+    )
+    assert (outcome.bytes_per_sample > 0) == talks
+
+
+def test_the_dictionary_gradient_is_the_derivative_of_the_loss():
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((6, 5)), rng.integers(3, size=6)
+    dictionary = dictionary_learning._in_ball(rng.standard_normal((5, 7)))
+    classifier = rng.standard_normal((7, 3))
+
+    def codes(d):
+        # far enough for differences to show
+        out = x @ d * 0
+        gram, rate = d.T @ d, 1.0 / (np.linalg.norm(d.T @ d, 2) + 0.1)
+        for _ in range(20_000):
+            moved = out - rate * (out @ gram - x @ d + 0.1 * out)
+            out = np.sign(moved) * np.maximum(np.abs(moved) - rate * 0.1, 0.0)
+        return out
+
+    def loss(d):
+        return Logistic().value(codes(d) @ classifier, labels).mean()
+
+    alpha = codes(dictionary)
+    push = Logistic().slope(alpha @ classifier, labels) / len(x)
+    beta = dictionary_learning._through(alpha, push @ classifier.T, dictionary, 0.1)
+    slope = -dictionary @ (beta.T @ alpha) + (x - alpha @ dictionary.T).T @ beta
+    for i, j in ((0, 0), (2, 3), (4, 6)):
+        nudge = np.zeros_like(dictionary)
+        nudge[i, j] = 1e-5
+        measured = (loss(dictionary + nudge) - loss(dictionary - nudge)) / 2e-5
+        assert slope[i, j] == pytest.approx(measured, rel=1e-3, abs=1e-7)
+
+
+def test_fast_codes_are_the_minimisers():
+    rng = np.random.default_rng(0)
+    x, dictionary = rng.standard_normal((10, 5)), dictionary_learning._in_ball(rng.standard_normal((5, 8)))
+    found = dictionary_learning._codes(x, dictionary, 0.1, 0.1)
+    slope = found @ dictionary.T @ dictionary - x @ dictionary + 0.1 * found
+    inside = found == 0
+    assert (np.abs(slope[inside]) <= 0.1 + 1e-3).all()
+    np.testing.assert_allclose(slope[~inside], -0.1 * np.sign(found[~inside]), atol=1e-3)
+
+
+def test_kernel_logistic_regression_is_at_its_minimum(data):
+    outcome = baselines.kernel_logistic(data)
+    assert outcome.stored_floats == data.points.size + len(data.points) * 3
+    assert outcome.accuracy_mean > 0.85
