@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow bench lint clean
+.PHONY: help setup demo test test-slow bench paper lint clean
 
 help:
 	@echo "make demo       run the main experiment: 20 agents on a mixture of Gaussians; figure in runs/demo"
 	@echo "make test       lint and tests"
 	@echo "make test-slow  the longer tests too"
 	@echo "make bench      speed and memory, as ratios; tables in benchmarks/results"
+	@echo "make paper      every experiment of the paper (about an hour); writes docs/paper.md; IMAGES=DIR has the textures"
 	@echo "make lint       formatting, lint, types, import layers"
 	@echo "make setup      only install"
 
@@ -34,6 +35,9 @@ test-slow: setup
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
+
+paper: setup
+	$(BIN)/python tools/paper.py $(if $(IMAGES),--images "$(IMAGES)")
 
 lint: setup
 	$(BIN)/ruff format --check .

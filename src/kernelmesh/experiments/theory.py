@@ -98,7 +98,7 @@ def converge(settings: tuple[Config, float]) -> Mapping[str, Any]:
     config, step = settings
     problem = config.problem()
     best = _minimiser(problem)
-    falling = InverseTime(scale=2.0 * 400, offset=400.0)
+    falling = InverseTime(scale=1000.0, offset=1000.0)
     if step:
         agent = _agent(config, step, Komp.parsimonious(step, parsimony=config.parsimony))
     else:

@@ -1,0 +1,50 @@
+"""The paper's guarantees, on a small scale."""
+
+import numpy as np
+import pytest
+
+from kernelmesh.experiments import theory
+
+SMALL = theory.Config(samples=30, passes=150, stream=3200)
+
+
+def test_proposition_1_holds_in_every_round():
+    found = theory.order((SMALL, 0.04))
+    gaps = np.array(found["gaps"])
+    assert len(gaps) == 100
+    assert (gaps[:, 1] <= gaps[:, 2] * (1 + 1e-9)).all()
+    assert gaps[:, 1].max() > 0.1 * gaps[:, 2].max()  # the bound is not met by doing nothing
+    assert max(point[1] for point in found["path"]) < found["bound"]
+
+
+def test_falling_steps_approach_the_minimiser():
+    path = np.array(theory.converge((SMALL, 0.0))["path"])
+    assert path[-1, 1] < 0.35 * path[0, 1]
+
+
+@pytest.mark.slow
+def test_falling_steps_come_nearer_to_the_minimiser_than_constant_ones():
+    config = theory.Config(samples=30, passes=1500)
+    falling, constant = (np.array(theory.converge((config, step))["path"]) for step in (0.0, 1.0))
+    assert falling[-1, 1] < constant[-1, 1]
+
+
+@pytest.mark.slow
+def test_the_radius_of_theorem_1_shrinks_with_the_step_and_stays_within_its_bound():
+    config = theory.Config(samples=30, passes=800)
+    done = {f"converge-{step:g}": theory.converge((config, step)) for step in theory._STEPS}
+    radii = theory._radii(config, done)
+    assert (np.array(radii["radius"]) < np.array(radii["bound"])).all()
+    assert 0.2 < radii["exponent"] < 1.0
+
+
+@pytest.mark.slow
+def test_the_minimiser_agrees_more_as_the_penalty_grows():
+    small, large = (theory.agreement((SMALL, coupling)) for coupling in (0.1, 100.0))
+    assert large["minimiser"] < 0.5 * small["minimiser"]
+    assert large["symmetric"] < 0.5 * small["symmetric"]
+
+
+def test_packing_counts_cells():
+    grid = np.array([[0.0, 0.0], [0.0, 0.001], [5.0, 5.0]])
+    assert theory._packing(grid, bandwidth=0.6, reach=0.05) == 2
