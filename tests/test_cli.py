@@ -31,7 +31,17 @@ def test_run_writes_what_it_says(tmp_path):
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "new" / "folder"
     assert sorted(os.listdir(folder)) == sorted(
-        ["config.json", "data.png", "data.svg", "figure.png", "figure.svg", "report.html", "rounds.csv", "summary.json"]
+        [
+            "checkpoint.safetensors",
+            "config.json",
+            "data.png",
+            "data.svg",
+            "figure.png",
+            "figure.svg",
+            "report.html",
+            "rounds.csv",
+            "summary.json",
+        ]
     )
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["experiment"] == "gmm-logistic"
@@ -81,6 +91,11 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
         (["run", "slabs", "--partition", "one-class"], "run: --partition must be given to an experiment that has it"),
         (["run", "dial", "--all"], "run: --all must be given to an experiment with a table of its own"),
+        (
+            ["run", "heterogeneous", "--all", "--protocol", "local"],
+            "run: --protocol must be left out with --all, which goes through every protocol",
+        ),
+        (["run", "heterogeneous", "--samples", "3", "--agents", "2"], "run: samples must be enough for one mini-batch"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a config.json that can be read"),
         (
             ["run", "gmm-logistic", "--set", "bandwidth=-1"],
@@ -92,6 +107,28 @@ def test_mistakes_are_named(arguments, words):
     done = kernelmesh(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_settings_of_a_run_repeat_it(tmp_path):
+    first = kernelmesh(
+        "run", "gmm-logistic", "--seed", "5", *SMALL, "--protocol", "local", "--out", str(tmp_path / "a")
+    )
+    assert first.returncode == 0, first.stderr
+    config = str(tmp_path / "a" / "config.json")
+    again = kernelmesh("run", "gmm-logistic", "--config", config, "--out", str(tmp_path / "b"))
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "a" / "rounds.csv").read_text() == (tmp_path / "b" / "rounds.csv").read_text()
+    other = kernelmesh("run", "gmm-hinge", "--config", config, "--out", str(tmp_path / "c"))
+    assert other.returncode == 2
+    assert "--config must be of the experiment gmm-hinge, got one of gmm-logistic" in other.stderr
+
+
+def test_divergence_in_the_first_round_is_told(tmp_path):
+    wild = ["--set", "step_size=1e200", "--set", "regularization=0", "--protocol", "local", "--out", str(tmp_path)]
+    done = kernelmesh("run", "gmm-logistic", *SMALL, *wild)
+    assert done.returncode == 1
+    assert "run: Diverged:" in done.stderr
     assert "Traceback" not in done.stderr
 
 

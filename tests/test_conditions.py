@@ -8,6 +8,7 @@ from kernelmesh import (
     Conditions,
     Diffusion,
     ExactDiffusion,
+    Expansion,
     Gaussian,
     Graph,
     Hilbert,
@@ -16,6 +17,7 @@ from kernelmesh import (
     Logistic,
     Penalty,
     Proximal,
+    Squared,
     Symmetric,
     simulate,
 )
@@ -121,6 +123,90 @@ def check_duals(states, but=lambda i, j: False):
     return apart
 
 
+def halves(rounds=150):
+    """Two agents, each of which sees one half of a curve."""
+    streams = []
+    for seed, (low, high) in enumerate(((-2.0, 0.0), (0.0, 2.0))):
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(low, high, (32 * rounds, 1))
+        streams.append(ArrayStream(x, np.sin(3 * x) + 0.5 * x + 0.1 * rng.standard_normal(x.shape)))
+    return streams
+
+
+def regressor():
+    return Agent(
+        dimension=1,
+        outputs=1,
+        kernel=Gaussian(bandwidth=0.35),
+        loss=Squared(),
+        step_size=0.5,
+        compression=Komp.parsimonious(0.5),
+        consensus=ExactDiffusion(budget=0.01 * 0.5**1.5),
+    )
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        Conditions(),
+        Conditions(loss=0.5, rng=np.random.default_rng(0)),
+        Conditions(loss=0.8, rng=np.random.default_rng(0)),
+        Conditions(edges=[[(0, 1)], *[[]] * 7]),
+        Conditions(absent={1: [(60, 150)]}),
+    ],
+    ids=["calm", "half lost", "most lost", "every eighth round", "long absence"],
+)
+def test_exact_diffusion_stays_calm_however_rare_exchanges_are(conditions):
+    grid = np.linspace(-1.9, 1.9, 60)[:, None]
+    truth = np.sin(3 * grid) + 0.5 * grid
+    for round in simulate(regressor(), Graph.line(2), halves(), conditions=conditions):
+        if round.number > 120:
+            for f in round.functions:
+                assert np.sqrt(((f(grid) - truth) ** 2).mean()) < 0.3
+
+
+def test_an_end_that_lost_its_state_or_went_back_is_caught_up_with():
+    graph, agent = Graph.line(2), regressor()
+    states = {r.number: [s.copy() for s in r.states] for r in simulate(agent, graph, halves(20))}
+    for old in (agent.start(name=0), states[14][0], states[18][0], states[19][0]):
+        *_, last = simulate(agent, graph, halves(30), states=[old.copy(), states[20][1].copy()])
+        ends = last.states[0].edges[1], last.states[1].edges[0]
+        assert ends[0].done == ends[1].done > 20
+        assert ends[0].epoch == ends[1].epoch == (0 if old is states[19][0] else 1)
+        np.testing.assert_array_equal(ends[0].dual.weights, -ends[1].dual.weights)
+
+
+def test_zeros_of_both_signs_do_not_part_the_ends():
+    streams = []
+    for seed in range(2):
+        x = np.round(np.random.default_rng(seed).standard_normal((960, 2)))
+        streams.append(ArrayStream(x, (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)))
+    for round in simulate(make(ExactDiffusion(budget=0.02)), Graph.line(2), streams):
+        ends = round.states[0].edges[1], round.states[1].edges[0]
+        assert ends[0].epoch == 0
+        np.testing.assert_array_equal(ends[0].dual.weights, -ends[1].dual.weights)
+
+
+def test_a_neighbour_that_knows_nothing_yet_counts_too():
+    kernel = Gaussian(bandwidth=0.6)
+    agent = Agent(
+        dimension=2,
+        outputs=1,
+        kernel=kernel,
+        loss=Squared(),
+        step_size=1e-12,
+        regularization=0.0,
+        compression=Komp(budget=0.0),
+        consensus=ExactDiffusion(budget=0.0),
+    )
+    f = Expansion(kernel, [[0.0, 0.0]], [[1.0]])
+    states = [agent.start(name=0, function=f), agent.start(name=1)]
+    streams = [ArrayStream(np.ones((4, 2)), np.zeros(4)) for _ in range(2)]
+    (round,) = simulate(agent, Graph.line(2), streams, states=states)
+    values = [g(np.zeros((1, 2)))[0, 0] for g in round.functions]
+    assert values == pytest.approx([0.75, 0.25], abs=1e-6)
+
+
 def test_calm_conditions_change_nothing():
     for consensus in PROTOCOLS:
         runs = [
@@ -164,10 +250,31 @@ def test_refuses():
         Conditions(loss=0.1)
     with pytest.raises(ValueError, match="Conditions: absent"):
         Conditions(absent={0: [(5, 3)]})
-    with pytest.raises(ValueError, match="Conditions: edges must have at least one edge list"):
-        Conditions(edges=[])
+    for edges in ([], 5, [None], {0: 1}):
+        with pytest.raises(ValueError, match="Conditions: edges must be a list of at least one edge list"):
+            Conditions(edges=edges)
+    for absent in ({0: (5, 10)}, {0: 5}, {0: [(0, 3)]}):
+        with pytest.raises(ValueError, match=r"Conditions: absent\[0\] must be"):
+            Conditions(absent=absent)
+    with pytest.raises(ValueError, match="Conditions: absent must be a mapping"):
+        Conditions(absent=[(1, 2)])
     streams = [ArrayStream(*data(i, 32)) for i in range(6)]
     with pytest.raises(ValueError, match="Conditions: absent must name agents"):
         simulate(make(Local()), GRAPH, streams, conditions=Conditions(absent={"nobody": [(1, 2)]}))
     with pytest.raises(ValueError, match="Conditions: each edge must be two different agents"):
         list(simulate(make(Local()), GRAPH, streams, conditions=Conditions(edges=[[(0, 0)]])))
+    with pytest.raises(ValueError, match="Conditions: each edge must be two different agents"):
+        list(simulate(make(Local()), GRAPH, streams, conditions=Conditions(edges=[[([0], 1)]])))
+    with pytest.raises(ValueError, match="Conditions: edges must give a list of edges"):
+        list(simulate(make(Local()), GRAPH, streams, conditions=Conditions(edges=lambda number: None)))
+
+
+def test_edges_are_asked_for_once_in_each_round():
+    asked = []
+    streams = [ArrayStream(*data(i, 64)) for i in range(6)]
+    conditions = Conditions(edges=lambda number: asked.append(number) or GRAPH.edges)
+    list(simulate(make(Diffusion()), GRAPH, streams, conditions=conditions))
+    assert asked == [1, 2]
+    once = Conditions(edges=[(edge for edge in GRAPH.edges)])
+    *_, last = simulate(make(Diffusion()), GRAPH, streams, conditions=once)
+    assert last.infos[0].heard == 2

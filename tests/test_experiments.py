@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kernelmesh.experiments import EXPERIMENTS, gmm, heterogeneous, violation
+from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.gmm_logistic import Config
 from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.role import Progress
@@ -47,8 +48,9 @@ def test_runs_and_writes(name, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "http" not in page.replace("http-equiv", "")  # it needs nothing from anywhere
     assert page.count("<img") == len(report.figures)
-    again = experiment.config(**json.loads((tmp_path / "config.json").read_text()))
-    assert again == config
+    kept = json.loads((tmp_path / "config.json").read_text())
+    assert kept.pop("experiment") == name
+    assert experiment.config(**{key: float(v) if v == "inf" else v for key, v in kept.items()}) == config
 
 
 def test_one_cell_of_the_table(tmp_path):
@@ -88,7 +90,9 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(protocol, tmp_path):
     assert [line.samples for line in resumed.record if line.round % 3 == 0] == [
         line.samples for line in whole.record if line.round % 3 == 0
     ]
-    assert not (tmp_path / "checkpoint.safetensors").exists()
+    once_more = gmm.train(config, Stop(1), tmp_path, resume=True)  # it is complete: there is nothing left to interrupt
+    assert not once_more.remark
+    assert once_more.last == resumed.last
 
 
 def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
@@ -122,6 +126,23 @@ def test_the_whole_table_can_be_interrupted_and_gone_on_with(tmp_path):
     assert len(rows) == 3 * 7 + 2
     assert len(report.tables["goals"]) == 10
     assert "goals" in (tmp_path / "report.html").read_text()
+
+
+def double(settings):
+    return {"twice": 2 * settings}
+
+
+def test_cells_are_kept_only_for_their_own_settings_and_damage_is_run_again(tmp_path):
+    jobs = {name: (double, number) for number, name in enumerate("abc")}
+    first = run_cells(jobs, watch=quiet, folder=tmp_path, resume=False)
+    assert first == {"a": {"twice": 0}, "b": {"twice": 2}, "c": {"twice": 4}}
+    for damage in ("{}", "[1]", "", "\x00"):
+        (tmp_path / "cells" / "b.json").write_text(damage)
+        assert run_cells(jobs, watch=quiet, folder=tmp_path, resume=True) == first
+    with pytest.raises(
+        ValueError, match="--resume needs the settings of the interrupted run, but those of cell b differ"
+    ):
+        run_cells({**jobs, "b": (double, 5)}, watch=quiet, folder=tmp_path, resume=True)
 
 
 def test_proposition_2_holds_for_the_exact_minimiser():

@@ -6,7 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmesh.links import Link
-from kernelmesh.messages import Difference, Function, Offer, OfferDifference, Points, Refused, decode, encode, weigh
+from kernelmesh.messages import (
+    Difference,
+    Function,
+    Offer,
+    OfferDifference,
+    Points,
+    Refused,
+    Stamp,
+    decode,
+    encode,
+    weigh,
+)
 
 
 def same(left, right):
@@ -35,12 +46,14 @@ def test_what_arrives_is_what_was_sent_whatever_is_lost(seed, loss, offers, wire
         for i in range(2):
             centres[i] = altered(rng, centres[i])
             weights = rng.standard_normal((len(centres[i]), 2))
-            said.append(Offer(centres[i], weights, number, number, 0.25) if offers else Function(centres[i], weights))
+            said.append(
+                Offer(centres[i], weights, 1, number, number, 77, 0.25) if offers else Function(centres[i], weights)
+            )
         packed = [end.pack(message) for end, message in zip(ends, said, strict=True)]
         for i in range(2):
             if rng.random() >= loss:
                 data = encode(packed[i])
-                assert weigh(packed[i])[1] == len(data) <= len(encode(said[i])) + 100
+                assert weigh(packed[i])[1] == len(data) <= len(encode(said[i])) + 140
                 same(ends[1 - i].unpack(decode(data) if wire else packed[i]), said[i])
 
 
@@ -80,6 +93,62 @@ def test_an_end_that_forgot_everything_is_sent_whole_functions_again():
     assert isinstance(exchange()[0], Difference)
 
 
+def test_lost_acknowledgements_do_not_block_a_link_for_ever():
+    rng = np.random.default_rng(0)
+    here, there = Link(), Link()
+    base, weights = rng.standard_normal((20, 8)), np.ones((20, 1))
+    there.unpack(here.pack(Function(base, weights)))
+    here.unpack(there.pack(Function(base, weights)))  # it is known that the first has arrived
+    for _ in range(30):  # nothing of what the other end says arrives any more
+        there.unpack(here.pack(Function(rng.standard_normal((20, 8)), weights)))
+    same(there.unpack(here.pack(Function(base, weights))), Function(base, weights))
+    for _ in range(3):
+        out, back = here.pack(Function(base, weights)), there.pack(Function(base, weights))
+        here.unpack(back)
+        same(there.unpack(out), Function(base, weights))
+    assert isinstance(out, Difference)
+
+
+def test_a_restart_is_never_mistaken():
+    """The new first function was lost; «I have your first» then means the one before the restart."""
+    rng = np.random.default_rng(0)
+    weights = np.ones((20, 1))
+    here, there = Link(), Link()
+    there.unpack(here.pack(Function(rng.standard_normal((20, 8)), weights)))
+    here = Link()
+    new = rng.standard_normal((20, 8))
+    here.pack(Function(new, weights))
+    here.unpack(there.pack(Function(new, weights)))
+    with pytest.raises(Refused):
+        there.unpack(here.pack(Function(new, weights)))
+    here.unpack(there.pack(Function(new, weights)))
+    same(there.unpack(here.pack(Function(new, weights))), Function(new, weights))
+
+
+def test_memory_is_bounded_and_arrays_may_change_afterwards():
+    here, there = Link(), Link()
+    centres, weights = np.zeros((4, 8)), np.ones((4, 1))
+    for _ in range(3):
+        out, back = here.pack(Function(centres, weights)), there.pack(Function(centres, weights))
+        there.unpack(decode(encode(out)))
+        here.unpack(back)
+        centres[0] += 1.0  # in place
+        same(there.unpack(decode(encode(here.pack(Function(centres, weights))))), Function(centres, weights))
+    for number in range(2000, 0, -1):
+        there.unpack(Function(centres, weights, Stamp(number)))
+    assert len(there._got) < 20
+
+
+def test_zeros_of_both_signs_are_different():
+    here, there = Link(), Link()
+    for value in (0.0, 0.0, 0.0, -0.0):
+        centres = np.full((4, 8), value)
+        out, back = (end.pack(Function(centres, np.ones((4, 1)))) for end in (here, there))
+        arrived = there.unpack(out)
+        here.unpack(back)
+        assert (np.signbit(arrived.centres) == np.signbit(centres)).all()
+
+
 def test_what_is_not_a_function_passes_through():
     message = Points(np.zeros((2, 2)))
     assert Link().unpack(Link().pack(message)) is message
@@ -96,7 +165,7 @@ def test_forged_differences_are_refused(rows, order):
     table = np.array(rows, dtype=np.int32)[:, None]
     for forged in (
         Difference(table, np.zeros((len(rows), 2)), np.zeros((order, 1)), stamp),
-        OfferDifference(table, np.zeros((len(rows), 2)), np.zeros((order, 1)), 1, 0, 0.5, stamp),
+        OfferDifference(table, np.zeros((len(rows), 2)), np.zeros((order, 1)), 0, 1, 0, 0, 0.5, stamp),
     ):
         with pytest.raises(Refused, match="message: "):
             there.unpack(decode(encode(forged)))

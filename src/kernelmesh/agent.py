@@ -322,7 +322,7 @@ class Agent:
     def _combine(self, state: State, consensus: Combining, heard: Sequence[Heard]) -> tuple[Memory, Edges]:
         """The first of two moves: to where the neighbours are."""
         change, edges = consensus.combine(state.memory.function, heard, state.edges)
-        if not len(change.points):  # nobody was heard
+        if not len(change.points) and change.shrink == 1.0:  # nobody was heard
             return state.memory, edges
         memory, _ = self.compression.absorb(state.memory, change, samples=state.samples)
         return memory, edges

@@ -121,10 +121,13 @@ def run(
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     folder = out or Path("runs") / name
     try:
-        settings = _settings(experiment.config, config, chosen, change or [])
+        settings = _settings(name, experiment.config, config, chosen, change or [])
         chosen_config = experiment.config(**settings)
         if everything and experiment.sweep is None:
             raise ValueError(f"run: --all must be given to an experiment with a table of its own, got {name}")
+        for swept in experiment.swept if everything else ():
+            if swept in chosen:
+                raise ValueError(f"run: --{swept} must be left out with --all, which goes through every {swept}")
     except (TypeError, ValueError) as error:
         _fail(str(error), code=2)
     try:
@@ -142,8 +145,12 @@ def run(
         files = report.write(folder)
     except (MemoryError, OSError) as error:
         _fail(f"run: {error or type(error).__name__}", code=1)
+    except RuntimeError as error:
+        _fail(f"run: {error}", code=1)
     except ValueError as error:
         _fail(str(error), code=2)
+    except KeyboardInterrupt:
+        _fail("interrupted before there was anything to keep", code=130)
     table = Table("", "", show_header=False, box=None, pad_edge=False)
     for key, value in report.summary.items():
         if key != "remark":
@@ -154,13 +161,15 @@ def run(
         _fail(report.remark, code=130 if report.remark.startswith("Interrupted") else 1)
 
 
-def _settings(kind: type[Any], file: Path | None, options: dict[str, Any], changes: list[str]) -> dict[str, Any]:
+def _settings(
+    name: str, kind: type[Any], file: Path | None, options: dict[str, Any], changes: list[str]
+) -> dict[str, Any]:
     """The settings of a run: those of a file, then options of the command, then NAME=VALUE pairs."""
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
     known: dict[str, Any] = {name: type(entry.default) for name, entry in fields.items()}
     out: dict[str, Any] = {}
     if file is not None:
-        out = _from_file(file, known)
+        out = _from_file(name, file, known)
     for name, value in options.items():
         if name not in known:
             raise ValueError(
@@ -186,12 +195,15 @@ def _read(kind: type[Any], text: str) -> Any:
     return kind(text)
 
 
-def _from_file(file: Path, known: dict[str, Any]) -> dict[str, Any]:
+def _from_file(name: str, file: Path, known: dict[str, Any]) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        of = settings.pop("experiment", name)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"run: --config must be a config.json that can be read, got {str(file)!r} ({error})") from None
-    if not isinstance(settings, dict) or not set(settings) <= set(known):
+    if of != name:
+        raise ValueError(f"run: --config must be of the experiment {name}, got one of {of}")
+    if not set(settings) <= set(known):
         raise ValueError(f"run: --config must hold settings among {', '.join(known)}, got {str(settings)[:80]}")
     # JSON has no infinity: it is written as text
     return {name: float(v) if known[name] is float and isinstance(v, str) else v for name, v in settings.items()}

@@ -8,9 +8,12 @@ that it has nothing and is sent whole functions again. What arrives is bit for b
 
 from __future__ import annotations
 
+import hashlib
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats
 from kernelmesh.messages import (
@@ -43,10 +46,10 @@ class Link:
     """
 
     def __init__(self) -> None:
-        self._sent: dict[int, Floats] = {}
+        self._sent: dict[int, _Version] = {}
         self._number = 0
         self._known = 0  # the newest of ours that the other end has said it has
-        self._got: dict[int, Floats] = {}
+        self._got: dict[int, _Version] = {}
         self._have = 0
 
     def pack(self, message: Message) -> Message:
@@ -55,41 +58,58 @@ class Link:
             return message
         self._number += 1
         base = self._sent.get(self._known)
-        self._sent[self._number] = message.centres
-        for number in list(self._sent)[:-_KEPT]:
-            if number != self._known:
-                del self._sent[number]
-        whole = _stamped(message, Stamp(self._number, 0, self._have))
+        self._sent[self._number] = _Version(message.centres)
+        _forget(self._sent, but=self._known)
+        stamp = Stamp(self._number, self._known if base else 0, self._have, base.digest if base else 0)
+        whole = _stamped(message, stamp)
         if base is None:
             return whole
-        shorter = _difference(message, base, Stamp(self._number, self._known, self._have))
+        shorter = _difference(message, base.centres, stamp)
         return shorter if weigh(shorter)[1] < weigh(whole)[1] else whole
 
     def unpack(self, message: Message) -> Message:
-        """The message as it was before it was packed; `Refused` if it builds on a function that never arrived."""
+        """The message as it was before it was packed; `Refused` if it builds on a function that never arrived.
+
+        After that the other end is told that nothing has arrived, and sends whole functions.
+        """
         stamp: Stamp | None = getattr(message, "stamp", None)
         if stamp is None:
             return message
+        # also from a message that cannot be read otherwise: two ends that refuse each other must hear of it
+        self._known = stamp.have if stamp.have in self._sent else 0
         out: Any = message
         if isinstance(message, Difference | OfferDifference):
             base = self._got.get(stamp.base)
-            if base is None or base.shape[1] != message.centres.shape[1]:
+            if base is None or base.digest != stamp.digest or base.centres.shape[1] != message.centres.shape[1]:
+                self._have = 0
                 raise Refused(
                     f"message: must build on a function that has arrived, got one that builds on {stamp.base}"
                 )
-            out = _whole(message, base)
-        if stamp.have in self._sent:  # later than the newest known, or a restart of the other end went back
-            self._known = stamp.have
-            for number in [number for number in self._sent if number < stamp.have]:
-                del self._sent[number]
-        elif stamp.have == 0:
-            self._known = 0
-        self._got[stamp.number] = out.centres
-        for number in [number for number in self._got if number < max(stamp.base, stamp.number - _KEPT)]:
-            if number != stamp.base:
-                del self._got[number]
+            out = _whole(message, base.centres)
+        self._got.pop(stamp.number, None)
+        self._got[stamp.number] = _Version(out.centres)
+        _forget(self._got, but=stamp.base)
         self._have = stamp.number
         return _stamped(out, None)
+
+
+class _Version:
+    """The centres of a function that went over the link, and their digest once it is asked for."""
+
+    def __init__(self, centres: Floats) -> None:
+        self.centres = centres.copy() if centres.flags.writeable else centres
+
+    @cached_property
+    def digest(self) -> int:
+        data = hashlib.blake2b(np.ascontiguousarray(self.centres).tobytes(), digest_size=8).digest()
+        return int.from_bytes(data, "big", signed=True)
+
+
+def _forget(versions: dict[int, _Version], *, but: int) -> None:
+    """Keep the newest few, in the order in which they came, and one more."""
+    for number in list(versions)[:-_KEPT]:
+        if number != but:
+            del versions[number]
 
 
 def _difference(message: Function | Offer, base: Floats, stamp: Stamp) -> Difference | OfferDifference:
@@ -99,14 +119,13 @@ def _difference(message: Function | Offer, base: Floats, stamp: Stamp) -> Differ
     else:
         rows = np.concatenate(
             [
-                np.flatnonzero((centres[:shared] != base[:shared]).any(axis=1)),
+                np.flatnonzero((_bits(centres[:shared]) != _bits(base[:shared])).any(axis=1)),
                 np.arange(shared, len(centres)),
             ]
         )
     table = rows.astype(np.int32)[:, None]
     if isinstance(message, Offer):
-        numbers = message.exchange, message.done, message.share
-        return OfferDifference(table, centres[rows], message.weights, *numbers, stamp)
+        return OfferDifference(table, centres[rows], message.weights, *_terms(message), stamp)
     return Difference(table, centres[rows], message.weights, stamp)
 
 
@@ -122,12 +141,20 @@ def _whole(message: Difference | OfferDifference, base: Floats) -> Function | Of
         centres[: order - fresh] = base[: order - fresh]
         centres[rows] = message.centres
     if isinstance(message, OfferDifference):
-        return Offer(centres, message.weights, message.exchange, message.done, message.share)
+        return Offer(centres, message.weights, *_terms(message))
     return Function(centres, message.weights)
 
 
 def _stamped(message: Function | Offer, stamp: Stamp | None) -> Function | Offer:
     if isinstance(message, Offer):
-        numbers = message.exchange, message.done, message.share
-        return Offer(message.centres, message.weights, *numbers, stamp)
+        return Offer(message.centres, message.weights, *_terms(message), stamp)
     return Function(message.centres, message.weights, stamp)
+
+
+def _terms(message: Offer | OfferDifference) -> tuple[int, int, int, int, float]:
+    return message.epoch, message.exchange, message.done, message.digest, message.share
+
+
+def _bits(table: Floats) -> NDArray[np.uint64]:
+    """Numbers as they are stored: 0.0 and −0.0 differ."""
+    return np.ascontiguousarray(table).view(np.uint64)

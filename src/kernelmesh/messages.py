@@ -99,9 +99,11 @@ class Stamp:
     number: int
     """Functions sent over this end of the link so far, this one included."""
     base: int = 0
-    """The earlier one that this is a difference to; 0: it is whole."""
+    """The newest earlier one that the other end is known to have, which differences build on; 0: none."""
     have: int = 0
-    """The newest one that has arrived from the other end; 0: none."""
+    """The newest one that has arrived from the other end; 0: none, or none that could be read."""
+    digest: int = 0
+    """Of the centres of the base, so that an end that restarted cannot mistake another function for it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -121,13 +123,17 @@ class Offer(Message):
 
     kind: ClassVar[str] = "offer"
     names: ClassVar[tuple[str, ...]] = ("centres", "weights")
-    scalars: ClassVar[dict[str, type]] = {"exchange": int, "done": int, "share": float}
+    scalars: ClassVar[dict[str, type]] = {"epoch": int, "exchange": int, "done": int, "digest": int, "share": float}
     centres: Floats
     weights: Floats
+    epoch: int
+    """How often the two ends have had to begin anew."""
     exchange: int
     """The exchange that this is meant for, from 1."""
     done: int
-    """How many exchanges over this edge the sender has completed."""
+    """How many exchanges over this edge the sender has completed in this epoch."""
+    digest: int
+    """Of what the sender keeps for this edge after those."""
     share: float
     """The most weight that the sender can give this edge; the lesser of both ends' is used."""
     stamp: Stamp | None = None
@@ -157,8 +163,10 @@ class OfferDifference(Message):
     rows: NDArray[np.int32]
     centres: Floats
     weights: Floats
+    epoch: int
     exchange: int
     done: int
+    digest: int
     share: float
     stamp: Stamp
 
@@ -182,7 +190,7 @@ def encode(message: Message) -> bytes:
         metadata["scalars"] = struct.pack(layout, *(getattr(message, name) for name in message.scalars)).hex()
     stamp: Stamp | None = getattr(message, "stamp", None)
     if stamp is not None:
-        metadata["stamp"] = struct.pack(">3q", stamp.number, stamp.base, stamp.have).hex()
+        metadata["stamp"] = struct.pack(">4q", stamp.number, stamp.base, stamp.have, stamp.digest).hex()
     return bytes(save({name: np.ascontiguousarray(table) for name, table in message.tables.items()}, metadata))
 
 
@@ -241,10 +249,10 @@ def _numbers(kind: type[Message], metadata: dict[str, Any]) -> dict[str, Any]:
             if not (math.isfinite(value) and value >= 0):
                 raise Refused(f"message: {name} must be finite and >= 0, got {value}")
     if kind in _STAMPED and ("stamp" in metadata or "rows" in kind.names):
-        number, base, have = _unpack(">3q", metadata.get("stamp"))
-        if not (0 <= base < number and have >= 0 and (base > 0) == ("rows" in kind.names)):
+        number, base, have, digest = _unpack(">4q", metadata.get("stamp"))
+        if not (0 <= base < number and have >= 0 and (base > 0 or "rows" not in kind.names)):
             raise Refused(f"message: stamp must have 0 <= base < number and have >= 0, got {number}, {base}, {have}")
-        out["stamp"] = Stamp(number, base, have)
+        out["stamp"] = Stamp(number, base, have, digest)
     return out
 
 

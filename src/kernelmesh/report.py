@@ -59,7 +59,7 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / "summary.json", folder / "config.json"]
         files[0].write_text(json.dumps(dict(self.summary), indent=2) + "\n")
-        files[1].write_text(json.dumps(dict(self.config), indent=2) + "\n")
+        files[1].write_text(json.dumps({"experiment": self.name, **self.config}, indent=2) + "\n")
         for name, rows in self.tables.items():
             files.append(folder / f"{name}.csv")
             with files[-1].open("w", newline="") as file:

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from kernelmesh import consensus
 from kernelmesh.agent import Agent, State
-from kernelmesh.checks import matrix, whole
+from kernelmesh.checks import matrix, non_negative, whole
 from kernelmesh.consensus import Edge
 from kernelmesh.maths import compression, kernels, losses, schedules
 from kernelmesh.maths.expansion import Expansion
@@ -169,14 +169,15 @@ def pack(state: State, names: Sequence[Hashable]) -> dict[str, NDArray[Any]]:
     }
     for neighbour, edge in state.edges.items():
         of = f"edge.{names.index(neighbour)}"
-        arrays[of] = np.array([edge.done, edge.behind], dtype=np.int64)
+        arrays[of] = np.array([edge.epoch, edge.done, edge.fresh, edge.behind], dtype=np.int64)
         for part in ("dual", *_OFFERS):
             if (kept := getattr(edge, part)) is not None:
                 functions[f"{of}.{part}"] = kept
     for name, f in functions.items():
         arrays[f"{name}.centres"], arrays[f"{name}.weights"] = f.centres, f.weights
         if isinstance(f, Offer):
-            arrays[f"{name}.terms"] = np.array([f.exchange, f.done, f.share])
+            arrays[f"{name}.terms"] = np.array([f.epoch, f.exchange, f.done, f.digest], dtype=np.int64)
+            arrays[f"{name}.share"] = np.array([f.share])
     return arrays
 
 
@@ -197,14 +198,17 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
         f = function(of)
         if f is None:
             return None
-        exchange, done, share = matrix("file", f"{of}.terms", arrays[f"{of}.terms"][None], columns=3)[0]
-        return Offer(f.centres, f.weights, int(exchange), int(done), float(share))
+        epoch, exchange, done, digest = (whole("file", f"{of}.terms", n, least=0) for n in arrays[f"{of}.terms"])
+        share = non_negative("file", f"{of}.share", float(arrays[f"{of}.share"][0]))
+        return Offer(f.centres, f.weights, epoch, exchange, done, digest, share)
 
     def edge(of: str) -> Edge:
-        done, behind = (whole("file", of, n, least=0) for n in arrays[of])
+        epoch, done, fresh, behind = (whole("file", of, n, least=0) for n in arrays[of])
         return Edge(
             dual=function(f"{of}.dual"),
+            epoch=epoch,
             done=done,
+            fresh=bool(fresh),
             behind=bool(behind),
             **{part: offer(f"{of}.{part}") for part in _OFFERS},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -31,7 +32,9 @@ class ExactDiffusion:
     which is not where a learner with all the data would. The duals λ_ij = −λ_ji add up what was averaged away, until they
     cancel the difference. Both ends of an edge compute them from the same two functions in the same order, so that they stay
     opposite bit for bit, whatever compression does, and sum to zero over the network. Exchanges over an edge are numbered and
-    what was offered stays as it is until both ends have used it, so that this also holds when messages are lost.
+    what was offered stays as it is until both ends have used it, so that this also holds when messages are lost. A dual acts
+    in rounds in which an exchange was completed. Ends whose duals are not opposite, because one was restored from an older
+    state, find that out by a digest and begin anew.
 
     `budget` is δ; a quarter of the agent's ε is a good choice. What the agent shows is f, what it sends is φ.
 
@@ -56,25 +59,32 @@ class ExactDiffusion:
     def offer(self, function: Expansion, edge: Edge | None, share: float) -> Message:
         edge = edge or Edge()
         if edge.behind and edge.before is not None:
-            return replace(edge.before, done=edge.done)
+            return replace(edge.before, done=edge.done, digest=_digest(edge.dual))
         return _open(function, edge, share)
 
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Change, Edges]:
-        own, after = 1.0, dict(edges)
+        own = 1.0
+        after = {name: replace(edge, fresh=False) if edge.fresh else edge for name, edge in edges.items()}
         centres, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
         for said in heard:
             edge = edges.get(said.neighbour) or Edge()
-            ours = _open(function, edge, said.share)
             theirs = said.asked if isinstance(said.asked, Offer) else None
+            if theirs is not None and (epoch := _common_epoch(edge, theirs)) != edge.epoch:
+                edge = Edge(epoch=epoch)
+            if theirs is not None and theirs.epoch != edge.epoch:
+                theirs = None  # of an epoch that is over
+            ours = _open(function, edge, said.share)
             behind = edge.behind if theirs is None else theirs.done < edge.done
             known = {o.exchange: o for o in (edge.early, theirs) if o is not None}
             wanted, early = known.get(edge.done + 1), known.get(edge.done + 2)
             if wanted is None:
-                after[said.neighbour] = replace(edge, offered=ours, early=early, behind=behind)
+                after[said.neighbour] = replace(edge, offered=ours, early=early, behind=behind, fresh=False)
                 continue
             weight = 0.5 * min(ours.share, wanted.share)
             dual = self._dual(edge.dual, function.kernel, ours, wanted, weight, said.lower)
-            after[said.neighbour] = Edge(dual=dual, done=edge.done + 1, before=ours, early=early, behind=behind)
+            after[said.neighbour] = Edge(
+                dual=dual, epoch=edge.epoch, done=edge.done + 1, fresh=True, before=ours, early=early, behind=behind
+            )
             centres.append(wanted.centres)
             weights.append(weight * wanted.weights)
             if edge.offered is None:
@@ -99,7 +109,8 @@ class ExactDiffusion:
         return found if lower else Expansion.trusted(kernel, found.centres, -found.weights)
 
     def correction(self, edges: Edges) -> tuple[Floats, Floats] | None:
-        duals = [edge.dual for edge in edges.values() if edge.dual is not None]
+        # a dual answers to an exchange: were it to act while the neighbour is silent, nothing would hold it back
+        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.fresh]
         if not duals:
             return None
         return np.concatenate([dual.centres for dual in duals]), np.concatenate([dual.weights for dual in duals])
@@ -113,4 +124,23 @@ class ExactDiffusion:
 
 def _open(function: Expansion, edge: Edge, share: float) -> Offer:
     """Ours in the open exchange: what was offered before, else what we are now."""
-    return edge.offered or Offer(function.centres, function.weights, edge.done + 1, edge.done, share)
+    if edge.offered is not None:
+        return edge.offered
+    digest = _digest(edge.dual)
+    return Offer(function.centres, function.weights, edge.epoch, edge.done + 1, edge.done, digest, share)
+
+
+def _common_epoch(edge: Edge, theirs: Offer) -> int:
+    """The epoch to go on in: a later one than ours if one of the two ends has lost what it knew of the edge."""
+    if theirs.epoch != edge.epoch:
+        return max(edge.epoch, theirs.epoch)
+    lost = abs(theirs.done - edge.done) > 1 or (theirs.done == edge.done and theirs.digest != _digest(edge.dual))
+    return edge.epoch + 1 if lost else edge.epoch
+
+
+def _digest(dual: Expansion | None) -> int:
+    """Of a dual without regard to its sign: the same at both ends while they are opposite."""
+    if dual is None:
+        return 0
+    data = dual.centres.tobytes() + np.abs(dual.weights).tobytes()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1

@@ -26,8 +26,12 @@ class Edge:
     """
 
     dual: Expansion | None = None
+    epoch: int = 0
+    """How often the ends have had to begin anew, because one of them had lost its memory."""
     done: int = 0
-    """Exchanges completed at this end."""
+    """Exchanges completed at this end in this epoch."""
+    fresh: bool = False
+    """Whether one was completed in the newest round; only then does the dual act."""
     offered: Offer | None = None
     """Ours in the exchange that is open."""
     before: Offer | None = None

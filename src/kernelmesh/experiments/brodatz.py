@@ -184,7 +184,7 @@ def _train(config: Config, watch: Watch, folder: Path, resume: bool) -> _Result:
         targets=patches.held_labels,
         watch=tell,
         measure_every=config.measure_every or per_epoch,
-        settings=dataclasses.asdict(config),
+        settings={name: value for name, value in dataclasses.asdict(config).items() if name != "companion"},
         folder=folder,
         keep_every=per_epoch,
         resume=resume,

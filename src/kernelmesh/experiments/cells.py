@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -33,31 +36,62 @@ def run_cells(
     if not resume:
         shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
-    done: dict[str, dict[str, Any]] = {}
-    for name in jobs:
-        if (place / f"{name}.json").exists():
-            done[name] = json.loads((place / f"{name}.json").read_text())
+    done = {name: kept for name, (_, settings) in jobs.items() if (kept := _read(place, name, settings)) is not None}
     watch(Progress(len(done), len(jobs), "cells"))
     if len(done) == len(jobs):
         return done
     workers = min(os.cpu_count() or 1, len(jobs) - len(done))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_settle) as pool:
-        running: dict[Future[Mapping[str, Any]], str] = {
-            pool.submit(function, settings): name for name, (function, settings) in jobs.items() if name not in done
-        }
+        with _deaf():  # workers inherit it, so that Ctrl-C cannot hit one that is still starting
+            running: dict[Future[Mapping[str, Any]], str] = {
+                pool.submit(function, settings): name for name, (function, settings) in jobs.items() if name not in done
+            }
         try:
             while running:
                 for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
                     name = running.pop(future)
                     done[name] = dict(future.result())
-                    draft = place / f".{name}.json"
-                    draft.write_text(json.dumps(done[name]))
-                    draft.replace(place / f"{name}.json")
+                    _write(place, name, jobs[name][1], done[name])
                 watch(Progress(len(done), len(jobs), "cells", told=next(reversed(done), "")))
         except KeyboardInterrupt:
             pool.shutdown(wait=True, cancel_futures=True)
+        except BrokenProcessPool:
+            raise RuntimeError(
+                f"a worker process was killed (out of memory?); {len(done)} of {len(jobs)} cells are kept, --resume goes on"
+            ) from None
     return {name: done[name] for name in jobs if name in done}
+
+
+def _write(place: Path, name: str, settings: Any, result: Mapping[str, Any]) -> None:
+    draft = place / f".{name}.json"
+    draft.write_text(json.dumps({"settings": repr(settings), "result": result}))
+    draft.replace(place / f"{name}.json")
+
+
+def _read(place: Path, name: str, settings: Any) -> dict[str, Any] | None:
+    """What a cell gave, or None if it must be run (again); settings that differ are refused."""
+    try:
+        kept = json.loads((place / f"{name}.json").read_text())
+        made_with, result = kept["settings"], dict(kept["result"])
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
+        return None
+    if made_with != repr(settings):
+        raise ValueError(f"run: --resume needs the settings of the interrupted run, but those of cell {name} differ")
+    return result
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Ignore Ctrl-C for a moment; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _settle() -> None:

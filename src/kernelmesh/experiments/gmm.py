@@ -103,11 +103,12 @@ def sweep_against(
 ) -> Report:
     """Twenty unselected seeds, and the draws on which the printed accuracy is possible."""
     began = time.perf_counter()
+    seeds = range(config.seed, config.seed + SEEDS)
     jobs: dict[str, tuple[Any, Any]] = {
-        f"seed-{seed}": (cell, dataclasses.replace(config, seed=seed)) for seed in range(SEEDS)
+        f"seed-{seed}": (cell, dataclasses.replace(config, seed=seed)) for seed in seeds
     }
     similar = in_band(config)
-    jobs |= {f"similar-{seed}": (cell, dataclasses.replace(config, seed=seed)) for seed in similar if seed >= SEEDS}
+    jobs |= {f"similar-{seed}": (cell, dataclasses.replace(config, seed=seed)) for seed in similar if seed not in seeds}
     done = run_cells(jobs, watch=watch, folder=folder, resume=resume)
     missing = len(jobs) - len(done)
     remark = f"Interrupted: {missing} of {len(jobs)} cells are missing; --resume goes on." if missing else ""

@@ -209,5 +209,10 @@ def _figure(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) 
 
 
 EXPERIMENT = Experiment(
-    "heterogeneous", "agents that each see one class, two or all: every protocol compared (--all)", Config, run, sweep
+    "heterogeneous",
+    "agents that each see one class, two or all: every protocol compared (--all)",
+    Config,
+    run,
+    sweep,
+    swept=("protocol", "partition"),
 )

@@ -39,3 +39,5 @@ class Experiment:
     run: Run
     sweep: Run | None = None
     """The whole table behind one claim, where there is one."""
+    swept: tuple[str, ...] = ()
+    """The settings that the table goes through, which cannot be given with it."""

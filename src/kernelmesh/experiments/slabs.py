@@ -237,4 +237,6 @@ def _figure(functions: Sequence[Expansion], central: Expansion, config: Config) 
     return figure
 
 
-EXPERIMENT = Experiment("slabs", "regression where each agent sees one slab of the input space", Config, run, sweep)
+EXPERIMENT = Experiment(
+    "slabs", "regression where each agent sees one slab of the input space", Config, run, sweep, ("protocol",)
+)

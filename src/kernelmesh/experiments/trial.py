@@ -78,9 +78,9 @@ def learn(
 ) -> Trial:
     """Run until the streams end, the run diverges, or Ctrl-C; whatever was measured until then is returned.
 
-    With a folder, an interrupted run leaves a checkpoint there (also after every `keep_every` rounds, against power cuts),
-    and `resume` goes on from it if it was made with the same `settings`. A run that has gone on equals one that was never
-    stopped up to rounding: the inverse Gram matrices are formed anew.
+    With a folder, the run leaves a checkpoint there (also after every `keep_every` rounds, against power cuts), and `resume`
+    goes on from it if it was made with the same `settings`. A run that has gone on equals one that was never stopped up to
+    rounding: the inverse Gram matrices are formed anew.
     """
     began = time.perf_counter()
     total = max(len(stream) for stream in streams)
@@ -102,14 +102,15 @@ def learn(
     except KeyboardInterrupt:
         remark = "Interrupted: the results are those up to the last round before it."
     if newest is None:
-        raise KeyboardInterrupt(remark) if not remark.startswith("Diverged") else RuntimeError(remark)
+        if remark.startswith("Interrupted"):
+            raise KeyboardInterrupt
+        if remark:
+            raise RuntimeError(f"{remark} (in the very first round: there is nothing to show)")
+        raise ValueError("run: samples must be enough for one mini-batch somewhere, got none")
     if not record or (record[-1].round != newest.number and remark.startswith("Interrupted")):
         record.append(measure(newest, agent=agent, graph=graph, points=points, targets=targets))
-    if folder is not None:
-        if remark.startswith("Interrupted"):
-            _Kept.of(newest, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
-        else:
-            (folder / _CHECKPOINT).unlink(missing_ok=True)
+    if folder is not None:  # also at the end: should the report be interrupted, nothing is lost
+        _Kept.of(newest, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
     seconds = time.perf_counter() - began + (kept.seconds if kept else 0.0)
     return Trial(record, newest, remark, seconds)
 

@@ -40,15 +40,28 @@ class Conditions:
             raise refuse("Conditions", "loss", "be a probability >= 0 and < 1", self.loss)
         if self.loss > 0:
             generator("Conditions", self.rng)
-        if self.edges is not None and not callable(self.edges) and not len(self.edges):
-            raise refuse("Conditions", "edges", "have at least one edge list", self.edges)
+        if self.edges is not None and not callable(self.edges):
+            object.__setattr__(self, "edges", self._lists(self.edges))
+        if not isinstance(self.absent, Mapping):
+            raise refuse(
+                "Conditions", "absent", "be a mapping from agents to lists of (first, last) rounds", self.absent
+            )
         for agent, spans in self.absent.items():
-            for span in spans:
-                pair = tuple(span)
-                if len(pair) != 2 or whole("Conditions", f"absent[{agent!r}]", pair[0], least=1) > whole(
-                    "Conditions", f"absent[{agent!r}]", pair[1], least=1
-                ):
-                    raise refuse("Conditions", f"absent[{agent!r}]", "be pairs (first round, last round)", span)
+            rule = "be a list of pairs (first round, last round), counted from 1"
+            if not isinstance(spans, Sequence) or not all(isinstance(s, Sequence) and len(s) == 2 for s in spans):
+                raise refuse("Conditions", f"absent[{agent!r}]", rule, spans)
+            for first, last in spans:
+                whole("Conditions", f"absent[{agent!r}]", first, least=1)
+                if whole("Conditions", f"absent[{agent!r}]", last, least=1) < first:
+                    raise refuse("Conditions", f"absent[{agent!r}]", rule, (first, last))
+
+    @staticmethod
+    def _lists(edges: Any) -> tuple[tuple[Any, ...], ...]:
+        """Edge lists that can be gone through more than once."""
+        if not isinstance(edges, Sequence) or not edges or not all(isinstance(listed, Iterable) for listed in edges):
+            rule = "be a list of at least one edge list (one for each round), or a function of the round's number"
+            raise refuse("Conditions", "edges", rule, edges)
+        return tuple(tuple(listed) for listed in edges)
 
     def check(self, graph: Graph) -> None:
         """Refuse agents that the network does not have."""
@@ -82,11 +95,14 @@ class Conditions:
         if self.edges is None:
             return graph.edges
         listed = self.edges(number) if callable(self.edges) else self.edges[(number - 1) % len(self.edges)]
+        if not isinstance(listed, Iterable):
+            raise refuse("Conditions", "edges", f"give a list of edges (round {number})", listed)
         index = {name: i for i, name in enumerate(graph.names)}
         pairs = []
         for edge in listed:
             pair = tuple(edge) if isinstance(edge, Iterable) and not isinstance(edge, str) else ()
-            if len(pair) != 2 or pair[0] not in index or pair[1] not in index or pair[0] == pair[1]:
+            known = len(pair) == 2 and all(isinstance(end, Hashable) and end in index for end in pair)
+            if not known or pair[0] == pair[1]:
                 rule = f"be two different agents of the network (round {number})"
                 raise refuse("Conditions", "each edge", rule, Told(repr(edge)))
             pairs.append((index[pair[0]], index[pair[1]]))

@@ -16,7 +16,7 @@ from kernelmesh.consensus import Heard
 from kernelmesh.links import Link
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
-from kernelmesh.messages import Function, Message, weigh
+from kernelmesh.messages import Function, Message, Refused, weigh
 from kernelmesh.runtimes.conditions import Conditions
 from kernelmesh.streams import Batch
 
@@ -150,7 +150,7 @@ class _Network:
     def __init__(self, agent: Agent, graph: Graph, conditions: Conditions | None) -> None:
         self.agent, self.graph, self.conditions = agent, graph, conditions
         self.floats, self.size = [0] * len(graph), [0] * len(graph)
-        self._ties = (conditions or Conditions()).ties(graph, 1)
+        self._ties = Conditions().ties(graph, 1) if conditions is None else []
         self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
         self._nothing = np.empty((0, agent.dimension))
 
@@ -226,7 +226,10 @@ class _Network:
             for j, weight, neighbour, lower, share in ties:
                 message = travelling[j, i]
                 if message is not None:
-                    message = self._links[i, j].unpack(message)
+                    try:
+                        message = self._links[i, j].unpack(message)
+                    except Refused:  # it builds on something that was lost; the other end will hear of it
+                        message = None
                 known.append(Heard(message, None, weight, neighbour, lower, share))
             heard.append(known)
         return heard
