@@ -236,7 +236,7 @@ INTRODUCTION = """# The paper's numbers, and ours
 Written by `make paper` (the textures come from `make paper IMAGES=DIR` or are fetched). Readings that the paper leaves open: the 0.2 of the
 mixture is a standard deviation; ε = K η^1.5 bounds the norm over all outputs together; samples are counted per agent; the network has
 directed edges with probability 1/5, redrawn until it is connected, then made symmetric; histograms of textons are square roots of
-frequencies, filters are the Leung–Malik bank on grey values in [0, 1]. The protocol is exact diffusion on the mixture, because the printed
+frequencies, filters are the Leung–Malik bank, each in units of its spread over all training pixels. The protocol is exact diffusion on the mixture, because the printed
 update diverges with the printed schedule, and the printed update on the textures, where c is small and constant."""
 
 TEXTURES = """The printed split draws training and test patches at random from the same images: nearly every test patch shares pixels with

@@ -53,33 +53,37 @@ def features(
     else:
         regions = [[image[:, : image.shape[1] // 2], image[:, image.shape[1] // 2 :]] for image in images]
     answers = [[responses(region) for region in parts] for parts in regions]
-    words = _learn([parts[0] for parts in answers], textons, rng)
-    maps = [[_assign(answer, words) for answer in parts] for parts in answers]
+    words, spread = _learn([parts[0] for parts in answers], textons, rng)
+    maps = [[_assign(answer, words, spread) for answer in parts] for parts in answers]
     places = _places([[m.shape for m in parts] for parts in maps], split, train, test, patch, rng)
     points, held_points = (_describe(maps, rows, patch=patch, textons=textons, histogram=histogram) for rows in places)
     return Patches(points, places[0][:, 0], held_points, places[1][:, 0], _overlap(*places, patch=patch))
 
 
-def _learn(answers: Sequence[Floats], textons: int, rng: np.random.Generator) -> Floats:
-    """The cluster centres of some pixels' filter responses."""
+def _learn(answers: Sequence[Floats], textons: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """The cluster centres of some pixels' filter responses, in units of each filter's spread over all images, and those units.
+
+    Without them brightness, which the Gaussians answer to, would outweigh all edges and bars.
+    """
     some = []
     for answer in answers:
         flat = answer.reshape(-1, answer.shape[-1])
         some.append(flat[rng.choice(len(flat), size=min(_PIXELS_EACH, len(flat)), replace=False)])
     pixels = np.concatenate(some)
+    spread = np.maximum(pixels.std(axis=0), 1e-12)
     clusters = min(textons, len(pixels))
-    found = KMeans(clusters, n_init=1, max_iter=100, random_state=int(rng.integers(2**31))).fit(pixels)
-    return np.asarray(found.cluster_centers_, dtype=np.float64)
+    found = KMeans(clusters, n_init=1, max_iter=100, random_state=int(rng.integers(2**31))).fit(pixels / spread)
+    return np.asarray(found.cluster_centers_, dtype=np.float64), spread
 
 
-def _assign(answer: Floats, words: Floats) -> NDArray[np.int32]:
+def _assign(answer: Floats, words: Floats, spread: Floats) -> NDArray[np.int32]:
     """The nearest texton of every pixel."""
     flat = answer.reshape(-1, answer.shape[-1])
     out = np.empty(len(flat), dtype=np.int32)
     lengths = 0.5 * (words**2).sum(axis=1)
     for start in range(0, len(flat), _ROWS):
         rows = slice(start, start + _ROWS)
-        out[rows] = (flat[rows] @ words.T - lengths).argmax(axis=1)
+        out[rows] = ((flat[rows] / spread) @ words.T - lengths).argmax(axis=1)
     return out.reshape(answer.shape[:2])
 
 
