@@ -133,9 +133,7 @@ def test_divergence_in_the_first_round_is_told(tmp_path):
 
 
 def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
-    done = kernelmesh(
-        "run", "gmm-logistic", "--protocol", "penalty", "--set", "penalty_limit=inf", "--out", str(tmp_path)
-    )
+    done = kernelmesh("run", "gmm-logistic", "--protocol", "penalty", "--out", str(tmp_path))
     assert done.returncode == 1
     assert "warning: Penalty: with step size 3 in this network the penalty must stay below" in done.stderr
     assert "diverged at sample" in done.stderr

@@ -21,7 +21,7 @@ COMMANDS = {
     "gmm-logistic": ["gmm-logistic", "--seed", "0"],
     "gmm-logistic-all": ["gmm-logistic", "--all"],
     "gmm-logistic-printed": ["gmm-logistic", "--reading", "printed"],
-    "gmm-logistic-penalty": ["gmm-logistic", "--protocol", "penalty", "--set", "penalty_limit=inf"],
+    "gmm-logistic-penalty": ["gmm-logistic", "--protocol", "penalty"],
     "gmm-hinge": ["gmm-hinge", "--seed", "0"],
     "gmm-hinge-all": ["gmm-hinge", "--all"],
     "theory": ["theory"],

@@ -32,6 +32,7 @@ class Config(MixtureConfig):
     owner: ClassVar[str] = "dial"
 
     partition: str = "one-class"
+    penalty_limit: float = 0.5
     seeds: int = 3
 
     def __post_init__(self) -> None:

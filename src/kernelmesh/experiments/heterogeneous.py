@@ -33,6 +33,7 @@ class Config(MixtureConfig):
     owner: ClassVar[str] = "heterogeneous"
 
     partition: str = "one-class"
+    penalty_limit: float = 0.5
     seeds: int = 10
     measure_every: int = 8
 

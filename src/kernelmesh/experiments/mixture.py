@@ -57,7 +57,7 @@ class MixtureConfig:
     batch_size: int = 32
     penalty_start: float = 0.01
     penalty_doubles_every: int = 200
-    penalty_limit: float = 0.5  # of what is stable, for `penalty` and `hilbert`; the paper has no limit (`inf`)
+    penalty_limit: float = math.inf  # for `penalty` and `hilbert`, as a share of what is stable; the paper has none
     measure_every: int = 4  # rounds
 
     def __post_init__(self) -> None:
