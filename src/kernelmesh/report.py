@@ -34,7 +34,8 @@ _MARKERS = "osD^vPX*"
 def style_of(index: int) -> dict[str, Any]:
     """Colour, dashes and marker of the n-th line of a figure: told apart without colour, too."""
     n = index % len(COLOURS)
-    return {"color": COLOURS[n], "linestyle": _DASHES[n], "marker": _MARKERS[n], "markersize": 5}
+    colours = (*COLOURS[:6], COLOURS[7], COLOURS[6])  # yellow, which is hard to see as a line, last
+    return {"color": colours[n], "linestyle": _DASHES[n], "marker": _MARKERS[n], "markersize": 5}
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,6 +94,8 @@ def _figure(table: Sequence[Mapping[str, Any]], config: Config) -> Figure:
     left.set_ylabel("held-out accuracy of the worst agent, %")
     for axes in (left, right):
         axes.set_xscale("log")
+    left.set_xlim(left=0.7)  # less than a point on average is nothing
+    for axes in (left, right):
         axes.grid(alpha=0.3, which="both")
     left.legend(fontsize=9)
     figure.suptitle(f"K from {_SWEPT[-1]:g} (few points) to {_SWEPT[0]:g} (many), partition {config.partition}")
