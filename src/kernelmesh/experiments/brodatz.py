@@ -223,7 +223,10 @@ def prepare(config: Config, folder: Path, resume: bool) -> tuple[Patches, int]:
 
 
 def _product_seconds(trial: Trial, config: Config) -> float:
-    """What the one product P @ k of every agent's every step would take on this machine, at the orders of the run."""
+    """What the one product P @ k of every agent's every step would take on this machine, at the orders of the run.
+
+    The shortest of several times counts: whatever else runs on the machine can only make the ratio look worse.
+    """
     orders = np.array([line.order_mean for line in trial.record])
     rounds = np.array([line.round for line in trial.record])
     sizes = np.unique(np.linspace(max(orders.max() / 8, 1), orders.max(), 8).astype(int))
@@ -233,11 +236,11 @@ def _product_seconds(trial: Trial, config: Config) -> float:
         left, right = rng.standard_normal((size, size)), rng.standard_normal((size, config.batch_size))
         product(left, right)
         spent = []
-        for _ in range(5):
+        for _ in range(9):
             start = time.perf_counter()
             product(left, right)
             spent.append(time.perf_counter() - start)
-        times.append(float(np.median(spent)))
+        times.append(min(spent))
     every = np.arange(1, rounds[-1] + 1)
     order = np.interp(every, rounds, orders)
     return float(config.agents * np.interp(order, sizes, times).sum())
