@@ -89,7 +89,7 @@ def test_a_seed_repeats_the_run(tmp_path):
         ),
         (["run", "gmm-logistic", "--set", "bandwith=2"], "run: --set must be NAME=VALUE with NAME one of seed, agents"),
         (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
-        (["run", "slabs", "--partition", "one-class"], "run: --partition must be given to an experiment that has it"),
+        (["run", "slabs", "--partition", "one-class"], "run: slabs has no --partition; its settings are seed"),
         (["run", "dial", "--all"], "run: --all must be given to an experiment with a table of its own"),
         (
             ["run", "heterogeneous", "--all", "--protocol", "local"],

@@ -230,7 +230,8 @@ class Agent:
                 return (
                     f"{name}: with step size {step_size:g} in this network the penalty must stay below "
                     f"{per_step / step_size:.2g}, else agents drive each other apart, but it {when}; lower or cap it "
-                    f"(Doubling has a ceiling), lower the step size, or take Proximal, Symmetric or Diffusion"
+                    f"(Doubling has a ceiling), lower the step size, or take another protocol (only Penalty and Hilbert "
+                    f"have such a bound)"
                 )
         return None
 

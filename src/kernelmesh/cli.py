@@ -66,13 +66,16 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seeds everything random; the same seed repeats the run.")] = None,
     agents: Annotated[int | None, typer.Option(help="How many agents.")] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="How agents come to agree; docs/consensus.md compares the protocols.")
+        str | None,
+        typer.Option(
+            help="How agents come to agree: local, penalty, proximal, symmetric, hilbert, diffusion or exact-diffusion."
+        ),
     ] = None,
     partition: Annotated[
         str | None, typer.Option(help="What each agent sees: identical, two-class or one-class (mixture).")
     ] = None,
     reading: Annotated[
-        str | None, typer.Option(help="The mixture's 0.2 as a standard deviation, or as the variance printed.")
+        str | None, typer.Option(help="The mixture's 0.2: deviation, or the variance that is printed.")
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="Where test patches come from: random or disjoint (textures).")
@@ -92,7 +95,8 @@ def run(
         bool, typer.Option("--all", help="The whole table of the experiment instead of one cell, on all cores.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from what an interrupted run left in the folder.")
+        bool,
+        typer.Option("--resume", help="Go on from what an interrupted run with the same settings left in the folder."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results (runs/NAME if not given); earlier ones are replaced.")
@@ -162,14 +166,14 @@ def run(
 
 
 def _settings(
-    name: str, kind: type[Any], file: Path | None, options: dict[str, Any], changes: list[str]
+    experiment: str, kind: type[Any], file: Path | None, options: dict[str, Any], changes: list[str]
 ) -> dict[str, Any]:
     """The settings of a run: those of a file, then options of the command, then NAME=VALUE pairs."""
     fields = {entry.name: entry for entry in dataclasses.fields(kind)}
     known: dict[str, Any] = {name: type(entry.default) for name, entry in fields.items()}
     out: dict[str, Any] = {}
     if file is not None:
-        out = _from_file(name, file, known)
+        out = _from_file(experiment, file, known)
     for name, value in options.items():
         if name not in known:
             raise ValueError(
@@ -221,8 +225,8 @@ class _Bar:
 
     def __init__(self, name: str) -> None:
         columns = (
-            BarColumn(bar_width=12),
-            TextColumn("{task.completed} of {task.total} {task.fields[unit]}: {task.fields[newest]},"),
+            BarColumn(bar_width=6),
+            TextColumn("{task.completed}/{task.total} {task.fields[unit]}: {task.fields[newest]},"),
             TimeRemainingColumn(),
             TextColumn("left"),
         )

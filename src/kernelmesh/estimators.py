@@ -563,8 +563,8 @@ class KernelMeshClassifier(_Classification, _Mesh):
     graph : Graph, networkx graph or list of edges, default=a ring of 5 agents.
     consensus : how agents come to agree, default=Diffusion(): neighbours average their functions.
 
-    The default protocol makes agents agree where they see similar data. An agent learns at its own points only, so agents
-    that see different classes or regions do not come to know each other's; their average does.
+    With the default protocol agents come to know what only others see, another class or region; with `ExactDiffusion` as well
+    as a learner with all the data. An agent without any rows neither learns nor passes anything on.
 
     `fit(X, y, agents=None)` takes an agent's name for each row, or deals the rows out. `predict(X, agent=None)` answers as
     one agent or as the average of all.

@@ -85,7 +85,7 @@ class Measures:
     projection_gap: float
     projection_bound: float
     floats_per_sample: float
-    """Numbers sent per sample learned from, over the whole network."""
+    """Numbers that all agents sent over all edges, divided by the samples that all of them learned from."""
     bytes_per_sample: float
     over_budget: int
     """Agents whose cap on the model order made them exceed the budget in this round."""

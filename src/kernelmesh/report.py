@@ -191,4 +191,4 @@ def draw_samples(axes: Axes, points: Floats, labels: Ints, *, legend: bool = Tru
     axes.set_xlabel("$x_1$")
     axes.set_ylabel("$x_2$")
     if legend:
-        axes.legend(loc="upper right", framealpha=0.9, markerscale=4)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), markerscale=4)

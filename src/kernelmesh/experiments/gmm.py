@@ -55,7 +55,7 @@ def run(config: MixtureConfig, watch: Watch, folder: Path, resume: bool = False)
         "agents": config.agents,
         **trial.summary(),
         "bayes_accuracy": task.bayes,
-        "seconds": time.perf_counter() - began,
+        "seconds": time.perf_counter() - began + trial.before,
     }
     figures = {
         "figure": _paths(trial.record, trial.newest, task.held_points, task.held_labels, summary),
@@ -157,6 +157,11 @@ def _notes(config: MixtureConfig) -> list[str]:
         "The accuracy belongs to the draw of the mixture: compare it with the Bayes limit of the same draw, not with a "
         "number from another one.",
     ]
+    seen = {"identical": 5, "two-class": config.agents + 1, "one-class": config.agents}[config.partition]
+    if seen < 5:
+        notes.append(
+            f"With so few agents, {5 - seen} of the five classes are seen by nobody, and nobody can learn them."
+        )
     if config.protocol in ("penalty", "hilbert"):
         notes.append(
             "The printed schedule, c = 0.01 doubling every 200 samples, makes the printed update diverge once c passes a "
@@ -188,9 +193,10 @@ def _paths(record: Sequence[Measures], newest: Round, points: Floats, labels: In
     order.set_ylim(bottom=0)
     shown = len(newest.functions) - 1
     draw_decision_regions(regions, newest.functions[shown], points, labels)
-    regions.set_title(f"decision regions of agent {shown}")
+    regions.set_title(f"agent {shown}: boundaries, 90 % (dashed) and 50 % sure (dotted)")
     figure.suptitle(
-        f"{summary['agents']} agents, {summary['protocol']}, seed {summary['seed']}: accuracy "
+        ("DIVERGED: " if summary["remark"].startswith("Diverged") else "")
+        + f"{summary['agents']} agents, {summary['protocol']}, seed {summary['seed']}: accuracy "
         f"{summary['accuracy_mean']:.1%} (worst agent {summary['accuracy_worst']:.1%}), "
         f"Bayes limit {summary['bayes_accuracy']:.1%}"
     )

@@ -108,7 +108,8 @@ def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> R
         for (partition, protocol), lines in groups.items()
         if lines
     ]
-    goals = _goals(table, _mean(references)) if not missing else []
+    as_described = dataclasses.replace(config, seed=0) == Config()
+    goals = _goals(table, _mean(references)) if as_described and not missing else []
     summary = {
         "experiment": config.owner,
         "seeds": config.seeds,
@@ -120,8 +121,14 @@ def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> R
     }
     tables = {"table": table, "goals": goals, "cells": [line for lines in groups.values() for line in lines]}
     figures = {"figure": _figure(table, _mean(references))} if references and table else {}
-    return Report(config.owner, config.settings(), summary, tables, figures, remark, (), ("goals", "table"))
+    return Report(config.owner, config.settings(), summary, tables, figures, remark, _NOTES, ("goals", "table"))
 
+
+_NOTES = (
+    "Means over the seeds. `worst` is the worst agent of each run. `floats_per_sample` and `bytes_per_sample` are all that "
+    "all agents sent, over all edges, divided by all samples that all agents learned from. What must be reached is checked "
+    "only for the settings it was meant for.",
+)
 
 _NUMBERS = (
     "accuracy_mean",

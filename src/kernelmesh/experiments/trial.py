@@ -33,6 +33,8 @@ class Trial:
     newest: Round
     remark: str
     seconds: float
+    before: float = 0.0
+    """How many of the seconds were spent before an interruption."""
 
     @property
     def last(self) -> Measures:
@@ -111,15 +113,15 @@ def learn(
         record.append(measure(newest, agent=agent, graph=graph, points=points, targets=targets))
     if folder is not None:  # also at the end: should the report be interrupted, nothing is lost
         _Kept.of(newest, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
-    seconds = time.perf_counter() - began + (kept.seconds if kept else 0.0)
-    return Trial(record, newest, remark, seconds)
+    before_it = kept.seconds if kept else 0.0
+    return Trial(record, newest, remark, time.perf_counter() - began + before_it, before_it)
 
 
 def _told(record: Sequence[Measures]) -> str:
     if not record:
         return ""
     last = record[-1]
-    return f"{last.samples} samples each, objective {last.objective:.3g}, order {last.order_mean:.1f}"
+    return f"{last.samples} samples, objective {last.objective:.3g}, order {last.order_mean:.1f}"
 
 
 def _numbered(agent: Agent, graph: Graph, streams: Sequence[Part], done: int, before: _Kept | None) -> Iterator[Round]:
