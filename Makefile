@@ -25,7 +25,7 @@ $(DONE): pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/kernelmesh run gmm-logistic --seed 0 --out runs/demo
+	$(BIN)/kernelmesh run gmm-logistic --protocol exact-diffusion --seed 0 --out runs/demo
 
 test: lint
 	$(BIN)/python -m pytest

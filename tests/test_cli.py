@@ -45,7 +45,7 @@ def test_run_writes_what_it_says(tmp_path):
     )
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["experiment"] == "gmm-logistic"
-    assert (summary["seed"], summary["agents"], summary["protocol"]) == (3, 4, "exact-diffusion")
+    assert (summary["seed"], summary["agents"], summary["protocol"]) == (3, 4, "capped-penalty")
     assert 0.3 < summary["accuracy_worst"] <= summary["accuracy_mean"] <= 1
     assert summary["complete"]
     rows = list(csv.DictReader((folder / "rounds.csv").read_text().splitlines()))

@@ -68,7 +68,7 @@ def run(
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="How agents come to agree: local, penalty, proximal, symmetric, hilbert, diffusion or exact-diffusion."
+            help="How agents come to agree: local, penalty, proximal, symmetric, hilbert, diffusion, exact-diffusion."
         ),
     ] = None,
     partition: Annotated[

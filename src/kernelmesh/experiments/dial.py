@@ -31,6 +31,7 @@ class Config(MixtureConfig):
 
     owner: ClassVar[str] = "dial"
 
+    protocol: str = "exact-diffusion"
     partition: str = "one-class"
     penalty_limit: float = 0.5
     seeds: int = 3

@@ -162,14 +162,14 @@ def _notes(config: MixtureConfig) -> list[str]:
         notes.append(
             f"With so few agents, {5 - seen} of the five classes are seen by nobody, and nobody can learn them."
         )
-    if config.protocol in ("penalty", "hilbert"):
+    if config.protocol in ("penalty", "capped-penalty", "hilbert"):
         notes.append(
             "The printed schedule, c = 0.01 doubling every 200 samples, makes the printed update diverge once c passes a "
             "bound that docs/consensus.md derives. "
             + (
                 "This run has no cap (penalty_limit = inf), as printed."
-                if config.penalty_limit == float("inf")
-                else f"c is therefore capped at {config.penalty_limit:g} times that bound."
+                if config.penalty_limit == float("inf") and config.protocol != "capped-penalty"
+                else f"c is therefore capped at {min(config.penalty_limit, 0.5):g} times that bound."
             )
         )
     return notes

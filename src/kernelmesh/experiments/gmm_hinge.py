@@ -16,16 +16,11 @@ __all__ = ["EXPERIMENT", "Config"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config(MixtureConfig):
-    """As printed, but c stays below the bound at which agents drive each other apart.
-
-    With exact diffusion agents keep about 17 points at the same accuracy, fewer than are printed.
-    """
+    """As printed, but c stays below the bound at which agents drive each other apart."""
 
     owner: ClassVar[str] = "gmm-hinge"
 
     loss: str = "hinge"
-    protocol: str = "penalty"
-    penalty_limit: float = 0.5
 
 
 def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:

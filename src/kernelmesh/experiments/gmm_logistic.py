@@ -16,7 +16,7 @@ __all__ = ["EXPERIMENT", "Config"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config(MixtureConfig):
-    """As printed, with a protocol that is stable."""
+    """As printed, but c stays below the bound at which agents drive each other apart."""
 
     owner: ClassVar[str] = "gmm-logistic"
 

@@ -32,6 +32,7 @@ class Config(MixtureConfig):
 
     owner: ClassVar[str] = "heterogeneous"
 
+    protocol: str = "exact-diffusion"
     partition: str = "one-class"
     penalty_limit: float = 0.5
     seeds: int = 10

@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 from kernelmesh.agent import Agent
 from kernelmesh.checks import Floats, Ints, non_negative, positive, refuse, whole
 from kernelmesh.consensus import Consensus, Local
-from kernelmesh.experiments.protocols import PROTOCOLS, protocol
+from kernelmesh.experiments.protocols import NAMES, protocol
 from kernelmesh.maths.compression import Komp
 from kernelmesh.maths.graphs import Graph
 from kernelmesh.maths.kernels import Gaussian
@@ -40,7 +40,7 @@ class MixtureConfig:
 
     seed: int = 0
     agents: int = 20
-    protocol: str = "exact-diffusion"  # the paper's own is `penalty`
+    protocol: str = "capped-penalty"  # the paper's own is `penalty`, which diverges with its own schedule
     partition: str = "identical"  # every agent sees all samples in an order of its own, or some classes, five times
     loss: str = "logistic"
     samples: int = 5000
@@ -72,7 +72,7 @@ class MixtureConfig:
         for argument in ("parsimony", "dual_parsimony", "regularization"):
             non_negative(self.owner, argument, getattr(self, argument))
         for argument, known in (
-            ("protocol", PROTOCOLS),
+            ("protocol", NAMES),
             ("partition", PARTITIONS),
             ("loss", tuple(_LOSSES)),
             ("reading", ("deviation", "printed")),

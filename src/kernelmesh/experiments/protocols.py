@@ -11,9 +11,12 @@ from kernelmesh.maths.graphs import Graph
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.schedules import Doubling
 
-__all__ = ["PROTOCOLS", "protocol"]
+__all__ = ["NAMES", "PROTOCOLS", "protocol"]
 
 PROTOCOLS = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion")
+NAMES = (*PROTOCOLS, "capped-penalty")
+"""All names: `capped-penalty` is `penalty` with c capped at half of what is stable, whatever other limit is set."""
+_SAFE = 0.5
 
 
 def protocol(
@@ -29,15 +32,17 @@ def protocol(
 ) -> Consensus:
     """A protocol with the given schedule of c; for those that need it, c is capped at a share of what is stable."""
 
-    def capped(kind: type[Penalty] | type[Hilbert]) -> Consensus:
+    def capped(kind: type[Penalty] | type[Hilbert], share: float = share_of_limit) -> Consensus:
         most = kind(coupling=1.0).most(kernel, batches, step_size, graph.stiffness)
-        return kind(coupling=dataclasses.replace(schedule, ceiling=share_of_limit * most))
+        return kind(coupling=dataclasses.replace(schedule, ceiling=share * most))
 
     match name:
         case "local":
             return Local()
         case "penalty":
             return capped(Penalty)
+        case "capped-penalty":
+            return capped(Penalty, _SAFE)
         case "hilbert":
             return capped(Hilbert)
         case "proximal":
@@ -48,4 +53,4 @@ def protocol(
             return Diffusion()
         case "exact-diffusion":
             return ExactDiffusion(budget=dual_budget)
-    raise ValueError(f"protocol: must be one of {', '.join(PROTOCOLS)}, got {name!r}")
+    raise ValueError(f"protocol: must be one of {', '.join(NAMES)}, got {name!r}")
