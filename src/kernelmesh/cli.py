@@ -176,9 +176,7 @@ def _settings(
         out = _from_file(experiment, file, known)
     for name, value in options.items():
         if name not in known:
-            raise ValueError(
-                f"run: --{name} must be given to an experiment that has it; this one has {', '.join(known)}"
-            )
+            raise ValueError(f"run: {experiment} has no --{name}; its settings are {', '.join(known)}")
         out[name] = value
     for change in changes:
         name, equals, text = change.partition("=")
