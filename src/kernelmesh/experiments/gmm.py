@@ -193,7 +193,7 @@ def _paths(record: Sequence[Measures], newest: Round, points: Floats, labels: In
     order.set_ylim(bottom=0)
     shown = len(newest.functions) - 1
     draw_decision_regions(regions, newest.functions[shown], points, labels)
-    regions.set_title(f"agent {shown}: boundaries, 90 % (dashed) and 50 % sure (dotted)")
+    regions.set_title(f"agent {shown} (dashed: 90 % sure, dotted: 50 %)", fontsize="medium")
     figure.suptitle(
         ("DIVERGED: " if summary["remark"].startswith("Diverged") else "")
         + f"{summary['agents']} agents, {summary['protocol']}, seed {summary['seed']}: accuracy "
