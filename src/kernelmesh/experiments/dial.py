@@ -43,7 +43,7 @@ class Config(MixtureConfig):
 
 def cell(config: Config) -> Mapping[str, Any]:
     """What one protocol reaches at one K."""
-    return {**one_cell(config), "parsimony": config.parsimony}  # type: ignore[arg-type]
+    return {**one_cell(config), "parsimony": config.parsimony}
 
 
 def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:

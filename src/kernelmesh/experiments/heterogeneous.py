@@ -62,7 +62,7 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
     return dataclasses.replace(report, summary=summary)
 
 
-def cell(config: Config) -> Mapping[str, Any]:
+def cell(config: MixtureConfig) -> Mapping[str, Any]:
     """One cell of the table: what the network reached."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstablePenalty)  # the printed schedule is there to show it
@@ -87,10 +87,10 @@ def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> R
             for protocol in PROTOCOLS:
                 one = dataclasses.replace(config, seed=seed, partition=partition, protocol=protocol)
                 jobs[f"{partition}-{protocol}-{seed}"] = (cell, one)
-        printed = {"partition": "identical", "protocol": "penalty", "penalty_limit": math.inf}
-        jobs[f"printed-{seed}"] = (cell, dataclasses.replace(config, seed=seed, **printed))  # type: ignore[arg-type]
-        own = {"partition": "one-class", "protocol": "exact-diffusion", **OWN}
-        jobs[f"own-{seed}"] = (cell, dataclasses.replace(config, seed=seed, **own))  # type: ignore[arg-type]
+        printed: dict[str, Any] = {"partition": "identical", "protocol": "penalty", "penalty_limit": math.inf}
+        jobs[f"printed-{seed}"] = (cell, dataclasses.replace(config, seed=seed, **printed))
+        own: dict[str, Any] = {"partition": "one-class", "protocol": "exact-diffusion", **OWN}
+        jobs[f"own-{seed}"] = (cell, dataclasses.replace(config, seed=seed, **own))
     done = run_cells(jobs, watch=watch, folder=folder, resume=resume)
     missing = len(jobs) - len(done)
     remark = f"Interrupted: {missing} of {len(jobs)} cells are missing; --resume goes on." if missing else ""

@@ -20,7 +20,7 @@ from kernelmesh.consensus import Consensus, Local
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.protocols import PROTOCOLS, protocol
 from kernelmesh.experiments.role import Experiment, Watch
-from kernelmesh.experiments.trial import learn
+from kernelmesh.experiments.trial import Trial, learn
 from kernelmesh.maths.compression import Komp
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
@@ -122,6 +122,21 @@ class Slabs:
         own = [ArrayStream(x, y, batch_size=self.config.batch_size) for x, y in pairs]
         return [Part(stream, 0, len(stream)) for stream in own]
 
+    def train(self, watch: Watch, measure_every: int, folder: Path | None = None, resume: bool = False) -> Trial:
+        """The network, trained; errors are against the truth."""
+        return learn(
+            self.agent(),
+            self.graph,
+            self.streams(),
+            points=self.held_points,
+            targets=truth(self.held_points),
+            watch=watch,
+            measure_every=measure_every,
+            settings=dataclasses.asdict(self.config),
+            folder=folder,
+            resume=resume,
+        )
+
     def centralised(self) -> tuple[float, Expansion]:
         """The error of one learner that sees all slabs and takes as many steps as an agent, and what it learned."""
         config = self.config
@@ -136,18 +151,7 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
     """One network, next to a learner that sees all slabs."""
     began = time.perf_counter()
     slabs = Slabs.draw(config)
-    trial = learn(
-        slabs.agent(),
-        slabs.graph,
-        slabs.streams(),
-        points=slabs.held_points,
-        targets=truth(slabs.held_points),
-        watch=watch,
-        measure_every=config.measure_every,
-        settings=dataclasses.asdict(config),
-        folder=folder,
-        resume=resume,
-    )
+    trial = slabs.train(watch, config.measure_every, folder, resume)
     central, everything = slabs.centralised()
     summary = {
         "experiment": config.owner,
@@ -172,16 +176,7 @@ def _as_errors(summary: Mapping[str, Any]) -> dict[str, Any]:
 def cell(config: Config) -> Mapping[str, Any]:
     """One cell of the table."""
     slabs = Slabs.draw(config)
-    trial = learn(
-        slabs.agent(),
-        slabs.graph,
-        slabs.streams(),
-        points=slabs.held_points,
-        targets=truth(slabs.held_points),
-        watch=lambda _: None,
-        measure_every=10**6,
-        settings=None,
-    )
+    trial = slabs.train(lambda _: None, 10**6)
     central, _ = slabs.centralised()
     return {"protocol": config.protocol, "seed": config.seed, **_as_errors(trial.summary()), "centralised": central}
 
