@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from kernelmesh.agent import Agent, Diverged
 from kernelmesh.checks import positive, whole
-from kernelmesh.consensus import Consensus, Hilbert, Penalty, Proximal, Symmetric
+from kernelmesh.consensus import Consensus, Explicit, Hilbert, Penalty, Proximal, Symmetric
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.exact import Problem
 from kernelmesh.experiments.role import Experiment, Watch
@@ -90,9 +90,10 @@ def cell(settings: tuple[Config, str, float]) -> Mapping[str, Any]:
         compression=Komp.parsimonious(steps, parsimony=0.005),
         consensus=_PROTOCOLS[name](coupling=coupling),
     )
-    bound = getattr(agent.consensus, "most", None)
     batches = [x[: config.batch_size] for x in problem.points]
-    if bound and coupling > 0.8 * bound(agent.kernel, batches, config.step_size, problem.graph.stiffness):
+    if isinstance(agent.consensus, Explicit) and coupling > 0.8 * agent.consensus.most(
+        agent.kernel, batches, config.step_size, problem.graph.stiffness
+    ):
         return {"protocol": name, "coupling": coupling, "violation": math.nan, "diverged": True}
     streams = [
         ArrayStream(x, y, batch_size=config.batch_size, passes=config.passes, rng=own)
