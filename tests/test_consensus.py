@@ -114,6 +114,19 @@ class TestLaws:
                     np.testing.assert_array_equal(table, message.tables[name])
 
 
+@pytest.mark.parametrize("consensus", [Hilbert(coupling=0.02), Diffusion(), ExactDiffusion(budget=0.02)], ids=str)
+def test_no_function_is_sent_to_an_agent_whose_stream_has_ended(consensus):
+    graph = Graph.line(3)
+    streams = [ArrayStream(*data(i, rows)) for i, rows in enumerate((160, 64, 160))]
+    rounds = list(simulate(make(consensus), graph, streams))
+    sent = np.diff([round.bytes_sent for round in rounds], axis=0, prepend=0)
+    assert (sent[:2] > 0).all()
+    # from the third round on the outer two could only send to the one in the middle; that one still speaks, unless by offers
+    assert (sent[2:, [0, 2]] == 0).all()
+    assert ((sent[2:, 1] > 0) == (not isinstance(consensus, ExactDiffusion))).all()
+    assert rounds[-1].samples == (160, 64, 160)
+
+
 @pytest.mark.parametrize(
     "consensus", [Symmetric(coupling=3.0), Symmetric(), Diffusion(), ExactDiffusion(budget=0.0)], ids=str
 )

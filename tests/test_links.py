@@ -13,6 +13,7 @@ from kernelmesh.messages import (
     OfferDifference,
     Points,
     Refused,
+    Repair,
     Stamp,
     decode,
     encode,
@@ -150,8 +151,20 @@ def test_zeros_of_both_signs_are_different():
 
 
 def test_what_is_not_a_function_passes_through():
-    message = Points(np.zeros((2, 2)))
-    assert Link().unpack(Link().pack(message)) is message
+    for message in (Points(np.zeros((2, 2))), Repair(*[np.zeros((2, 2))] * 4, 1, 1, 0, 0, 0.5)):
+        assert Link().unpack(Link().pack(message)) is message
+
+
+def test_a_repair_in_between_does_not_disturb_a_link():
+    here, there = Link(), Link()
+    rng = np.random.default_rng(0)
+    centres, weights = rng.standard_normal((20, 8)), np.ones((20, 1))
+    offer = Offer(centres, weights, 1, 2, 1, 0, 0.5)
+    for said in (offer, offer, Repair(centres, weights, centres, weights, 2, 1, 0, 0, 0.5), offer):
+        out, back = here.pack(said), there.pack(offer)
+        same(there.unpack(decode(encode(out))), said)
+        same(here.unpack(decode(encode(back))), offer)
+    assert isinstance(out, OfferDifference)
 
 
 @pytest.mark.parametrize(("rows", "order"), [([3], 3), ([-1], 3), ([1, 1], 3), ([2, 1], 3), ([0], 6)], ids=str)

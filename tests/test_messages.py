@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmesh.messages import Function, Points, Probe, Refused, Values, decode, encode, weigh
+from kernelmesh.messages import Function, Points, Probe, Refused, Repair, Values, decode, encode, weigh
 
 
 @given(rows=st.integers(0, 40), columns=st.integers(1, 20), kind=st.sampled_from([Points, Values, Probe, Function]))
@@ -22,12 +22,40 @@ def test_round_trip_and_size(rows, columns, kind):
     assert weigh(message) == (sum(table.size for table in message.tables.values()), len(data))
 
 
+@given(rows=st.integers(0, 20), dual=st.integers(0, 20), columns=st.integers(1, 9), digest=st.integers(0, 2**63 - 1))
+def test_a_repair_brings_a_function_and_a_dual_of_another_size(rows, dual, columns, digest):
+    rng = np.random.default_rng(rows)
+    tables = [rng.standard_normal(shape) for shape in ((rows, columns), (rows, 2), (dual, columns), (dual, 2))]
+    message = Repair(*tables, 3, 1, 0, digest, 0.25)
+    data = encode(message)
+    back = decode(data)
+    assert type(back) is Repair
+    for name in message.names:
+        np.testing.assert_array_equal(getattr(back, name), getattr(message, name))
+    assert (back.epoch, back.exchange, back.done, back.digest, back.share) == (3, 1, 0, digest, 0.25)
+    assert weigh(message) == (sum(table.size for table in tables), len(data))
+
+
+@pytest.mark.parametrize("name", Repair.names)
+def test_a_repair_with_matrices_that_do_not_belong_together_is_refused(name):
+    sizes = {"centres": (3, 2), "weights": (3, 1), "dual_centres": (5, 2), "dual_weights": (5, 1)}
+    good = {each: np.zeros(shape) for each, shape in sizes.items()}
+    terms = {"epoch": 1, "exchange": 1, "done": 0, "digest": 0, "share": 0.5}
+    decode(encode(Repair(**good, **terms)))
+    with pytest.raises(Refused, match=r"message: (dual_)?centres and (dual_)?weights must have as many rows"):
+        decode(encode(Repair(**{**good, name: good[name][:-1]}, **terms)))
+    with pytest.raises(Refused, match="every number must be finite"):
+        decode(encode(Repair(**{**good, name: good[name] + np.nan}, **terms)))
+    with pytest.raises(Refused, match="share must be finite"):
+        decode(encode(Repair(**good, **{**terms, "share": np.inf})))
+
+
 def forged(header, body=b""):
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
 
 
-META = {"kernelmesh": "2", "kind": "values"}
+META = {"kernelmesh": "3", "kind": "values"}
 TABLE = {"dtype": "F64", "shape": [1, 2], "data_offsets": [0, 16]}
 BAD = {
     "empty": b"",

@@ -17,7 +17,7 @@ from kernelmesh.maths.graphs import Graph
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.losses import Loss, check_loss
 from kernelmesh.maths.schedules import Schedule, as_schedule
-from kernelmesh.messages import Message
+from kernelmesh.messages import Function, Message, Offer, Repair, Values
 
 __all__ = ["Agent", "Diverged", "Info", "State", "UnstablePenalty"]
 
@@ -186,14 +186,17 @@ class Agent:
         points = matrix("Agent.ask", "points", points, columns=self.dimension)
         return self.consensus.ask(state.memory.function, points)
 
-    def offer(self, state: State, neighbour: Hashable, share: float) -> Message | None:
+    def offer(
+        self, state: State, neighbour: Hashable, share: float, there: tuple[int, int] | None = None
+    ) -> Message | None:
         """What to send to one neighbour in particular, if the protocol keeps account of each edge.
 
-        `share` is 1 / (1 + our degree); the step must be told the same one with what was heard.
+        `share` is 1 / (1 + our degree); the step must be told the same one with what was heard. `there` is the epoch and the
+        number of exchanges that the neighbour says it has completed, where it does.
         """
         if self._combining is None:
             return None
-        return self._combining.offer(state.memory.function, state.edges.get(neighbour), share)
+        return self._combining.offer(state.memory.function, state.edges.get(neighbour), share, there)
 
     @property
     def offers(self) -> bool:
@@ -202,14 +205,29 @@ class Agent:
 
     def answer(self, state: State, question: Message) -> Message | None:
         """The reply to a neighbour's question, from the function as it is now."""
-        self._fits("Agent.answer", "question", question)
+        self.check_message("Agent.answer", "question", question)
         return self.consensus.answer(state.function, question)
 
-    def _fits(self, owner: str, argument: str, message: Message, rows: int | None = None) -> None:
+    def gap(self, state: State, points: Floats, heard: Sequence[Heard]) -> float | None:
+        """√ mean ‖f(x) − f_j(x)‖² over these points and the neighbours that were heard about them; None: none was."""
+        here = state.function(points)
+        there = []
+        for said in heard:
+            if isinstance(said.answered, Values):
+                there.append(said.answered.values)
+            elif isinstance(said.asked, Function | Offer | Repair):
+                there.append(Expansion(self.kernel, said.asked.centres, said.asked.weights)(points))
+        return (
+            math.sqrt(float(np.mean([((here - values) ** 2).sum(axis=1).mean() for values in there])))
+            if there
+            else None
+        )
+
+    def check_message(self, owner: str, argument: str, message: Message, *, rows: int | None = None) -> None:
         """Refuse a message whose matrices have the wrong number of columns or rows."""
         for name in message.names:
             table = getattr(message, name)
-            columns = self.dimension if name in ("points", "centres") else self.outputs
+            columns = self.dimension if name in ("points", "centres", "dual_centres") else self.outputs
             if table.ndim != 2 or table.shape[1] != columns or (rows is not None and len(table) != rows):
                 rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
                 raise refuse(owner, argument, rule, Told(f"shape {table.shape}"))
@@ -241,9 +259,9 @@ class Agent:
         points, targets = self.check(points, targets)
         for said in heard:
             if said.asked is not None:
-                self._fits("Agent.step", "heard", said.asked)
+                self.check_message("Agent.step", "heard", said.asked)
             if said.answered is not None:
-                self._fits("Agent.step", "heard", said.answered, len(points))
+                self.check_message("Agent.step", "heard", said.answered, rows=len(points))
         return self.advance(state, points, targets, heard)
 
     def advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:

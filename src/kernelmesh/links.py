@@ -67,6 +67,15 @@ class Link:
         shorter = _difference(message, base.centres, stamp)
         return shorter if weigh(shorter)[1] < weigh(whole)[1] else whole
 
+    @property
+    def lost(self) -> bool:
+        """Whether nothing has arrived that a difference could build on."""
+        return self._have == 0
+
+    def forget(self) -> None:
+        """The other end says that it has nothing of ours: the next function goes out whole."""
+        self._known = 0
+
     def unpack(self, message: Message) -> Message:
         """The message as it was before it was packed; `Refused` if it builds on a function that never arrived.
 

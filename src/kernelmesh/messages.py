@@ -29,6 +29,7 @@ __all__ = [
     "Points",
     "Probe",
     "Refused",
+    "Repair",
     "Stamp",
     "Values",
     "decode",
@@ -36,8 +37,9 @@ __all__ = [
     "weigh",
 ]
 
-VERSION = "2"
+VERSION = "3"
 _MOST_HEADER = 4096
+_MOST_COUNT = 1 << 62
 
 
 class Refused(ValueError):
@@ -50,12 +52,14 @@ class Message:
 
     kind: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
-    """The matrices; those outside `apart` have as many rows as each other."""
-    apart: ClassVar[tuple[str, ...]] = ()
+    """The matrices."""
+    level: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Groups of matrices that have as many rows as each other; all of them in one group unless said otherwise."""
     scalars: ClassVar[dict[str, type]] = {}
     shapes: ClassVar[Callable[[Message], Any]]
 
     def __init_subclass__(cls) -> None:
+        cls.level = cls.level or (cls.names,)
         cls.shapes = attrgetter(*(f"{name}.shape" for name in cls.names))
 
     @property
@@ -127,16 +131,35 @@ class Offer(Message):
     centres: Floats
     weights: Floats
     epoch: int
-    """How often the two ends have had to begin anew."""
+    """How often one end has had to repair what the other remembers."""
     exchange: int
     """The exchange that this is meant for, from 1."""
     done: int
     """How many exchanges over this edge the sender has completed in this epoch."""
     digest: int
-    """Of what the sender keeps for this edge after those."""
+    """Of what the sender keeps for this edge after those; 0 before the first."""
     share: float
     """The most weight that the sender can give this edge; the lesser of both ends' is used."""
     stamp: Stamp | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Repair(Message):
+    """An `Offer` for the first exchange of an epoch, with the dual from which the sender begins it."""
+
+    kind: ClassVar[str] = "repair"
+    names: ClassVar[tuple[str, ...]] = ("centres", "weights", "dual_centres", "dual_weights")
+    level: ClassVar[tuple[tuple[str, ...], ...]] = (("centres", "weights"), ("dual_centres", "dual_weights"))
+    scalars: ClassVar[dict[str, type]] = Offer.scalars
+    centres: Floats
+    weights: Floats
+    dual_centres: Floats
+    dual_weights: Floats
+    epoch: int
+    exchange: int
+    done: int
+    digest: int
+    share: float
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -145,7 +168,7 @@ class Difference(Message):
 
     kind: ClassVar[str] = "difference"
     names: ClassVar[tuple[str, ...]] = ("rows", "centres", "weights")
-    apart: ClassVar[tuple[str, ...]] = ("weights",)
+    level: ClassVar[tuple[tuple[str, ...], ...]] = (("rows", "centres"),)
     rows: NDArray[np.int32]
     centres: Floats
     weights: Floats
@@ -158,7 +181,7 @@ class OfferDifference(Message):
 
     kind: ClassVar[str] = "offer-difference"
     names: ClassVar[tuple[str, ...]] = ("rows", "centres", "weights")
-    apart: ClassVar[tuple[str, ...]] = ("weights",)
+    level: ClassVar[tuple[tuple[str, ...], ...]] = (("rows", "centres"),)
     scalars: ClassVar[dict[str, type]] = Offer.scalars
     rows: NDArray[np.int32]
     centres: Floats
@@ -172,7 +195,7 @@ class OfferDifference(Message):
 
 
 _KINDS: dict[str, type[Message]] = {
-    kind.kind: kind for kind in (Difference, Function, Offer, OfferDifference, Points, Probe, Values)
+    kind.kind: kind for kind in (Difference, Function, Offer, OfferDifference, Points, Probe, Repair, Values)
 }
 _STAMPED = (Difference, Function, Offer, OfferDifference)
 
@@ -231,8 +254,9 @@ def decode(data: bytes, *, most_bytes: int = 1 << 26) -> Any:
     if sorted(header) != sorted(names) or not all(isinstance(spec, dict) for spec in header.values()):
         raise Refused(f"message: {kind.kind} must hold the tensors {names}, got {sorted(header)[:5]}")
     shapes = {name: _shape(name, header[name]) for name in names}
-    if len({shape[0] for name, shape in shapes.items() if name not in kind.apart}) > 1:
-        raise Refused(f"message: tensors must have as many rows as each other, got shapes {shapes}")
+    for group in kind.level:
+        if len({shapes[name][0] for name in group}) > 1:
+            raise Refused(f"message: {' and '.join(group)} must have as many rows as each other, got shapes {shapes}")
     numbers = _numbers(kind, metadata)
     tables = _tables(header, shapes, memoryview(data)[start:])
     if "rows" in tables:
@@ -248,6 +272,8 @@ def _numbers(kind: type[Message], metadata: dict[str, Any]) -> dict[str, Any]:
         for name, value in out.items():
             if not (math.isfinite(value) and value >= 0):
                 raise Refused(f"message: {name} must be finite and >= 0, got {value}")
+            if name != "digest" and value >= _MOST_COUNT:  # counting on must not leave 64 bits
+                raise Refused(f"message: {name} must be less than 2^62, got {value}")
     if kind in _STAMPED and ("stamp" in metadata or "rows" in kind.names):
         number, base, have, digest = _unpack(">4q", metadata.get("stamp"))
         if not (0 <= base < number and have >= 0 and (base > 0 or "rows" not in kind.names)):

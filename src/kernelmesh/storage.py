@@ -21,13 +21,15 @@ from kernelmesh.agent import Agent, State
 from kernelmesh.checks import matrix, non_negative, whole
 from kernelmesh.consensus import Edge
 from kernelmesh.maths import compression, kernels, losses, schedules
+from kernelmesh.maths.compression import Memory
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
+from kernelmesh.maths.inverse_gram import InverseGram
 from kernelmesh.messages import Offer
 
 __all__ = ["UnreadableFile", "describe", "pack", "read", "restore", "unpack", "write"]
 
-VERSION = "2"
+VERSION = "3"
 
 _KNOWN: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -158,19 +160,23 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[
     return arrays, json.loads(metadata["settings"])
 
 
-def pack(state: State, names: Sequence[Hashable]) -> dict[str, NDArray[Any]]:
-    """Everything a state holds but its workspace, which is formed anew; neighbours are numbered as in `names`."""
+def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) -> dict[str, NDArray[Any]]:
+    """Everything a state holds; neighbours are numbered as in `names`.
+
+    With its workspace, M² numbers more, whoever goes on from the file goes on bit for bit; else P is formed anew.
+    """
     functions: dict[str, Expansion | Offer] = {"function": state.memory.function}
     if state.shown is not None:
         functions["shown"] = state.shown
     arrays: dict[str, NDArray[Any]] = {
         "clock": np.array([state.samples, state.steps], dtype=np.int64),
         "yardstick": np.array([state.yardstick]),
+        **(_pack_workspace(state.memory) if workspace else {}),
     }
     for neighbour, edge in state.edges.items():
         of = f"edge.{names.index(neighbour)}"
         arrays[of] = np.array([edge.epoch, edge.done, edge.fresh, edge.behind], dtype=np.int64)
-        for part in ("dual", *_OFFERS):
+        for part in ("dual", "handed", *_OFFERS):
             if (kept := getattr(edge, part)) is not None:
                 functions[f"{of}.{part}"] = kept
     for name, f in functions.items():
@@ -182,6 +188,30 @@ def pack(state: State, names: Sequence[Hashable]) -> dict[str, NDArray[Any]]:
 
 
 _OFFERS = ("offered", "before", "early")
+
+
+def _pack_workspace(memory: Memory) -> dict[str, NDArray[Any]]:
+    workspace = memory.workspace
+    if workspace is None or workspace.stamp != memory.stamp:  # none, or one that a newer state owns
+        return {}
+    clock = [workspace.width, workspace.changes, workspace.stamp, workspace.probed]
+    return {
+        "workspace.inverse": workspace.matrix.copy(),
+        "workspace.clock": np.array(clock, dtype=np.int64),
+        "workspace.numbers": np.array([memory.square_norm, workspace.bound]),
+    }
+
+
+def _unpack_workspace(memory: Memory, arrays: Mapping[str, NDArray[Any]]) -> Memory:
+    """The memory with the workspace of the file, if there is one."""
+    if "workspace.inverse" not in arrays or memory.workspace is None:
+        return memory
+    order = memory.function.order
+    inverse = matrix("file", "workspace.inverse", arrays["workspace.inverse"], rows=order, columns=order)
+    width, changes, stamp, probed = (whole("file", "workspace.clock", n, least=0) for n in arrays["workspace.clock"])
+    square_norm, bound = (non_negative("file", "workspace.numbers", float(n)) for n in arrays["workspace.numbers"])
+    workspace = InverseGram.restored(inverse, width=width, changes=changes, stamp=stamp, probed=probed, bound=bound)
+    return dataclasses.replace(memory, square_norm=square_norm, workspace=workspace, stamp=stamp)
 
 
 def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, names: Sequence[Hashable]) -> State:
@@ -206,6 +236,7 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
         epoch, done, fresh, behind = (whole("file", of, n, least=0) for n in arrays[of])
         return Edge(
             dual=function(f"{of}.dual"),
+            handed=function(f"{of}.handed"),
             epoch=epoch,
             done=done,
             fresh=bool(fresh),
@@ -214,7 +245,11 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
         )
 
     samples, steps = (whole("file", "clock", n, least=0) for n in arrays["clock"])
-    started = agent.start(name=name, function=function("function"))
+    found = function("function")
+    started = agent.start(name=name, function=found)
+    if found is not None and started.function.order == found.order:
+        # the file has the points in their order; `start` may have left some out
+        started = dataclasses.replace(started, memory=_unpack_workspace(started.memory, arrays))
     numbers = [int(key.split(".")[1]) for key in arrays if key.startswith("edge.") and key.count(".") == 1]
     return dataclasses.replace(
         started,

@@ -16,7 +16,7 @@ from kernelmesh.maths.compression import Change, compressed
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.schedules import Constant, Schedule, as_schedule
-from kernelmesh.messages import Message, Offer
+from kernelmesh.messages import Message, Offer, Repair
 
 __all__ = ["ExactDiffusion"]
 
@@ -34,7 +34,8 @@ class ExactDiffusion:
     opposite bit for bit, whatever compression does, and sum to zero over the network. Exchanges over an edge are numbered and
     what was offered stays as it is until both ends have used it, so that this also holds when messages are lost. A dual acts
     in rounds in which an exchange was completed. Ends whose duals are not opposite, because one was restored from an older
-    state, find that out by a digest and begin anew.
+    state or computes on a host that rounds differently, find that out by count and digest; then the end that stands first in
+    the graph sends its dual along with an offer, and the other goes on from the negative of that.
 
     `budget` is δ; a quarter of the agent's ε is a good choice. What the agent shows is f, what it sends is φ.
 
@@ -56,11 +57,15 @@ class ExactDiffusion:
     def answer(self, function: Expansion, question: Message) -> Message | None:
         return None
 
-    def offer(self, function: Expansion, edge: Edge | None, share: float) -> Message:
+    def offer(
+        self, function: Expansion, edge: Edge | None, share: float, there: tuple[int, int] | None = None
+    ) -> Message:
         edge = edge or Edge()
-        if edge.behind and edge.before is not None:
-            return replace(edge.before, done=edge.done, digest=_digest(edge.dual))
-        return _open(function, edge, share)
+        ours = _open(function, edge, share)
+        behind = edge.behind if there is None or there[0] != edge.epoch else there[1] < edge.done
+        if behind and edge.before is not None:
+            ours = replace(edge.before, done=ours.done, digest=ours.digest)
+        return ours if edge.handed is None or ours.exchange > 1 else _repair(ours, edge.handed)
 
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Change, Edges]:
         own = 1.0
@@ -68,9 +73,10 @@ class ExactDiffusion:
         centres, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
         for said in heard:
             edge = edges.get(said.neighbour) or Edge()
-            theirs = said.asked if isinstance(said.asked, Offer) else None
+            theirs, negative = _read(said.asked, function.kernel)
             if theirs is not None and (epoch := _common_epoch(edge, theirs)) != edge.epoch:
-                edge = Edge(epoch=epoch)
+                kept = edge.dual if said.lower else None
+                edge = Edge(epoch=epoch, dual=kept, handed=kept)
             if theirs is not None and theirs.epoch != edge.epoch:
                 theirs = None  # of an epoch that is over
             ours = _open(function, edge, said.share)
@@ -81,9 +87,17 @@ class ExactDiffusion:
                 after[said.neighbour] = replace(edge, offered=ours, early=early, behind=behind, fresh=False)
                 continue
             weight = 0.5 * min(ours.share, wanted.share)
-            dual = self._dual(edge.dual, function.kernel, ours, wanted, weight, said.lower)
+            # an epoch begins with what the lower end has: the other takes it over with the first offer, if there is any
+            dual = edge.dual if said.lower or edge.done else negative
             after[said.neighbour] = Edge(
-                dual=dual, epoch=edge.epoch, done=edge.done + 1, fresh=True, before=ours, early=early, behind=behind
+                dual=self._dual(dual, function.kernel, ours, wanted, weight, said.lower),
+                epoch=edge.epoch,
+                done=edge.done + 1,
+                fresh=True,
+                before=ours,
+                early=early,
+                behind=behind,
+                handed=None if edge.done else edge.handed,  # who offers for the second exchange has completed the first
             )
             centres.append(wanted.centres)
             weights.append(weight * wanted.weights)
@@ -126,21 +140,37 @@ def _open(function: Expansion, edge: Edge, share: float) -> Offer:
     """Ours in the open exchange: what was offered before, else what we are now."""
     if edge.offered is not None:
         return edge.offered
-    digest = _digest(edge.dual)
-    return Offer(function.centres, function.weights, edge.epoch, edge.done + 1, edge.done, digest, share)
+    return Offer(function.centres, function.weights, edge.epoch, edge.done + 1, edge.done, _digest(edge), share)
+
+
+def _repair(ours: Offer, dual: Expansion) -> Repair:
+    terms = ours.epoch, ours.exchange, ours.done, ours.digest, ours.share
+    return Repair(ours.centres, ours.weights, dual.centres, dual.weights, *terms)
+
+
+def _read(message: Message | None, kernel: Kernel) -> tuple[Offer | None, Expansion | None]:
+    """What the neighbour offers, and the negative of the dual that it handed over with it."""
+    if not isinstance(message, Repair):
+        return message if isinstance(message, Offer) else None, None
+    terms = message.epoch, message.exchange, message.done, message.digest, message.share
+    negative = Expansion(kernel, message.dual_centres, -message.dual_weights)
+    return Offer(message.centres, message.weights, *terms), negative
 
 
 def _common_epoch(edge: Edge, theirs: Offer) -> int:
-    """The epoch to go on in: a later one than ours if one of the two ends has lost what it knew of the edge."""
+    """The epoch to go on in: a later one than ours if the duals of the two ends are not, or will not be, opposite."""
     if theirs.epoch != edge.epoch:
         return max(edge.epoch, theirs.epoch)
-    lost = abs(theirs.done - edge.done) > 1 or (theirs.done == edge.done and theirs.digest != _digest(edge.dual))
+    lost = abs(theirs.done - edge.done) > 1 or (theirs.done == edge.done and theirs.digest != _digest(edge))
     return edge.epoch + 1 if lost else edge.epoch
 
 
-def _digest(dual: Expansion | None) -> int:
-    """Of a dual without regard to its sign: the same at both ends while they are opposite."""
-    if dual is None:
+def _digest(edge: Edge) -> int:
+    """Of a dual without regard to its sign: the same at both ends while they are opposite.
+
+    0 before the first exchange of an epoch, when one end has yet to take over the dual of the other.
+    """
+    if edge.dual is None or edge.done == 0:
         return 0
-    data = dual.centres.tobytes() + np.abs(dual.weights).tobytes()
+    data = edge.dual.centres.tobytes() + np.abs(edge.dual.weights).tobytes()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1

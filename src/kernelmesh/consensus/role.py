@@ -22,12 +22,13 @@ class Edge:
 
     Messages may be lost, so the ends cannot always complete an exchange in the same round. What was offered is therefore kept
     as it was until it has been used, and once more until the other end is known to have it. The ends are never more than one
-    exchange apart.
+    exchange apart. When they find that their duals are not opposite, a new epoch begins: the end that stands first in the
+    graph keeps its dual and hands it over, the other drops its own.
     """
 
     dual: Expansion | None = None
     epoch: int = 0
-    """How often the ends have had to begin anew, because one of them had lost its memory."""
+    """How often the duals have had to be made opposite again, because one end had lost its memory or rounds differently."""
     done: int = 0
     """Exchanges completed at this end in this epoch."""
     fresh: bool = False
@@ -40,6 +41,8 @@ class Edge:
     """Theirs in the one after the open one: they are ahead."""
     behind: bool = False
     """Whether the other end, when last heard, had not completed the exchange that we had."""
+    handed: Expansion | None = None
+    """The dual with which this epoch began, at the end that hands it over; kept until the other end is known to have it."""
 
 
 Edges = Mapping[Hashable, Edge]
@@ -85,8 +88,13 @@ class Moment:
 class Combining(Protocol):
     """What a protocol has in addition when it moves twice in a round: first to where its neighbours are, then by its data."""
 
-    def offer(self, function: Expansion, edge: Edge | None, share: float) -> Message:
-        """What to send over one edge, in place of a question to all; `edge` is what is remembered of it."""
+    def offer(
+        self, function: Expansion, edge: Edge | None, share: float, there: tuple[int, int] | None = None
+    ) -> Message:
+        """What to send over one edge, in place of a question to all; `edge` is what is remembered of it.
+
+        `there` is the epoch, and the exchanges completed in it, that the other end has told us of apart from its offers.
+        """
         ...
 
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Change, Edges]:

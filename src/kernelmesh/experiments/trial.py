@@ -81,8 +81,8 @@ def learn(
     """Run until the streams end, the run diverges, or Ctrl-C; whatever was measured until then is returned.
 
     With a folder, the run leaves a checkpoint there (also after every `keep_every` rounds, against power cuts), and `resume`
-    goes on from it if it was made with the same `settings`. A run that has gone on equals one that was never stopped up to
-    rounding: the inverse Gram matrices are formed anew.
+    goes on from it if it was made with the same `settings`. A run that has gone on learns the same functions, bit for bit, as
+    one that was never stopped; it sends a little more, because neighbours begin again with whole functions.
     """
     began = time.perf_counter()
     total = max(len(stream) for stream in streams)
@@ -162,7 +162,7 @@ class _Kept:
     def write(self, path: Path, graph: Graph, settings: Any) -> None:
         arrays = {"floats_sent": np.asarray(self.floats_sent), "bytes_sent": np.asarray(self.bytes_sent)}
         for i, state in enumerate(self.states):
-            arrays |= {f"{i}/{key}": value for key, value in storage.pack(state, graph.names).items()}
+            arrays |= {f"{i}/{key}": value for key, value in storage.pack(state, graph.names, workspace=True).items()}
         record = [dataclasses.asdict(line) for line in self.record]
         about = {"rounds": self.rounds, "seconds": self.seconds, "record": record, "settings": settings}
         storage.write(path, kind="run", arrays=arrays, settings=about)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import lapack
 
-from kernelmesh.checks import Floats, Ints
+from kernelmesh.checks import Floats, Ints, refuse
 from kernelmesh.maths.compiled import exchange as loops
 from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.products import accumulate, product
@@ -73,6 +73,20 @@ class InverseGram:
         self._flat = np.zeros(0)
         self.buffer = self._flat.reshape(0, 0)
         """The whole buffer, width × width; valid until the next change."""
+
+    @classmethod
+    def restored(
+        cls, inverse: Floats, *, width: int, changes: int, stamp: int, probed: int, bound: float
+    ) -> InverseGram:
+        """An inverse as it was when it was stored, down to the size of its buffer, which decides how products round."""
+        if width < len(inverse):
+            raise refuse("InverseGram", "width", f"be at least {len(inverse)}", width)
+        out = cls()
+        out.order, out.changes, out.stamp, out.probed, out.bound = len(inverse), changes, stamp, probed, bound
+        out.width, out._flat = width, np.zeros(width * width)
+        out.buffer = out._flat.reshape(width, width)
+        out.buffer[: len(inverse), : len(inverse)] = inverse
+        return out
 
     @property
     def matrix(self) -> Floats:

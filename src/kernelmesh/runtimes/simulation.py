@@ -58,8 +58,9 @@ def simulate(
     """Run one agent per node, all with the same settings, until every stream has ended.
 
     A round: every agent with samples left takes a mini-batch and asks; everybody answers from the function it had when the
-    round began; then all of them step. An agent whose stream has ended still answers. `graph` is whatever `Graph.of` takes;
-    `states` goes on from earlier ones; `conditions` are faults to simulate.
+    round began; then all of them step. An agent whose stream has ended still answers, and still sends its function where a
+    protocol sends functions, but is sent none. `graph` is whatever `Graph.of` takes; `states` goes on from earlier ones;
+    `conditions` are faults to simulate.
 
     >>> from kernelmesh import Agent, Gaussian, Graph, Komp, Penalty, Squared
     >>> from kernelmesh.streams import ArrayStream
@@ -164,9 +165,11 @@ class _Network:
     def talk(self, states: Sequence[State], batches: Sequence[tuple[Floats, Any] | None]) -> list[list[Heard]]:
         """What each agent hears, all from the states as they are now."""
         lost = self._lose()
+        learns = [batch is not None for batch in batches]  # nobody else has any use for a function
         if self.agent.offers:  # who does not learn in this round is silent
+            offer = self.agent.offer
             said = [
-                [None if batches[i] is None else self.agent.offer(states[i], tie[2], tie[4]) for tie in ties]
+                [offer(states[i], tie[2], tie[4]) if learns[i] and learns[tie[0]] else None for tie in ties]
                 for i, ties in enumerate(self._ties)
             ]
             return self._exchange(said, lost)
@@ -175,7 +178,8 @@ class _Network:
             for state, batch in zip(states, batches, strict=True)
         ]
         if any(isinstance(question, Function) for question in asked):
-            return self._exchange([[asked[i]] * len(ties) for i, ties in enumerate(self._ties)], lost)
+            said = [[asked[i] if learns[tie[0]] else None for tie in ties] for i, ties in enumerate(self._ties)]
+            return self._exchange(said, lost)
         return self._interview(asked, states, lost)
 
     def _lose(self) -> Set[tuple[int, int]]:
