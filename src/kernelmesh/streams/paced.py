@@ -1,0 +1,72 @@
+"""A source slowed down, to play a recording at the speed of life."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kernelmesh.checks import positive
+from kernelmesh.streams.role import Batch, Source
+
+__all__ = ["Paced"]
+
+
+class Paced:
+    r"""At most `rate` samples per second of another source.
+
+    A mini-batch of n samples is followed by a pause of n / rate seconds. Who comes late to take one may take the next one
+    sooner, by at most that pause, so that the rate is kept and no burst follows a silence.
+
+    >>> from kernelmesh.streams import Columns, LineSource
+    >>> lines = LineSource(Columns(points=("x",), targets=("y",), labels=False), format="csv", batch_size=1)
+    >>> lines.feed(b"x,y\n1,0\n2,0\n")
+    >>> now = 0.0
+    >>> source = Paced(lines, 2, clock=lambda: now)
+    >>> source.take() is None, source.take() is None
+    (False, True)
+    >>> now = 0.5
+    >>> source.take() is None
+    False
+    """
+
+    def __init__(self, source: Source, rate: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.source = source
+        self.rate = positive("Paced", "rate", rate)
+        self._clock = clock
+        self._next = self._before = clock()
+
+    @property
+    def ended(self) -> bool:
+        return self.source.ended
+
+    @property
+    def refused(self) -> int:
+        return self.source.refused
+
+    @property
+    def position(self) -> Mapping[str, Any]:
+        return self.source.position
+
+    @property
+    def pending(self) -> Batch | None:
+        return self.source.pending
+
+    def take(self) -> Batch | None:
+        now = self._clock()
+        batch = None if now < self._next else self.source.take()
+        if batch is not None:
+            pause = len(batch.points) / self.rate
+            self._before = self._next
+            self._next = max(self._next, now - pause) + pause
+        return batch
+
+    def give_back(self) -> None:
+        self.source.give_back()
+        self._next = self._before  # what was not used needs no pause
+
+    def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
+        self.source.seek(position, pending)
+
+    def close(self) -> None:
+        self.source.close()
