@@ -1,52 +1,26 @@
-"""The `kernelmesh` command."""
+"""`kernelmesh list` and `kernelmesh run`."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import signal
-import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from kernelmesh.cli.base import app, complaints, console, fail
 
 if TYPE_CHECKING:
     from kernelmesh.experiments import Progress as Step
     from kernelmesh.experiments import Watch
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    help="Networks of agents that learn one kernel model together, online, without a server.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-)
-console = Console()
-complaints = Console(stderr=True)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from kernelmesh import __version__
-
-        console.print(f"kernelmesh {__version__}", highlight=False)
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
+__all__ = ["list_experiments", "run"]
 
 
 @app.command("list")
@@ -110,7 +84,7 @@ def run(
     from kernelmesh.experiments import EXPERIMENTS
 
     if name not in EXPERIMENTS:
-        _fail(f"run: NAME must be one of {', '.join(EXPERIMENTS)}, got {name!r}", code=2)
+        fail(f"run: NAME must be one of {', '.join(EXPERIMENTS)}, got {name!r}", code=2)
     experiment = EXPERIMENTS[name]
     given = {
         "seed": seed,
@@ -133,13 +107,13 @@ def run(
             if swept in chosen:
                 raise ValueError(f"run: --{swept} must be left out with --all, which goes through every {swept}")
     except (TypeError, ValueError) as error:
-        _fail(str(error), code=2)
+        fail(str(error), code=2)
     try:
         folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        _fail(f"run: --out must be a folder that can be written, got {str(folder)!r} ({error.strerror})", code=2)
+        fail(f"run: --out must be a folder that can be written, got {str(folder)!r} ({error.strerror})", code=2)
 
     job = experiment.sweep if everything and experiment.sweep is not None else experiment.run
     try:
@@ -148,13 +122,13 @@ def run(
             report = job(chosen_config, watch, folder, resume)
         files = report.write(folder)
     except (MemoryError, OSError) as error:
-        _fail(f"run: {error or type(error).__name__}", code=1)
+        fail(f"run: {error or type(error).__name__}", code=1)
     except RuntimeError as error:
-        _fail(f"run: {error}", code=1)
+        fail(f"run: {error}", code=1)
     except ValueError as error:
-        _fail(str(error), code=2)
+        fail(str(error), code=2)
     except KeyboardInterrupt:
-        _fail("interrupted before there was anything to keep", code=130)
+        fail("interrupted before there was anything to keep", code=130)
     table = Table("", "", show_header=False, box=None, pad_edge=False)
     for key, value in report.summary.items():
         if key != "remark":
@@ -162,7 +136,7 @@ def run(
     console.print(table)
     console.print(f"\nwritten to {folder}: {', '.join(file.name for file in files)}", highlight=False, soft_wrap=True)
     if report.remark:
-        _fail(report.remark, code=130 if report.remark.startswith("Interrupted") else 1)
+        fail(report.remark, code=130 if report.remark.startswith("Interrupted") else 1)
 
 
 def _settings(
@@ -251,17 +225,3 @@ class _Bar:
         self._bar.update(self._task, completed=step.done, total=step.total, newest=told, unit=step.unit)
         if self._stop and step.done:
             raise KeyboardInterrupt
-
-
-def _fail(message: str, *, code: int) -> NoReturn:
-    complaints.print(message, style="bold red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(code)
-
-
-def main() -> None:
-    """Entry point of the `kernelmesh` command."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        complaints.print("interrupted before there was anything to keep")
-        sys.exit(130)

@@ -1,0 +1,197 @@
+"""`kernelmesh agent` and `kernelmesh ask`."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmesh.cli.base import app, console, fail
+
+if TYPE_CHECKING:
+    from kernelmesh.checks import Floats
+    from kernelmesh.deploy.asking import Address
+    from kernelmesh.runtimes.node import Node
+
+__all__ = ["agent", "ask"]
+
+
+@app.command()
+def agent(
+    config: Annotated[Path, typer.Argument(help="The agent's TOML file; `kernelmesh mesh init` writes some.")],
+    check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with the file.")] = False,
+    parent: Annotated[int, typer.Option(hidden=True)] = 0,
+) -> None:
+    """Run one agent: learn from its stream together with its neighbours, until Ctrl-C or SIGTERM.
+
+    It writes checkpoints on the way and at the end, and goes on from them when it is started again.
+    """
+    from kernelmesh.deploy import Mistakes, read
+
+    try:
+        settings = read(config)
+    except Mistakes as error:
+        fail(str(error), code=2)
+    except OSError as error:
+        fail(f"agent: CONFIG must be a file that can be read, got {str(config)!r} ({error.strerror})", code=2)
+    if check:
+        place = settings.place
+        around = ", ".join(place.neighbours) or "nobody"
+        kinds = (settings.agent.kernel, settings.agent.loss, settings.agent.consensus)
+        console.print(
+            f"{config}: in order. {place.name} listens on {place.listen}"
+            f"{' with TLS' if place.tls else ''} and talks to {around}; "
+            f"{', '.join(type(kind).__name__ for kind in kinds)}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+
+    logging.basicConfig(
+        level=settings.log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    log = logging.getLogger("kernelmesh.agent")
+    from threadpoolctl import threadpool_limits
+
+    from kernelmesh.agent import Diverged
+    from kernelmesh.deploy.launch import launch
+
+    threadpool_limits(1)  # the products are small, and hosts have other things to do
+    try:
+        node = launch(settings)
+    except (ImportError, OSError, ValueError) as error:
+        fail(f"agent {settings.place.name}: {error}", code=2)
+    _stop_on_signals(node, parent)
+    log.info("%s is up on %s, process %d", settings.place.name, settings.place.listen, os.getpid())
+    told = time.monotonic()
+    try:
+        for turn in node.turns():
+            if time.monotonic() - told >= 10.0:
+                told = time.monotonic()
+                log.info(
+                    "step %d: %d samples, loss %.3g, order %d",
+                    turn.number,
+                    turn.state.samples,
+                    turn.info.loss,
+                    turn.info.order,
+                )
+    except Diverged as error:
+        fail(f"agent {settings.place.name}: {error}", code=1)
+    except (OSError, ValueError) as error:
+        fail(f"agent {settings.place.name}: {error}; what was learned is in {settings.keep.folder}", code=1)
+    state = node.state
+    log.info("%s has stopped after %d samples with %d points", settings.place.name, state.samples, state.function.order)
+
+
+def _stop_on_signals(node: Node, parent: int) -> None:
+    """Ctrl-C and SIGTERM end the run after the step at hand; so does the end of the process that started us."""
+
+    def stop(*_: object) -> None:
+        node.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the second time the user means now
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    if parent:
+
+        def watch() -> None:
+            while os.getppid() == parent:
+                time.sleep(0.5)
+            node.stop()
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
+@app.command()
+def ask(
+    config: Annotated[Path, typer.Argument(help="The TOML file of an agent that is running.")],
+    x: Annotated[list[str] | None, typer.Option("--x", help='A point: "0.1, 0.2"; may be repeated.')] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="A CSV file of points; its header names the stream's columns.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option("--as", help="With TLS: the client to ask as; its files lie in tls/.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Where the agent is, if not where its file says it listens.")] = None,
+) -> None:
+    """Ask a running agent what it predicts; prints CSV: the point, what it predicts, and the outputs behind that."""
+    import numpy as np
+
+    from kernelmesh.deploy.asking import Address, Line
+
+    if (x is None) == (file is None):
+        fail('ask: give either --x "0.1, 0.2" or --file points.csv', code=2)
+    try:
+        address = Address.read(config, client=client, host=host)
+        points = _points(x) if x is not None else _from_file(file, address)
+        line = Line(address)
+        try:
+            outputs = np.concatenate([line.predict(points[i : i + 4096]) for i in range(0, len(points), 4096)])
+        finally:
+            line.close()
+    except (ImportError, OSError) as error:
+        fail(f"ask: {error}", code=1)
+    except ValueError as error:
+        fail(str(error), code=2)
+    _print(address, points, outputs)
+
+
+def _points(texts: list[str]) -> Floats:
+    from kernelmesh.checks import matrix, refuse
+
+    rows = []
+    for text in texts:
+        try:
+            rows.append([float(part) for part in text.replace(",", " ").split()])
+        except ValueError:
+            raise refuse("ask", "--x", "be numbers with commas between them", text) from None
+    return matrix("ask", "--x", rows)
+
+
+def _from_file(file: Path | None, address: Address) -> Floats:
+    from kernelmesh.checks import matrix, refuse
+
+    assert file is not None
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as opened:
+            table = list(csv.DictReader(opened))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise refuse("ask", "--file", f"be a CSV file that can be read ({error})", str(file)) from None
+    rows = []
+    for number, row in enumerate(table, start=2):
+        try:
+            rows.append([float(row[name]) for name in address.points])
+        except (KeyError, TypeError, ValueError):
+            rule = f"hold numbers in the columns {', '.join(address.points)} (line {number})"
+            raise refuse("ask", "--file", rule, dict(row)) from None
+    if not rows:
+        raise refuse("ask", "--file", "hold at least one point", str(file))
+    return matrix("ask", "--file", rows, columns=len(address.points))
+
+
+def _print(address: Address, points: Floats, outputs: Floats) -> None:
+    import numpy as np
+
+    classifies = address.loss in ("Logistic", "Hinge", "SquaredHinge")
+    classes = address.classes or tuple(map(str, range(outputs.shape[1])))
+    if classifies and address.loss == "Logistic":
+        raised = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        outputs = raised / raised.sum(axis=1, keepdims=True)
+    names = (
+        address.points if len(address.points) == points.shape[1] else tuple(f"x{i + 1}" for i in range(points.shape[1]))
+    )
+    behind = [f"{'p' if address.loss == 'Logistic' else 'score'}({name})" for name in classes]
+    columns = ["class", *behind] if classifies else [f"y{i + 1}" for i in range(outputs.shape[1])]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([*names, *columns])
+    for point, row in zip(points.tolist(), outputs.tolist(), strict=True):
+        best: list[Any] = [classes[int(np.argmax(row))]] if classifies else []
+        writer.writerow([*point, *best, *(f"{value:.6g}" for value in row)])

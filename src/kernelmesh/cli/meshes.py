@@ -1,0 +1,221 @@
+"""`kernelmesh mesh`: agents on this machine, laid out, started and looked at."""
+
+from __future__ import annotations
+
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from kernelmesh.cli.base import app, complaints, console, fail
+
+if TYPE_CHECKING:
+    from kernelmesh.deploy.processes import AgentProcess
+
+__all__ = ["mesh_init", "mesh_status", "mesh_up"]
+
+mesh = typer.Typer(help="A network of agents: lay one out, run it on this machine, look at it.", no_args_is_help=True)
+app.add_typer(mesh, name="mesh")
+
+
+@mesh.command("init")
+def mesh_init(
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+    agents: Annotated[int, typer.Option(help="How many agents.")] = 5,
+    topology: Annotated[str, typer.Option(help="Who talks to whom: ring, line, star, complete, random.")] = "ring",
+    tls: Annotated[bool, typer.Option("--tls", help="With an authority and a certificate for each agent.")] = False,
+    host: Annotated[str, typer.Option(help="Where the agents listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The first agent's port; the others have the next ones.")] = 7450,
+    protocol: Annotated[
+        str, typer.Option(help="exact-diffusion, diffusion, penalty, proximal, symmetric or hilbert.")
+    ] = "exact-diffusion",
+    mode: Annotated[str, typer.Option(help="free (at their own pace) or lock-step.")] = "free",
+    partition: Annotated[str, typer.Option(help="What each agent sees: one-class or identical.")] = "one-class",
+    samples: Annotated[int, typer.Option(help="Samples for each agent.")] = 20_000,
+    rate: Annotated[float, typer.Option(help="Samples per second at most, like a sensor; 0: no limit.")] = 1000.0,
+    seed: Annotated[int, typer.Option(help="Seeds the data.")] = 0,
+) -> None:
+    """Write a mesh that runs as it is: one TOML file per agent, data to learn from, and a README with what to try."""
+    from kernelmesh.deploy import lay_out
+
+    try:
+        files = lay_out(
+            folder,
+            agents=agents,
+            topology=topology,
+            tls=tls,
+            host=host,
+            port=port,
+            protocol=protocol,
+            mode=mode,
+            partition=partition,
+            samples=samples,
+            rate=rate,
+            seed=seed,
+        )
+    except (ImportError, OSError) as error:
+        fail(f"mesh init: {error}", code=1)
+    except ValueError as error:
+        fail(str(error), code=2)
+    console.print(
+        f"{len(files)} agents in {folder}. Start them with `kernelmesh mesh up {folder}`; "
+        f"{folder / 'README.md'} has more.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@mesh.command("up")
+def mesh_up(
+    folder: Annotated[Path, typer.Argument(help="A folder that `mesh init` wrote.")],
+    until_done: Annotated[bool, typer.Option("--until-done", help="Stop when every agent's stream has ended.")] = False,
+) -> None:
+    """Start every agent on this machine and watch them; Ctrl-C stops them all, each with its checkpoint.
+
+    An agent that is killed is started again after three seconds. Logs are in the folder's `logs`.
+    """
+    from kernelmesh.deploy import Mistakes, agents_of, read
+    from kernelmesh.deploy.processes import start_all, stop_all
+
+    try:
+        files = agents_of(folder)
+        for file in files:
+            read(file)
+        processes = start_all(files, folder / "logs")
+    except Mistakes as error:
+        fail(str(error), code=2)
+    except OSError as error:
+        fail(f"mesh up: {error}", code=1)
+    except ValueError as error:
+        fail(str(error), code=2)
+    statuses: list[dict[str, Any] | None] = [None] * len(processes)
+    stopping = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with (
+            ThreadPoolExecutor(len(processes)) as pool,
+            Live(console=console, refresh_per_second=4) as live,
+        ):
+            while not stopping and not all(
+                process.ended is not None and process.process and process.process.returncode >= 0
+                for process in processes
+            ):
+                for process in processes:
+                    process.watch()
+                statuses = [now or last for now, last in zip(pool.map(_status, processes), statuses, strict=True)]
+                live.update(_table(processes, statuses))
+                if until_done and all(status and status["ended"] for status in statuses):
+                    break
+                for _ in range(5):
+                    if not stopping:
+                        time.sleep(0.1)
+    finally:
+        complaints.print("stopping the agents …")
+        killed = stop_all(processes)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    failed = [process for process in processes if process.process is not None and process.process.returncode > 0]
+    if killed:
+        fail(f"mesh up: {', '.join(killed)} did not end in time and had to be killed", code=1)
+    if failed:
+        fail("\n".join(f"{process.name} {process.remark()}" for process in failed), code=1)
+    console.print("all agents have stopped, each with its checkpoint", highlight=False)
+
+
+def _status(process: AgentProcess) -> dict[str, Any] | None:
+    return process.status()
+
+
+@mesh.command("status")
+def mesh_status(
+    folder: Annotated[Path, typer.Argument(help="A folder that `mesh init` wrote, with agents that are running.")],
+) -> None:
+    """Ask every agent of a mesh how it is doing; exits with 1 if one does not answer."""
+    from kernelmesh.deploy import agents_of
+    from kernelmesh.deploy.asking import Address, Line
+
+    try:
+        lines = [Line(Address.read(file), timeout=2.0) for file in agents_of(folder)]
+    except ValueError as error:
+        fail(str(error), code=2)
+
+    def look(line: Line) -> tuple[dict[str, Any] | None, str]:
+        try:
+            return line.status(), ""
+        except (ImportError, OSError, ValueError) as error:
+            return None, str(error)
+        finally:
+            line.close()
+
+    with ThreadPoolExecutor(len(lines)) as pool:
+        found = list(pool.map(look, lines))
+    table = _head()
+    for line, (status, problem) in zip(lines, found, strict=True):
+        table.add_row(line.address.name, *_row(status, problem))
+    console.print(table)
+    if any(status is None for status, _ in found):
+        raise typer.Exit(1)
+
+
+def _head() -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("agent", "samples", "order", "loss", "disagreement", "sent", "alive", "refused", ""):
+        table.add_column(title, justify="left" if title in ("agent", "") else "right")
+    return table
+
+
+def _table(processes: list[AgentProcess], statuses: list[dict[str, Any] | None]) -> Table:
+    table = _head()
+    for process, status in zip(processes, statuses, strict=True):
+        remark = process.remark() or ("" if status else "starting")
+        table.add_row(process.name, *_row(status, remark), style=None if process.running else "red")
+    return table
+
+
+def _row(status: dict[str, Any] | None, remark: str) -> list[str]:
+    if status is None:
+        return ["–"] * 7 + [remark]
+    around = status["neighbours"].values()
+    remarks = [remark] if remark else []
+    if status["ended"]:
+        remarks.append("stream has ended")
+    if status["waiting_for"]:
+        remarks.append(f"waits for {', '.join(status['waiting_for'])}")
+    if ignored := [name for name, known in status["neighbours"].items() if known["ignored"]]:
+        remarks.append(f"ignores {', '.join(ignored)}")
+    if status["bad_rows"]:
+        remarks.append(f"{status['bad_rows']} bad rows")
+    if status["trouble"]:
+        remarks.append(f"no checkpoint: {status['trouble']}")
+    return [
+        str(status["samples"]),
+        str(status["order"]),
+        _short(status["loss"]),
+        _short(status["disagreement"]),
+        _size(status["bytes_sent"]),
+        f"{sum(known['alive'] for known in around)}/{len(around)}",
+        str(status["refused"]),
+        "; ".join(remarks),
+    ]
+
+
+def _short(number: float | None) -> str:
+    return "–" if number is None else f"{number:.3g}"
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count //= 1000
+    return f"{count} {unit}"

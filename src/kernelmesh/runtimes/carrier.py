@@ -1,0 +1,117 @@
+"""The role of whatever carries messages between processes: questions go out, answers come back, both as bytes.
+
+A carrier runs in threads of its own and puts what arrives into one queue; whoever owns the queue does the rest in one thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from kernelmesh.messages import Refused
+
+__all__ = ["Answer", "Carrier", "Event", "Note", "Offence", "Question", "Request"]
+
+_LAYOUT = struct.Struct(">4sBQQdQQ")
+_MAGIC = b"kmn1"
+_MOST = 1 << 62  # so that counting on never leaves 64 bits
+
+
+class Note(NamedTuple):
+    """What travels beside a message and is not counted as part of it."""
+
+    step: int
+    """The step that the sender is about to take."""
+    token: int
+    """Drawn anew by every process: tells a restarted agent, or an impostor, from the one before."""
+    share: float = 0.0
+    """1 / (1 + the sender's degree)."""
+    epoch: int = 0
+    """Of what the sender remembers of this edge; see `consensus.Edge`."""
+    done: int = 0
+    ended: bool = False
+    """Whether the sender's stream has ended."""
+    whole: bool = False
+    """Whether the sender can only read whole functions, because it has nothing that a difference could build on."""
+    ping: bool = False
+    """Whether only the note of the other end is wanted."""
+
+    def encode(self) -> bytes:
+        """As bytes, always equally many."""
+        flags = self.ended | self.whole << 1 | self.ping << 2
+        return _LAYOUT.pack(_MAGIC, flags, self.step, self.token, self.share, self.epoch, self.done)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Note:
+        """Read a note, or raise `Refused`.
+
+        >>> Note.decode(Note(step=3, token=7, share=0.5, ended=True).encode()).ended
+        True
+        """
+        if len(data) != _LAYOUT.size or data[:4] != _MAGIC:
+            raise Refused(f"note: must be {_LAYOUT.size} bytes of this version, got {len(data)}")
+        _, flags, step, token, share, epoch, done = _LAYOUT.unpack(data)
+        if flags > 7 or max(step, epoch, done) >= _MOST or not 0.0 <= share <= 1.0:
+            raise Refused(f"note: must hold counts below 2^62 and a share from 0 to 1, got {step}, {share}")
+        return cls(step, token, share, epoch, done, bool(flags & 1), bool(flags & 2), bool(flags & 4))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Question:
+    """A neighbour, or somebody who uses its name, wants to know something."""
+
+    sender: str
+    note: Note
+    payload: bytes
+    answer: Callable[[Note, bytes], None]
+    """Sends the answer; may be called later, or never."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Answer:
+    """What came back to a question of ours; nothing if nobody answered in time."""
+
+    neighbour: str
+    ticket: int
+    note: Note | None = None
+    payload: bytes | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Request:
+    """Somebody asks for a prediction or how the agent is doing."""
+
+    kind: str
+    payload: bytes
+    answer: Callable[[bytes], None]
+    refuse: Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Offence:
+    """Something arrived that was refused before it could become a question or an answer."""
+
+    sender: str
+    token: int
+    reason: str
+
+
+Event = Question | Answer | Request | Offence
+
+
+class Carrier(Protocol):
+    """Moves bytes between this agent and its neighbours."""
+
+    def ask(self, neighbour: str, ticket: int, note: Note, payload: bytes, *, timeout: float) -> None:
+        """Send a question; an `Answer` with this ticket will be in the queue in the end."""
+        ...
+
+    def wait(self, seconds: float) -> Event | None:
+        """The next event, or None when there is none for so long."""
+        ...
+
+    def close(self) -> None:
+        """Stop carrying."""
+        ...

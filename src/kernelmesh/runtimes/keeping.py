@@ -1,0 +1,281 @@
+"""What survives a crash: checkpoints every so often, and between them a journal of every step's input.
+
+A step is a function of the state, the mini-batch and what was heard. So whoever has the last checkpoint and, for each step
+since, its mini-batch and what was heard, has the state itself, bit for bit. A step's input is written before the step is
+taken, hence before anybody can have seen its result: an agent killed at any moment comes back as the one its neighbours know.
+
+    checkpoint-000000100.safetensors   the state after 100 steps
+    journal-000000100.bin              the inputs of steps 101, 102, …
+
+The last two checkpoints are kept with their journals: should the newest be damaged, the one before leads to the same state.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from kernelmesh import storage
+from kernelmesh.agent import Agent, State
+from kernelmesh.checks import refuse, whole
+from kernelmesh.consensus import Heard
+from kernelmesh.messages import Message, Refused, decode, encode
+from kernelmesh.streams import Batch
+
+__all__ = ["Entry", "Keeper", "Kept"]
+
+_PREFIX = struct.Struct("<I16s")
+_KEPT = 2
+_MOST_RECORD = 1 << 31
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Entry:
+    """The input of one step."""
+
+    step: int
+    """The number of the step, from 1."""
+    batch: Batch
+    position: Mapping[str, Any]
+    """Where the stream stands after this mini-batch."""
+    heard: Sequence[Heard]
+    counts: Mapping[str, int]
+    """What was sent so far."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Kept:
+    """What an agent needs to go on from a checkpoint."""
+
+    state: State
+    position: Mapping[str, Any] | None = None
+    pending: Batch | None = None
+    """Samples that had been read but were not yet part of a mini-batch, from a stream that cannot be read again."""
+    counts: Mapping[str, int]
+    """What was sent so far and the like."""
+    said: Mapping[str, Message]
+    """What neighbours were told in the round before, by name: in lock step they may still have to ask for it."""
+
+
+class Keeper:
+    """Writes checkpoints and a journal to a folder, and finds the newest state there.
+
+    `settings` is a description of what a checkpoint must agree with, such as the kernel. One process at a time can keep in
+    a folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, settings: Any, every: int = 100) -> None:
+        self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(settings))
+        self.every = whole("Keeper", "every", every, least=1)
+        self.newest: int | None = None
+        """The step of the newest checkpoint that is known to be on disk."""
+        self.trouble = ""
+        """Why the last attempt to write failed; empty while all is well."""
+        self._journal: BinaryIO | None = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 (held as long as the keeper lives)
+        except OSError as error:
+            raise refuse(
+                "Keeper", "folder", f"be one that can be written ({error.strerror})", str(self.folder)
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise refuse(
+                "Keeper", "folder", "not be in use by another process", str(self.folder), remedy="is the agent running?"
+            ) from None
+        for draft in self.folder.glob(".checkpoint-*"):
+            draft.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._stop_journal()
+        self._lock.close()
+
+    def restore(self, *, name: str) -> tuple[Kept | None, list[Entry]]:
+        """The newest checkpoint that can be read, and the inputs of all steps since; (None, steps from 1) without any.
+
+        Damaged files are passed over as long as an older checkpoint leads to the same place; otherwise the damage is told.
+        """
+        checkpoints = sorted(self._numbered("checkpoint-*.safetensors"), reverse=True)
+        damage: Exception | None = None
+        for step in [*checkpoints, 0]:
+            kept = None
+            if step:
+                try:
+                    kept = self._read(step, name)
+                except storage.UnreadableFile as error:
+                    damage = damage or error
+                    continue
+            elif checkpoints and not self._path("journal", 0).exists():
+                break
+            return kept, self._entries(step)
+        raise storage.UnreadableFile(
+            f"{self.folder}: no checkpoint can be read ({damage}); move the folder away to begin anew"
+        )
+
+    def _entries(self, step: int) -> list[Entry]:
+        """The inputs of the steps after `step`, from all journals there are, up to the first gap."""
+        entries: list[Entry] = []
+        for number in sorted(self._numbered("journal-*.bin")):
+            for entry in _read_journal(self._path("journal", number)):
+                if entries and entry.step == entries[-1].step:
+                    entries[-1] = entry  # the step failed with the first one and was tried again
+                elif entry.step == step + len(entries) + 1:
+                    entries.append(entry)
+                elif entry.step > step:
+                    return entries
+        return entries
+
+    def save(self, kept: Kept) -> bool:
+        """Write a checkpoint and begin a new journal; False, with the reason in `trouble`, if that is not possible now."""
+        step = kept.state.steps
+        names = sorted({str(kept.state.name), *map(str, kept.state.edges)})
+        arrays = {f"state/{key}": value for key, value in storage.pack(kept.state, names, workspace=True).items()}
+        for neighbour, message in kept.said.items():
+            arrays[f"said/{neighbour}"] = np.frombuffer(encode(message), dtype=np.uint8)
+        if kept.pending is not None:
+            arrays["pending/points"] = kept.pending.points
+            arrays["pending/targets"] = np.asarray(kept.pending.targets)
+        about = {
+            "names": names,
+            "settings": self._settings,
+            "position": None if kept.position is None else dict(kept.position),
+            "counts": dict(kept.counts),
+        }
+        try:
+            storage.write(self._path("checkpoint", step), kind="agent", arrays=arrays, settings=about)
+            self._stop_journal()
+            self._journal = open(self._path("journal", step), "wb")  # noqa: SIM115 (stays open between steps)
+            self.newest, self.trouble = step, ""
+            self._tidy()
+        except OSError as error:
+            self._broken(error)
+            return False
+        return True
+
+    def note(self, entry: Entry) -> None:
+        """Put the input of the next step on record; where that fails, learning goes on without."""
+        if self._journal is None:
+            return
+        try:
+            self._journal.write(_record(entry))
+            self._journal.flush()
+        except OSError as error:
+            self._broken(error)
+
+    def begin(self) -> None:
+        """Keep a journal from the very first step, when there is no checkpoint yet."""
+        try:
+            self._journal = open(self._path("journal", 0), "wb")  # noqa: SIM115 (stays open between steps)
+        except OSError as error:
+            self._broken(error)
+
+    def _broken(self, error: OSError) -> None:
+        # a journal with a hole is worth nothing behind it: none is kept until the next checkpoint
+        self.trouble = f"{error.strerror or error} ({self.folder})"
+        self._stop_journal()
+
+    def _stop_journal(self) -> None:
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            try:
+                journal.close()
+            except OSError as error:
+                self.trouble = f"{error.strerror or error} ({self.folder})"
+
+    def _tidy(self) -> None:
+        checkpoints = sorted(self._numbered("checkpoint-*.safetensors"))[:-_KEPT]
+        for step in checkpoints:
+            self._path("checkpoint", step).unlink(missing_ok=True)
+        oldest = min(self._numbered("checkpoint-*.safetensors"))
+        for step in self._numbered("journal-*.bin"):
+            if step < oldest and not (oldest == self.newest and step == 0):
+                self._path("journal", step).unlink(missing_ok=True)
+
+    def _read(self, step: int, name: str) -> Kept:
+        path = self._path("checkpoint", step)
+        arrays, about = storage.read(path, kind="agent")
+        if about["settings"] != self._settings:
+            differing = sorted(key for key in self._settings if about["settings"].get(key) != self._settings[key])
+            raise ValueError(
+                f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings, or move the "
+                f"folder away to begin anew"
+            )
+        own = {key.removeprefix("state/"): value for key, value in arrays.items() if key.startswith("state/")}
+        state = storage.unpack(self._agent, own, name=name, names=about["names"])
+        pending = None
+        if "pending/points" in arrays:
+            pending = Batch(arrays["pending/points"], arrays["pending/targets"])
+        said = {
+            key.removeprefix("said/"): decode(value.tobytes())
+            for key, value in arrays.items()
+            if key.startswith("said/")
+        }
+        return Kept(state=state, position=about["position"], pending=pending, counts=about["counts"], said=said)
+
+    def _path(self, what: str, step: int) -> Path:
+        return self.folder / f"{what}-{step:09d}.{'safetensors' if what == 'checkpoint' else 'bin'}"
+
+    def _numbered(self, pattern: str) -> list[int]:
+        digits = (path.stem.rpartition("-")[2] for path in self.folder.glob(pattern))
+        return [int(text) for text in digits if text.isdecimal()]
+
+
+def _record(entry: Entry) -> bytes:
+    arrays: dict[str, NDArray[Any]] = {
+        "points": np.ascontiguousarray(entry.batch.points),
+        "targets": np.ascontiguousarray(entry.batch.targets),
+    }
+    heard = []
+    for i, said in enumerate(entry.heard):
+        heard.append([said.neighbour, said.weight.hex(), said.lower, said.share.hex()])
+        for part, message in (("asked", said.asked), ("answered", said.answered)):
+            if message is not None:
+                arrays[f"{i}.{part}"] = np.frombuffer(encode(message), dtype=np.uint8)
+    about = {"step": entry.step, "position": dict(entry.position), "heard": heard, "counts": dict(entry.counts)}
+    data = save(arrays, {"entry": json.dumps(about)})
+    return _PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
+
+
+def _read_journal(path: Path) -> Iterator[Entry]:
+    """The entries up to the first that is not complete: the one that was being written when the process was killed."""
+    with open(path, "rb") as file:
+        while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
+            length, digest = _PREFIX.unpack(prefix)
+            data = file.read(min(length, _MOST_RECORD))
+            if len(data) < length or hashlib.blake2b(data, digest_size=16).digest() != digest:
+                return
+            yield _entry(path, data)
+
+
+def _entry(path: Path, data: bytes) -> Entry:
+    try:
+        arrays = load(data)
+        (length,) = struct.unpack("<Q", data[:8])
+        about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["entry"])
+        heard = []
+        for i, (neighbour, weight, lower, share) in enumerate(about["heard"]):
+            asked, answered = (
+                decode(arrays[f"{i}.{part}"].tobytes(), most_bytes=_MOST_RECORD) if f"{i}.{part}" in arrays else None
+                for part in ("asked", "answered")
+            )
+            heard.append(Heard(asked, answered, float.fromhex(weight), neighbour, lower, float.fromhex(share)))
+        batch = Batch(arrays["points"], arrays["targets"])
+        return Entry(step=about["step"], batch=batch, position=about["position"], heard=heard, counts=about["counts"])
+    except (KeyError, TypeError, ValueError, SafetensorError, Refused) as error:
+        raise storage.UnreadableFile(f"{path}: must be a journal of this version ({error})") from None

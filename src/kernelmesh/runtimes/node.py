@@ -1,0 +1,750 @@
+"""One agent among others that run elsewhere: takes its samples, asks its neighbours, answers them, steps.
+
+Everything happens in one thread, fed by the carrier's queue, so that nothing is ever half done. Whoever wants to know
+something is served between steps and while the agent waits.
+
+Two ways to go. In *lock step* the answer to a question about step t comes from the state before step t, whoever is ahead; the
+rounds are those of `simulate`, bit for bit. *Free running* answers come from the newest state, and an agent waits for its
+neighbours at most `patience` seconds, and not at all for those that did not answer last time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernelmesh.agent import Agent, Diverged, Info, State
+from kernelmesh.checks import Floats
+from kernelmesh.consensus import Heard
+from kernelmesh.links import Link
+from kernelmesh.maths.expansion import Expansion
+from kernelmesh.messages import Function, Message, Points, Probe, Refused, Values, decode, encode, weigh
+from kernelmesh.runtimes.carrier import Answer, Carrier, Event, Note, Offence, Question, Request
+from kernelmesh.runtimes.guard import Guard
+from kernelmesh.runtimes.keeping import Entry, Keeper, Kept
+from kernelmesh.runtimes.place import Place
+from kernelmesh.streams import Batch, Source
+
+__all__ = ["Node", "Turn"]
+
+_log = logging.getLogger("kernelmesh.agent")
+
+_TICK = 0.05  # seconds between looks at the stream and at whether to stop
+_LONG = 5.0  # seconds that a question may take before it is asked again
+_PING = 1.0  # seconds after which a silent neighbour is asked for a sign of life
+_ALIVE = 3.0  # seconds without any for which a neighbour still counts as there
+_RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """What is there to see after a step of this agent."""
+
+    number: int
+    """Steps so far, from 1."""
+    state: State
+    info: Info
+    floats_sent: int
+    """Numbers sent since the beginning, restarts included."""
+    bytes_sent: int
+
+
+@dataclass(eq=False, slots=True)
+class _Neighbour:
+    """What is known of one neighbour."""
+
+    name: str
+    lower: bool
+    """Whether we stand before it."""
+    link: Link = field(default_factory=Link)
+    ticket: int = 0
+    """Of the question that is out; 0: none."""
+    asked_step: int = 0
+    """The step that question is about; 0: a sign of life is all that is wanted; negative: its own question, once more."""
+    prompt: bool = True
+    """Whether it answered in time when last asked: only then is it waited for."""
+    failures: int = 0
+    ask_again: float = 0.0
+    answer: Message | None = None
+    """To the question about the step at hand; where functions are exchanged, the newest."""
+    answered_step: int = 0
+    question: Message | None = None
+    """Its own newest question."""
+    question_step: int = 0
+    share: float = 0.0
+    token: int = 0
+    ended: bool = False
+    seen: float = -1e9
+    offered: bool = False
+    """Whether it was made an offer from the present state."""
+
+    def alive(self, now: float) -> bool:
+        return now - self.seen < _ALIVE
+
+
+@dataclass(eq=False, slots=True)
+class _Round:
+    """What this agent has to say in a step, from the state before it."""
+
+    step: int
+    function: Expansion
+    batch: Batch | None = None
+    open: bool = False
+    """Whether it is known if there are samples for it."""
+    question: bytes = b""
+    said: dict[str, Message] = field(default_factory=dict)
+    """What each neighbour is told, where functions are exchanged."""
+    packed: dict[tuple[str, int], Message] = field(default_factory=dict)
+    """The same as it travels, by neighbour and the step it was asked about."""
+    counted: set[tuple[str, int]] = field(default_factory=set)
+
+
+class Node:
+    """Runs one agent. `turns` is the run; `stop` ends it from a signal handler or another thread.
+
+    Without a keeper nothing survives the process.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        place: Place,
+        source: Source,
+        carrier: Carrier,
+        *,
+        keeper: Keeper | None = None,
+        stay: bool = True,
+    ) -> None:
+        self.agent, self.place, self._source, self._carrier, self._keeper = agent, place, source, carrier, keeper
+        self._stay = stay
+        self._guard = Guard()
+        self._token = secrets.randbits(62)
+        self._tickets = 0
+        self._neighbours = {name: _Neighbour(name, place.name < name) for name in place.neighbours}
+        self._style = _style(agent)
+        self._held: dict[str, Question] = {}
+        self._stopping = False
+        self._began = time.monotonic()
+        self._save_again = 0.0
+        self._loss: float | None = None
+        self._newest: tuple[Floats, list[Heard]] | None = None
+        self._steps_here = 0
+        self._odd: set[tuple[str, str]] = set()
+        self.floats_sent = self.bytes_sent = 0
+        self.state = agent.start(name=place.name)
+        self._before: _Round | None = None
+        self._now = _Round(1, self.state.function)
+        self._restore()
+
+    # ---- the run
+
+    def stop(self) -> None:
+        """End the run after the step at hand."""
+        self._stopping = True
+
+    def turns(self) -> Iterator[Turn]:
+        """Learn until the stream has ended (and longer if asked to stay) or `stop` is called, then write a checkpoint."""
+        try:
+            while not self._stopping:
+                self._serve_all()
+                if not self._open():
+                    self._idle()
+                    if self._finished():
+                        return
+                    continue
+                self._ask_all()
+                if not self._gather():
+                    continue  # stopped while waiting; the mini-batch has not been used
+                yield self._step()
+        finally:
+            self._save()
+            self._source.close()
+            if self._keeper is not None:
+                self._keeper.close()
+            self._carrier.close()
+
+    def _open(self) -> bool:
+        """Take a mini-batch and decide what to say about it; False while there is none."""
+        now = self._now
+        if now.batch is not None:
+            return True
+        if now.open:
+            return False
+        batch = self._take()
+        ended = batch is None and self._source.ended
+        if batch is None and not ended:
+            return False
+        now.batch, now.open = batch, True
+        self._prepare(now)
+        if ended:
+            _log.info("the stream has ended after %d samples", self.state.samples)
+            self._save()
+        for question in [self._held.pop(name) for name in list(self._held)]:
+            self._reply(question)
+        return batch is not None
+
+    def _take(self) -> Batch | None:
+        batch = self._source.take()
+        if batch is None:
+            return None
+        try:
+            return Batch(*self.agent.check(*batch))
+        except ValueError as error:  # the source checks rows one by one; this is for sources of other people
+            _log.error("left out a mini-batch of %d rows: %s", len(batch.points), error)
+            return None
+
+    def _prepare(self, spoken: _Round) -> None:
+        """What neighbours will be asked or told in this round."""
+        if self._style == "offers":
+            if spoken.batch is not None:
+                share = self.place.share
+                for name in self._neighbours if self.place.lock_step else ():
+                    message = self.agent.offer(self.state, name, share)
+                    assert message is not None
+                    spoken.said[name] = message
+        elif self._style == "functions":
+            said = self.agent.ask(self.state, self._points(spoken))
+            if said is not None:
+                spoken.said = dict.fromkeys(self._neighbours, said)
+        elif self._style == "points" and spoken.batch is not None:
+            question = self.agent.ask(self.state, spoken.batch.points)
+            if question is not None:
+                spoken.question = encode(question)
+                self._count(question, len(self._neighbours) if self.place.lock_step else 0)
+        if self.place.lock_step:  # before anything of this round is unpacked, as in simulation
+            for name, message in spoken.said.items():
+                if not self._neighbours[name].ended:
+                    spoken.packed[name, spoken.step] = self._neighbours[name].link.pack(message)
+
+    def _points(self, spoken: _Round) -> Floats:
+        return np.empty((0, self.agent.dimension)) if spoken.batch is None else spoken.batch.points
+
+    def _ask_all(self) -> None:
+        now = time.monotonic()
+        for neighbour in self._neighbours.values() if self._style != "nothing" else ():
+            self._ask(neighbour, now)
+
+    def _ask(self, neighbour: _Neighbour, now: float, *, ping: bool = False, again: bool = False) -> None:
+        if neighbour.ticket or now < neighbour.ask_again:
+            return
+        if self._guard.ignores(neighbour.name, neighbour.token, now=now):
+            neighbour.prompt = False
+            return
+        self._tickets += 1
+        neighbour.ticket = self._tickets
+        neighbour.asked_step = -self._now.step if again else 0 if ping else self._now.step
+        note = self._note(neighbour, whole=again or neighbour.link.lost, ping=ping or again)
+        timeout = _LONG if self.place.lock_step else max(2.0 * self.place.patience, 2.0)
+        if not self.place.lock_step and self._now.question and not ping:
+            self._add(len(self._now.question), self._question_floats())
+        self._carrier.ask(
+            neighbour.name, self._tickets, note, b"" if note.ping else self._now.question, timeout=timeout
+        )
+
+    def _note(self, neighbour: _Neighbour, *, whole: bool = False, ping: bool = False) -> Note:
+        edge = self.state.edges.get(neighbour.name)
+        epoch, done = (edge.epoch, edge.done) if edge is not None else (0, 0)
+        ended = self._now.open and self._now.batch is None
+        return Note(self._now.step, self._token, self.place.share, epoch, done, ended, whole, ping)
+
+    def _gather(self) -> bool:
+        """Wait for what the step needs, serving others meanwhile; False if the run is to stop."""
+        deadline = time.monotonic() + self.place.patience
+        while not self._stopping:
+            now = time.monotonic()
+            if self.place.lock_step:
+                missing = [n for n in self._neighbours.values() if self._lacks(n)]
+                for neighbour in missing:
+                    if neighbour.answered_step != self._now.step:
+                        self._ask(neighbour, now)
+                    elif now > deadline:  # it has asked, but a process of ours that is no more
+                        self._ask(neighbour, now, again=True)
+                        deadline = now + self.place.patience
+                wait = _TICK
+            else:
+                missing = [
+                    n for n in self._neighbours.values() if n.prompt and n.ticket and n.asked_step == self._now.step
+                ]
+                wait = min(_TICK, deadline - now)
+                if wait <= 0:
+                    for neighbour in missing:
+                        neighbour.prompt = False
+                    missing = []
+            if not missing or self._style == "nothing":
+                return True
+            self._serve(wait)
+        return False
+
+    def _lacks(self, neighbour: _Neighbour) -> bool:
+        if neighbour.answered_step != self._now.step:
+            return True
+        return self._style == "points" and not neighbour.ended and neighbour.question_step < self._now.step
+
+    def _step(self) -> Turn:
+        now, batch = self._now, self._now.batch
+        assert batch is not None
+        heard = self._heard()
+        self._put_on_record(heard)
+        try:
+            state, info = self.agent.advance(self.state, batch.points, batch.targets, heard)
+        except Diverged as error:
+            if self.place.lock_step or not any(said.asked or said.answered for said in heard):
+                raise
+            # it may be the neighbours who have gone astray: learn without them
+            _log.error("left out what the neighbours said in step %d: %s", now.step, error.reason)
+            for neighbour in self._neighbours.values():
+                if neighbour.answer is not None or neighbour.question is not None:
+                    self._guard.offend(neighbour.name, neighbour.token, f"step: {error.reason}", now=time.monotonic())
+            heard = [said._replace(asked=None, answered=None) for said in heard]
+            self._put_on_record(heard)
+            state, info = self.agent.advance(self.state, batch.points, batch.targets, heard)
+        self._newest = (batch.points, heard)
+        self._move_on(state)
+        self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
+        self._steps_here += 1
+        turn = Turn(now.step, state, info, self.floats_sent, self.bytes_sent)
+        keeper = self._keeper
+        due = keeper is not None and (now.step % keeper.every == 0 or self._try_again(keeper))
+        if due:
+            self._save()
+        return turn
+
+    def _try_again(self, keeper: Keeper) -> bool:
+        return bool(keeper.trouble) and time.monotonic() >= self._save_again
+
+    def _put_on_record(self, heard: list[Heard]) -> None:
+        if self._keeper is not None and self._now.batch is not None:
+            entry = Entry(
+                step=self._now.step,
+                batch=self._now.batch,
+                position=self._source.position,
+                heard=heard,
+                counts=self._counts(),
+            )
+            self._writing(lambda keeper: keeper.note(entry))
+
+    def _move_on(self, state: State) -> None:
+        self.state, self._before = state, self._now
+        self._now = _Round(state.steps + 1, state.function)
+        for neighbour in self._neighbours.values():
+            neighbour.offered = False
+            neighbour.answer = None
+            if not self.place.lock_step:
+                neighbour.question = None
+
+    def _heard(self) -> list[Heard]:
+        heard = []
+        for neighbour in self._neighbours.values():
+            asked, answered = neighbour.question, neighbour.answer
+            if self._style != "points":
+                asked, answered = neighbour.answer, None
+            elif self.place.lock_step and (neighbour.question_step != self._now.step or neighbour.ended):
+                asked = None
+            if asked is None and answered is None and not neighbour.offered and not self.place.lock_step:
+                continue
+            weight = min(self.place.share, neighbour.share)
+            heard.append(Heard(asked, answered, weight, neighbour.name, neighbour.lower, self.place.share))
+        return heard
+
+    def _idle(self) -> None:
+        now = time.monotonic()
+        for neighbour in self._neighbours.values():
+            if now - neighbour.seen > _PING:
+                self._ask(neighbour, now, ping=True)
+        if self._keeper is not None and self._try_again(self._keeper):
+            self._save()
+        self._serve(_TICK)
+
+    def _finished(self) -> bool:
+        """Whether the stream has ended and nobody needs our answers any more."""
+        if self._stay or not (self._now.open and self._now.batch is None):
+            return False
+        now = time.monotonic()
+        return all(n.ended or (not n.alive(now) and now - self._began > 2 * _ALIVE) for n in self._neighbours.values())
+
+    # ---- what arrives
+
+    def _serve_all(self) -> None:
+        while self._handle(self._carrier.wait(0.0)):
+            pass
+
+    def _serve(self, seconds: float) -> None:
+        """Deal with what arrives within so many seconds; returns after the first thing that has."""
+        if self._handle(self._carrier.wait(seconds)):
+            self._serve_all()
+
+    def _handle(self, event: Event | None) -> bool:
+        if isinstance(event, Question):
+            self._question(event)
+        elif isinstance(event, Answer):
+            self._answer(event)
+        elif isinstance(event, Request):
+            self._request(event)
+        elif isinstance(event, Offence):
+            self._guard.offend(event.sender, event.token, event.reason, now=time.monotonic())
+        return event is not None
+
+    def _question(self, question: Question) -> None:
+        now = time.monotonic()
+        neighbour = self._neighbours.get(question.sender)
+        if neighbour is None:
+            self._guard.offend(question.sender, 0, "question: must come from a neighbour", now=now)
+            return
+        if self._guard.ignores(neighbour.name, question.note.token, now=now):
+            return
+        if question.note.ping:
+            self._saw(neighbour, question.note)
+            payload = b""
+            if question.note.whole and self._style == "points":
+                spoken = self._round_of(question.note.step)
+                payload = spoken.question if spoken.step == question.note.step else b""
+            question.answer(self._note(neighbour), payload)
+        elif self.place.lock_step and not self._ready(question):
+            self._held[neighbour.name] = question
+        else:
+            self._reply(question)
+
+    def _ready(self, question: Question) -> bool:
+        """Whether a question of lock step can be answered now; one that comes too early is kept until it can."""
+        step, now = question.note.step, self._now
+        if now.open and (step == now.step or (now.batch is None and step > now.step)):
+            return True
+        if self._before is not None and step == self._before.step:
+            return True
+        if not now.step <= step <= now.step + 1:
+            self._remark(
+                question.sender,
+                f"is about to take step {step} while this agent is at {now.step}: they cannot go on in lock step; "
+                f"restore the checkpoints of both, or begin anew with both",
+            )
+        return False
+
+    def _reply(self, question: Question) -> None:
+        neighbour, step = self._neighbours[question.sender], question.note.step
+        try:
+            message = self._words(neighbour, question)
+        except (Refused, ValueError) as error:
+            self._guard.offend(neighbour.name, question.note.token, str(error), now=time.monotonic())
+            return
+        self._saw(neighbour, question.note)
+        if message is None:
+            payload = b""
+        else:
+            payload = encode(message)
+            if not self.place.lock_step or self._first_time(question.sender, step):
+                self._count(message)
+        question.answer(self._note(neighbour), payload)
+
+    def _words(self, neighbour: _Neighbour, question: Question) -> Message | None:
+        """What a neighbour is to hear, in answer to a question that has been found in order."""
+        if self._style == "nothing":
+            return None
+        spoken = self._round_of(question.note.step)
+        if self._style == "points":
+            asked = self._note_question(neighbour, question.payload, question.note.step)
+            return self.agent.consensus.answer(spoken.function, asked)
+        if question.payload:
+            raise Refused("question: must be empty where functions are exchanged")
+        if not self.place.lock_step:
+            return self._newest_words(neighbour, question.note)
+        said = spoken.said.get(neighbour.name)
+        if said is None:
+            return None
+        key = (neighbour.name, question.note.step)
+        packed = spoken.packed.get(key)
+        if packed is None or (question.note.whole and "rows" in packed.names):
+            if question.note.whole:
+                neighbour.link.forget()
+            packed = spoken.packed[key] = neighbour.link.pack(said)
+            if len(spoken.packed) > 2 * len(self._neighbours) + 2:
+                spoken.packed.pop(next(iter(spoken.packed)))
+        return packed
+
+    def _note_question(self, neighbour: _Neighbour, payload: bytes, step: int) -> Message:
+        asked = decode(payload, most_bytes=self.place.most_bytes)
+        if not isinstance(asked, Points | Probe):
+            raise Refused(f"question: must be points, got {asked.kind}")
+        self.agent.check_message("Node", "question", asked)
+        if step >= neighbour.question_step or not self.place.lock_step:
+            neighbour.question, neighbour.question_step = asked, step
+        return asked
+
+    def _newest_words(self, neighbour: _Neighbour, note: Note) -> Message | None:
+        if note.whole:
+            neighbour.link.forget()
+        if self._style == "functions":
+            said = self.agent.ask(self.state, np.empty((0, self.agent.dimension)))
+        elif self._now.open and self._now.batch is None:
+            return None  # who does not learn any more makes no offers
+        else:
+            said = self.agent.offer(self.state, neighbour.name, self.place.share, (note.epoch, note.done))
+            neighbour.offered = True
+        return None if said is None else neighbour.link.pack(said)
+
+    def _round_of(self, step: int) -> _Round:
+        if self.place.lock_step and self._before is not None and step == self._before.step:
+            return self._before
+        return self._now
+
+    def _first_time(self, name: str, step: int) -> bool:
+        counted = self._round_of(step).counted
+        if (name, step) in counted:
+            return False
+        counted.add((name, step))
+        return True
+
+    def _answer(self, answer: Answer) -> None:
+        neighbour, now = self._neighbours[answer.neighbour], time.monotonic()
+        if neighbour.ticket != answer.ticket:
+            return
+        neighbour.ticket = 0
+        step = neighbour.asked_step
+        if answer.note is None or answer.payload is None:
+            neighbour.failures += 1
+            neighbour.ask_again = now + min(0.02 * 2.0 ** min(neighbour.failures, 10), 1.0)
+            if step > 0:
+                neighbour.prompt = False
+            return
+        try:
+            self._understand(neighbour, answer.note, answer.payload, step)
+        except (Refused, ValueError) as error:
+            self._guard.offend(neighbour.name, answer.note.token, str(error), now=now)
+            neighbour.token = answer.note.token
+            neighbour.ask_again = now + 0.05
+            return
+        self._saw(neighbour, answer.note)
+        neighbour.failures, neighbour.ask_again = 0, 0.0
+        if step > 0:
+            neighbour.prompt = True
+
+    def _understand(self, neighbour: _Neighbour, note: Note, payload: bytes, step: int) -> None:
+        """Take in what came back to the question about a step."""
+        if step <= 0:
+            if step == -self._now.step and payload:
+                self._note_question(neighbour, payload, -step)
+            return
+        message = None
+        if payload:
+            message = decode(payload, most_bytes=self.place.most_bytes)
+            if self._style == "points":
+                if not isinstance(message, Values):
+                    raise Refused(f"answer: must be values, got {message.kind}")
+                if step != self._now.step or self._now.batch is None:
+                    return  # too late: it is about points that have been dealt with
+                self.agent.check_message("Node", "answer", message, rows=len(self._now.batch.points))
+            else:
+                if message.kind not in _SPOKEN[self._style]:
+                    raise Refused(f"answer: must be one of {_SPOKEN[self._style]}, got {message.kind}")
+                if (message := self._unpacked(neighbour, message)) is None:
+                    return
+                self.agent.check_message("Node", "answer", message)
+        neighbour.answer, neighbour.answered_step = message, step
+        if self.place.lock_step:
+            neighbour.share, neighbour.ended = note.share, note.ended
+
+    def _unpacked(self, neighbour: _Neighbour, message: Message) -> Message | None:
+        try:
+            return neighbour.link.unpack(message)
+        except Refused:  # it builds on something that a process before this one had: the next will be whole
+            return None
+
+    def _saw(self, neighbour: _Neighbour, note: Note) -> None:
+        neighbour.seen, neighbour.token, neighbour.share = time.monotonic(), note.token, note.share
+        if not self.place.lock_step:
+            neighbour.ended = note.ended
+
+    def _remark(self, name: str, text: str) -> None:
+        if (name, text[:20]) not in self._odd:
+            self._odd.add((name, text[:20]))
+            _log.error("%s %s", name, text)
+
+    # ---- numbers
+
+    def _count(self, message: Message, times: int = 1) -> None:
+        floats, size = weigh(message)
+        self._add(times * size, times * floats)
+
+    def _add(self, size: int, floats: int) -> None:
+        self.bytes_sent += size
+        self.floats_sent += floats
+
+    def _question_floats(self) -> int:
+        batch = self._now.batch
+        assert batch is not None
+        probe = self.agent.consensus.ask(self._now.function, batch.points)
+        return 0 if probe is None else weigh(probe)[0]
+
+    # ---- those who look on
+
+    def _request(self, request: Request) -> None:
+        if request.kind == "status":
+            request.answer(json.dumps(self.status()).encode())
+            return
+        try:
+            points = decode(request.payload, most_bytes=self.place.most_bytes)
+            if not isinstance(points, Points):
+                raise Refused(f"request: must be points, got {points.kind}")
+            self.agent.check_message("Node", "request", points)
+            request.answer(encode(Values(self.agent.predict(self.state, points.points))))
+        except (Refused, ValueError) as error:
+            self._guard.offend("a client", 0, str(error), now=time.monotonic())
+            request.refuse(str(error))
+
+    def status(self) -> dict[str, Any]:
+        """How the agent is doing, as something JSON can hold."""
+        now, gap = time.monotonic(), None
+        if self._newest is not None:
+            gap = self.agent.gap(self.state, *self._newest)
+        waiting = []
+        if self._now.batch is not None and self.place.lock_step:
+            waiting = [n.name for n in self._neighbours.values() if self._lacks(n)]
+        keeper = self._keeper
+        return {
+            "name": self.place.name,
+            "mode": "lock-step" if self.place.lock_step else "free",
+            "samples": self.state.samples,
+            "steps": self.state.steps,
+            "steps_here": self._steps_here,
+            "seconds": now - self._began,
+            "order": self.state.function.order,
+            "loss": self._loss,
+            "disagreement": gap,
+            "bytes_sent": self.bytes_sent,
+            "floats_sent": self.floats_sent,
+            "neighbours": {
+                n.name: {
+                    "alive": n.alive(now),
+                    "ended": n.ended,
+                    "ignored": self._guard.ignores(n.name, n.token, now=now),
+                    "refused": self._guard.refused[n.name],
+                }
+                for n in self._neighbours.values()
+            },
+            "waiting_for": waiting,
+            "refused": self._guard.total,
+            "bad_rows": self._source.refused,
+            "ended": self._now.open and self._now.batch is None,
+            "checkpoint": None if keeper is None else keeper.newest,
+            "trouble": "" if keeper is None else keeper.trouble,
+        }
+
+    # ---- what survives
+
+    def _save(self) -> None:
+        keeper = self._keeper
+        if keeper is None or (keeper.newest == self.state.steps and not keeper.trouble):
+            return
+        self._save_again = time.monotonic() + _RETRY
+        if self._now.batch is not None:  # taken, but not learned from before the run was stopped: it will come again
+            self._source.give_back()
+            self._now.batch = None
+        kept = Kept(
+            state=self.state,
+            position=self._source.position,
+            pending=self._source.pending,
+            counts=self._counts(),
+            said=self._said_before(),
+        )
+        self._writing(lambda keeper: keeper.save(kept))
+
+    def _counts(self) -> dict[str, int]:
+        return {"floats_sent": self.floats_sent, "bytes_sent": self.bytes_sent}
+
+    def _said_before(self) -> dict[str, Message]:
+        """What neighbours one step behind will still ask for; in lock step only."""
+        before = self._before
+        if before is None or not self.place.lock_step:
+            return {}
+        if self._style == "points":
+            return {_FUNCTION: Function(before.function.centres, before.function.weights)}
+        return before.said
+
+    def _writing(self, act: Callable[[Keeper], object]) -> None:
+        """Write something, and say when that begins to fail and when it works again."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        before = keeper.trouble
+        act(keeper)
+        if keeper.trouble and not before:
+            _log.error(
+                "cannot write to the checkpoint folder: %s; learning goes on, and it is tried again", keeper.trouble
+            )
+        elif before and not keeper.trouble:
+            _log.warning("checkpoints are being written again")
+
+    def _restore(self) -> None:
+        """Become the agent that the folder tells of, by taking again the steps that it has on record."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        kept, entries = keeper.restore(name=self.place.name)
+        if kept is not None:
+            self.state = kept.state
+            self._take_over(kept)
+        position, replayed = (None if kept is None else kept.position), 0
+        for entry in entries:
+            self._now.batch = Batch(*self.agent.check(*entry.batch))
+            if self.place.lock_step:
+                self._prepare(self._now)
+            state, _ = self.agent.advance(self.state, *self._now.batch, entry.heard)
+            self._move_on(state)
+            position, replayed = entry.position, replayed + len(entry.batch.points)
+            self.floats_sent, self.bytes_sent = entry.counts["floats_sent"], entry.counts["bytes_sent"]
+        for neighbour in self._neighbours.values():
+            neighbour.link = Link()
+        if self._before is not None:
+            self._before.packed.clear()
+        if position is None:
+            self._writing(Keeper.begin)
+            return
+        pending = kept.pending if kept is not None else None
+        if pending is not None:
+            pending = Batch(pending.points[replayed:], pending.targets[replayed:])
+        self._source.seek(position, pending)
+        _log.info(
+            "going on from step %d (%d samples), %d steps of it from the journal",
+            self.state.steps,
+            self.state.samples,
+            len(entries),
+        )
+        self._save()
+
+    def _take_over(self, kept: Kept) -> None:
+        self.floats_sent, self.bytes_sent = kept.counts["floats_sent"], kept.counts["bytes_sent"]
+        self._now = _Round(self.state.steps + 1, self.state.function)
+        if not kept.said:
+            return
+        said = dict(kept.said)
+        function = said.pop(_FUNCTION, None)
+        before = self.state.function
+        if isinstance(function, Function):
+            before = Expansion(self.agent.kernel, function.centres, function.weights)
+        self._before = _Round(self.state.steps, before, open=True, said=said)
+
+
+# The key in a checkpoint of the function that answered in the round before; no agent can have this name.
+_FUNCTION = "/function"
+
+_SPOKEN = {
+    "functions": ("function", "difference"),
+    "offers": ("offer", "offer-difference", "repair"),
+}
+
+
+def _style(agent: Agent) -> str:
+    """What goes over an edge: offers, functions, points with values coming back, or nothing."""
+    if agent.offers:
+        return "offers"
+    zero = Expansion.zero(agent.kernel, dimension=agent.dimension, outputs=agent.outputs)
+    question = agent.consensus.ask(zero, np.zeros((1, agent.dimension)))
+    if question is None:
+        return "nothing"
+    return "functions" if isinstance(question, Function) else "points"

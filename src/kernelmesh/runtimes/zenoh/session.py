@@ -1,0 +1,130 @@
+"""Zenoh sessions as we want them: the given addresses and no others, TLS on both sides, rules by certificate name."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from kernelmesh.checks import refuse
+from kernelmesh.runtimes.place import Place, Tls
+
+if TYPE_CHECKING:
+    import zenoh
+
+__all__ = ["open_client", "open_peer"]
+
+_SLACK = 1 << 16  # what zenoh may add to a message
+
+
+def open_peer(place: Place, *, feeds: tuple[str, ...] = ()) -> zenoh.Session:
+    """The session of an agent; `feeds` are the keys that sensors may publish to."""
+    settings: dict[str, Any] = {
+        "mode": "peer",
+        "listen/endpoints": [place.listen],
+        "connect/endpoints": [endpoint for endpoint in place.neighbours.values() if endpoint],
+        "transport/link/rx/max_message_size": place.most_bytes + _SLACK,
+    }
+    if place.tls is not None:
+        settings |= _tls(place.tls, listens=True)
+        settings["access_control"] = _rules(place, place.tls, feeds)
+    return _open(settings, f"listen on {place.listen}")
+
+
+def open_client(endpoint: str, tls: Tls | None) -> zenoh.Session:
+    """A session that only talks to one agent."""
+    settings: dict[str, Any] = {"mode": "client", "connect/endpoints": [endpoint]}
+    if tls is not None:
+        settings |= _tls(tls, listens=False)
+    settings |= {"connect/timeout_ms": 3000, "connect/exit_on_failure": True}
+    return _open(settings, f"reach {endpoint}")
+
+
+def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
+    try:
+        import zenoh
+    except ImportError:
+        raise ImportError("agents on a network need zenoh: pip install 'kernelmesh[zenoh]'") from None
+    zenoh.init_log_from_env_or("error")
+    config = zenoh.Config()
+    everything = {
+        "scouting/multicast/enabled": False,
+        "scouting/gossip/enabled": False,
+        "connect/timeout_ms": -1,
+        "connect/exit_on_failure": False,
+        "connect/retry": {"period_init_ms": 200, "period_max_ms": 1000, "period_increase_factor": 2},
+        "transport/shared_memory/enabled": False,
+        # by default a message is given up when the queue is busy for a millisecond, which a busy machine often is
+        "transport/link/tx/queue/congestion_control/drop/wait_before_drop": 50_000,
+        **settings,
+    }
+    for key, value in everything.items():
+        config.insert_json5(key, json.dumps(value))
+    try:
+        return zenoh.open(config)
+    except zenoh.ZError as error:
+        reason = str(error).partition(" at ")[0][:200]
+        raise ConnectionError(f"zenoh: cannot {aim}: {reason}") from None
+
+
+def _tls(tls: Tls, *, listens: bool) -> dict[str, Any]:
+    for path in (tls.authority, tls.certificate, tls.key):
+        if not path.is_file():
+            raise refuse("Tls", "files", "exist", str(path))
+    files: dict[str, Any] = {
+        "root_ca_certificate": str(tls.authority),
+        "enable_mtls": True,
+        "verify_name_on_connect": True,
+        "connect_private_key": str(tls.key),
+        "connect_certificate": str(tls.certificate),
+    }
+    if listens:
+        files |= {"listen_private_key": str(tls.key), "listen_certificate": str(tls.certificate)}
+    return {f"transport/link/tls/{key}": value for key, value in files.items()}
+
+
+def _rules(place: Place, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
+    """Each neighbour may ask under its own name and be asked under ours, clients may ask and feed; nothing else passes."""
+    root = f"kernelmesh/{place.mesh}"
+    rules: list[dict[str, Any]] = []
+    subjects: list[dict[str, Any]] = []
+    policies: list[dict[str, Any]] = []
+
+    def allow(who: str, table: list[tuple[str, str, str, list[str]]]) -> None:
+        subjects.append({"id": who, "cert_common_names": [who]})
+        own = []
+        for what, message, flow, keys in table:
+            if keys:
+                name = f"{who} {what}"
+                rule = {"id": name, "messages": [message], "flows": [flow], "permission": "allow", "key_exprs": keys}
+                rules.append(rule)
+                own.append(name)
+        policies.append({"rules": own, "subjects": [who]})
+
+    for neighbour in place.neighbours:
+        to_us, to_them = f"{root}/{place.name}/from", f"{root}/{neighbour}/from"
+        allow(
+            neighbour,
+            [
+                ("asks", "query", "ingress", [f"{to_us}/{neighbour}"]),
+                ("is answered", "reply", "egress", [f"{to_us}/{neighbour}"]),
+                ("is asked", "query", "egress", [f"{to_them}/{place.name}"]),
+                ("answers", "reply", "ingress", [f"{to_them}/{place.name}"]),
+                ("sees where to ask", "declare_queryable", "egress", [f"{to_us}/*"]),
+                ("shows where to ask", "declare_queryable", "ingress", [f"{to_them}/*"]),
+            ],
+        )
+    requests = [f"{root}/{place.name}/{kind}" for kind in ("predict", "status")]
+    for client in tls.clients:
+        if client in place.neighbours:
+            raise refuse("Tls", "clients", "be other names than the neighbours'", client)
+        allow(
+            client,
+            [
+                ("asks", "query", "ingress", requests),
+                ("is answered", "reply", "egress", requests),
+                ("sees where to ask", "declare_queryable", "egress", requests),
+                ("feeds", "put", "ingress", list(feeds)),
+                ("sees where to feed", "declare_subscriber", "egress", list(feeds)),
+            ],
+        )
+    return {"enabled": True, "default_permission": "deny", "rules": rules, "subjects": subjects, "policies": policies}

@@ -1,0 +1,878 @@
+import dataclasses
+import datetime
+import json
+import os
+import pickle
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelmesh import (
+    Constant,
+    Diffusion,
+    ExactDiffusion,
+    Gaussian,
+    InverseRoot,
+    Komp,
+    Local,
+    Logistic,
+    Penalty,
+    Squared,
+    storage,
+)
+from kernelmesh.deploy import certificates, config
+from kernelmesh.deploy.config import Config, Mistakes, read
+from kernelmesh.deploy.layout import lay_out
+from kernelmesh.deploy.lines import locate
+from kernelmesh.maths.graphs import Graph
+from kernelmesh.maths.kernels import Linear, Sum
+
+BASE = """\
+name = "agent-0"
+mesh = "demo"
+listen = "tcp/127.0.0.1:7450"
+mode = "free"
+patience = 0.5
+at_end = "stay"
+log = "info"
+
+[neighbours]
+agent-1 = "tcp/127.0.0.1:7451"
+agent-2 = ""
+
+[model]
+dimension = 2
+outputs = 5
+regularization = 1e-6
+step_size = 3.0
+loss = { kind = "Logistic" }
+compression = { kind = "Komp", budget = 0.2 }
+
+[model.kernel]
+kind = "Gaussian"
+bandwidth = 0.6
+
+[stream]
+kind = "file"
+path = "data.csv"
+points = ["x1", "x2"]
+targets = "label"
+batch_size = 32
+follow = false
+rate = 0
+
+[checkpoint]
+folder = "state/agent-0"
+every = 100
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("config")
+    (folder / "data.csv").write_text("x1,x2,label\n")
+    (folder / "data.txt").write_text("x1,x2,label\n")
+    (folder / "data.parquet").write_bytes(b"")
+    return folder
+
+
+def write(folder, text):
+    path = folder / "agent.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def changed(text, *changes):
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def mistakes_of(folder, text):
+    path = write(folder, text)
+    with pytest.raises(Mistakes) as refused:
+        read(path)
+    lines = str(refused.value).split("\n")
+    assert tuple(lines) == refused.value.found
+    for line in lines:
+        assert re.match(re.escape(f"{path}:") + r"\d+: \S.* must .*, got ", line), line
+    return [line.removeprefix(f"{path}:") for line in lines]
+
+
+def line_with(text, marker):
+    found = [number for number, line in enumerate(text.split("\n"), 1) if marker in line]
+    assert found, marker
+    return found[0]
+
+
+def test_a_file_says_what_it_says(folder):
+    made = read(write(folder, BASE))
+    assert made.path == folder / "agent.toml"
+    assert (made.agent.kernel, made.agent.loss, made.agent.step_size) == (
+        Gaussian(bandwidth=0.6),
+        Logistic(),
+        Constant(3.0),
+    )
+    assert made.agent.consensus == ExactDiffusion(budget=0.05)
+    assert (made.place.name, made.place.mesh, made.place.lock_step) == ("agent-0", "demo", False)
+    assert dict(made.place.neighbours) == {"agent-1": "tcp/127.0.0.1:7451", "agent-2": ""}
+    assert (made.stream.kind, made.stream.format, made.stream.path) == ("file", "csv", folder / "data.csv")
+    assert (made.stream.points, made.stream.targets) == (("x1", "x2"), ("label",))
+    assert (made.keep.folder, made.keep.every) == (folder / "state/agent-0", 100)
+    assert (made.stay, made.log) == (True, "info")
+    assert made == read(write(folder, BASE))
+
+
+def test_paths_are_relative_to_the_file_and_not_to_the_shell(folder, monkeypatch):
+    write(folder, BASE)
+    monkeypatch.chdir(folder.parent)
+    made = read(Path(folder.name) / "agent.toml")
+    assert made.stream.path.is_absolute()
+    assert made.stream.path.is_file()
+    assert made.keep.folder == folder / "state/agent-0"
+
+
+SHORT = """\
+name = "a"
+listen = "tcp/localhost:1"
+[model]
+dimension = 1
+outputs = 1
+step_size = 0.5
+kernel.kind = "Gaussian"
+loss.kind = "Squared"
+compression = { kind = "Komp", parsimony = 0.1 }
+[stream]
+kind = "stdin"
+points = ["x"]
+targets = ["y"]
+[checkpoint]
+folder = "state"
+"""
+
+
+def test_what_is_left_out_has_a_default(folder):
+    made = read(write(folder, SHORT))
+    assert (made.place.mesh, made.place.patience, made.place.neighbours, made.place.tls) == ("mesh", 0.5, {}, None)
+    assert (made.stay, made.log, made.keep.every) == (True, "info", 100)
+    assert (made.stream.format, made.stream.batch_size, made.stream.rate, made.stream.classes) == ("csv", 32, 0.0, ())
+    assert made.agent.consensus == Local()
+    assert made.agent.compression == Komp.parsimonious(0.5, parsimony=0.1)
+    assert made.agent.loss == Squared()
+
+
+NEIGHBOUR = ("[model]", '[neighbours]\nb = ""\n[model]')
+KOMP = '{ kind = "Komp", parsimony = 0.1 }'
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([NEIGHBOUR], ExactDiffusion(budget=0.1 * 0.5**1.5 / 4)),
+        ([NEIGHBOUR, (KOMP, '{ kind = "Komp", budget = 0.4 }')], ExactDiffusion(budget=0.1)),
+        ([NEIGHBOUR, (KOMP, '{ kind = "Komp", budget = { kind = "InverseTime", scale = 1 } }')], Diffusion()),
+        ([NEIGHBOUR, (KOMP, '{ kind = "Uncompressed" }')], Diffusion()),
+        (
+            [NEIGHBOUR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')],
+            Penalty(coupling=0.1),
+        ),
+        ([(KOMP, '{ kind = "Uncompressed" }')], Local()),
+    ],
+)
+def test_the_protocol_where_none_is_named(folder, changes, expected):
+    assert read(write(folder, changed(SHORT, *changes))).agent.consensus == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        ([('mode = "free"\npatience = 0.5', 'mode = "lock-step"')], lambda made: made.place.lock_step),
+        ([("patience = 0.5", "patience = 7")], lambda made: made.place.patience == 7),
+        ([('"stay"', '"leave"')], lambda made: not made.stay),
+        ([('"info"', '"debug"')], lambda made: made.log == "debug"),
+        ([('"info"', '"info"\nmost_bytes = 2048')], lambda made: made.place.most_bytes == 2048),
+        ([('"info"', '"info"\ninsecure = true'), ("tcp/127.0.0.1:7450", "tcp/10.0.0.1:1")], lambda m: m.place.insecure),
+        (
+            [("step_size = 3.0", 'step_size = { kind = "InverseRoot", scale = 2 }')],
+            lambda m: m.agent.step_size == InverseRoot(scale=2),
+        ),
+        ([("step_size = 3.0", "step_size = 3.0\nradius = 10")], lambda made: made.agent.radius == 10),
+        ([("step_size = 3.0", "step_size = 3.0\nexplosion = inf")], lambda made: made.agent.explosion == float("inf")),
+        ([("budget = 0.2", "budget = 0.2, max_order = 9")], lambda made: made.agent.compression.max_order == 9),
+        ([("budget = 0.2", "budget = 0.2, watch = 9")], lambda made: made.agent.compression.watch == 9),
+        (
+            [
+                (
+                    'kind = "Gaussian"\nbandwidth = 0.6',
+                    'kind = "Sum"\nfirst = { kind = "Gaussian" }\nsecond.kind = "Linear"',
+                )
+            ],
+            lambda made: made.agent.kernel == Sum(Gaussian(), Linear()),
+        ),
+        ([("batch_size = 32", "batch_size = 8")], lambda made: made.stream.batch_size == 8),
+        ([("rate = 0", "rate = 2.5")], lambda made: made.stream.rate == 2.5),
+        ([("follow = false", "follow = true")], lambda made: made.stream.follow),
+        (
+            [("follow = false", 'classes = ["a", "b", "c", "d", "e"]')],
+            lambda made: made.stream.classes == tuple("abcde"),
+        ),
+        ([('"data.csv"', '"data.txt"\nformat = "ndjson"')], lambda made: made.stream.format == "ndjson"),
+        ([('"data.csv"', '"data.parquet"')], lambda made: made.stream.format == "parquet"),
+        (
+            [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "a/**"'), ("follow = false\n", "")],
+            lambda m: m.stream.key == "a/**",
+        ),
+        (
+            [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "a/b"'), ("follow = false\n", "")],
+            lambda m: m.stream.format == "ndjson",
+        ),
+        ([("every = 100", "every = 5")], lambda made: made.keep.every == 5),
+    ],
+)
+def test_every_option_is_read(folder, changes, seen):
+    assert seen(read(write(folder, changed(BASE, *changes))))
+    assert not seen(read(write(folder, BASE)))
+
+
+# What is changed, a text on the line that must be named (None: the first line), the key, and words of the mistake.
+TABLE = [
+    ("no name", [('name = "agent-0"\n', "")], None, "name", ["be given", "got nothing", "for example"]),
+    ("name of bad letters", [('"agent-0"\nmesh', '"agent 0"\nmesh')], "agent 0", "name", ["letters", "'agent 0'"]),
+    ("name of wrong type", [('name = "agent-0"', "name = 3")], "name = 3", "name", ["letters", "got 3"]),
+    ("bad mesh", [('mesh = "demo"', 'mesh = "a/b"')], "a/b", "mesh", ["letters"]),
+    ("bad endpoint", [("tcp/127.0.0.1:7450", "127.0.0.1:7450")], "listen", "listen", ["be tcp/HOST:PORT"]),
+    ("bad port", [("127.0.0.1:7450", "127.0.0.1:99999")], "listen", "listen", ["be tcp/HOST:PORT"]),
+    ("listen is a number", [('listen = "tcp/127.0.0.1:7450"', "listen = 7450")], "listen", "listen", ["got 7450"]),
+    ("open network", [("127.0.0.1:7450", "10.0.0.1:7450")], "listen", "listen", ["loopback", "insecure = true"]),
+    (
+        "tls address without tls",
+        [("tcp/127.0.0.1:7450", "tls/127.0.0.1:7450")],
+        "listen",
+        "listen",
+        ["without TLS files"],
+    ),
+    ("mode", [('"free"', '"fre"')], "fre", "mode", ["be one of free, lock-step", "'fre'", "did you mean free?"]),
+    ("patience in lock step", [('"free"', '"lock-step"')], "patience", "patience", ["be left out", "lock-step"]),
+    ("patience", [("patience = 0.5", "patience = 0")], "patience", "patience", ["be a finite number > 0, got 0"]),
+    (
+        "patience nan",
+        [("patience = 0.5", "patience = nan")],
+        "patience",
+        "patience",
+        ["be a finite number > 0, got nan"],
+    ),
+    ("at_end", [('"stay"', '"go"')], "at_end", "at_end", ["be one of stay, leave", "'go'"]),
+    ("log", [('"info"', '"loud"')], "loud", "log", ["debug, info, warning, error"]),
+    ("insecure", [('"info"', '"info"\ninsecure = 1')], "insecure", "insecure", ["be true or false, got 1"]),
+    ("most_bytes", [('"info"', '"info"\nmost_bytes = 10')], "most_bytes", "most_bytes", [">= 1024"]),
+    (
+        "unknown key",
+        [("patience = 0.5", "pateince = 0.5")],
+        "pateince",
+        "pateince",
+        ["an unknown key", "did you mean patience?"],
+    ),
+    (
+        "unknown table",
+        [("[checkpoint]", "[checkpiont]")],
+        "checkpiont",
+        "checkpiont",
+        ["unknown table", "did you mean checkpoint?"],
+    ),
+    (
+        "no such table",
+        [("[checkpoint]", "[checkpiont]")],
+        None,
+        "checkpoint",
+        ["be a table, [checkpoint]", "got nothing"],
+    ),
+    (
+        "key in the wrong table",
+        [("every = 100", 'every = 100\nlisten = "x"')],
+        'listen = "x"',
+        "checkpoint.listen",
+        ["at the top"],
+    ),
+    (
+        "key of another table",
+        [("every = 100", "every = 100\nbatch_size = 77")],
+        "batch_size = 77",
+        "checkpoint.batch_size",
+        ["belongs in [stream]"],
+    ),
+    ("neighbour's address", [("7451", "x")], "agent-1", "neighbours.agent-1", ["be tcp/HOST:PORT"]),
+    ("neighbour's type", [('agent-2 = ""', "agent-2 = 4")], "agent-2", "neighbours.agent-2", ["got 4"]),
+    ("neighbour's name", [('agent-2 = ""', '"a b" = ""')], '"a b"', 'neighbours."a b"', ["letters"]),
+    (
+        "oneself as neighbour",
+        [('agent-2 = ""', 'agent-0 = ""')],
+        'agent-0 = ""',
+        "neighbours.agent-0",
+        ["be another agent"],
+    ),
+    (
+        "address twice",
+        [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7451"')],
+        "agent-2",
+        "neighbours.agent-2",
+        ["another address than agent-1"],
+    ),
+    (
+        "own address",
+        [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7450"')],
+        "agent-2",
+        "neighbours.agent-2",
+        ["another address than this agent"],
+    ),
+    (
+        "neighbours no table",
+        [('[neighbours]\nagent-1 = "tcp/127.0.0.1:7451"\nagent-2 = ""', ""), ("log", 'neighbours = ["b"]\nlog')],
+        "neighbours",
+        "neighbours",
+        ["be a table"],
+    ),
+    (
+        "dimension",
+        [("dimension = 2", "dimension = 0")],
+        "dimension",
+        "model.dimension",
+        ["be a whole number >= 1, got 0"],
+    ),
+    ("dimension true", [("dimension = 2", "dimension = true")], "dimension", "model.dimension", ["got True"]),
+    ("no outputs", [("outputs = 5\n", "")], "[model]", "model.outputs", ["be given", "for example outputs = 5"]),
+    ("one class", [("outputs = 5", "outputs = 1")], "outputs", "model.outputs", [">= 2 with a classification loss"]),
+    ("regularization", [("1e-6", "-1.0")], "regularization", "model.regularization", [">= 0, got -1.0"]),
+    ("radius", [("step_size = 3.0", "step_size = 3.0\nradius = 0")], "radius", "model.radius", ["> 0, got 0"]),
+    (
+        "step size",
+        [("step_size = 3.0", "step_size = -3.0")],
+        "step_size",
+        "model.step_size",
+        ["be a number >= 0 or a schedule"],
+    ),
+    ("step size of text", [("step_size = 3.0", 'step_size = "fast"')], "step_size", "model.step_size", ["'fast'"]),
+    (
+        "step size too large",
+        [("step_size = 3.0", "step_size = 1e7")],
+        "step_size",
+        "model.step_size",
+        ["1/regularization"],
+    ),
+    (
+        "schedule's option",
+        [("step_size = 3.0", 'step_size = { kind = "InverseRoot", scale = 0 }')],
+        "step_size",
+        "model.step_size.scale",
+        ["> 0, got 0"],
+    ),
+    (
+        "schedule without",
+        [("step_size = 3.0", 'step_size = { kind = "InverseRoot" }')],
+        "step_size",
+        "model.step_size.scale",
+        ["be given"],
+    ),
+    (
+        "kernel's bandwidth",
+        [("bandwidth = 0.6", "bandwidth = -1")],
+        "bandwidth",
+        "model.kernel.bandwidth",
+        ["be a finite number > 0, got -1"],
+    ),
+    (
+        "kernel's kind",
+        [('"Gaussian"', '"gausian"')],
+        "gausian",
+        "model.kernel.kind",
+        ["be one of Gaussian, Laplacian", "did you mean Gaussian?"],
+    ),
+    (
+        "kernel's option",
+        [("bandwidth = 0.6", "degree = 2")],
+        "degree",
+        "model.kernel.degree",
+        ["be one of kind, bandwidth", "unknown key"],
+    ),
+    (
+        "kernel without kind",
+        [('kind = "Gaussian"\n', "")],
+        "[model.kernel]",
+        "model.kernel.kind",
+        ["be one of Gaussian", "got nothing"],
+    ),
+    (
+        "kernel no table",
+        [('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', 'kernel = "Gaussian"')],
+        "kernel =",
+        "model.kernel",
+        ["be a table such as { kind"],
+    ),
+    (
+        "kernel as loss",
+        [('"Logistic"', '"Gaussian"')],
+        "loss",
+        "model.loss.kind",
+        ["be one of Hinge, Huber, Logistic, Squared, SquaredHinge"],
+    ),
+    (
+        "loss' option",
+        [('"Logistic" }', '"Huber", threshold = 0 }'), ("outputs = 5", "outputs = 1")],
+        "Huber",
+        "model.loss.threshold",
+        ["> 0"],
+    ),
+    ("budget", [("budget = 0.2", "budget = -0.2")], "compression", "model.compression.budget", [">= 0"]),
+    (
+        "max_order",
+        [("budget = 0.2", "budget = 0.2, max_order = 0")],
+        "compression",
+        "model.compression.max_order",
+        [">= 1, got 0"],
+    ),
+    (
+        "budget and parsimony",
+        [("budget = 0.2", "budget = 0.2, parsimony = 0.04")],
+        "compression",
+        "model.compression.parsimony",
+        ["be left out"],
+    ),
+    ("parsimony", [("budget = 0.2", "parsimony = -1")], "compression", "model.compression.parsimony", [">= 0"]),
+    (
+        "no compression",
+        [('compression = { kind = "Komp", budget = 0.2 }\n', "")],
+        "[model]",
+        "model.compression",
+        ["be given", 'for example compression = { kind = "Komp"'],
+    ),
+    (
+        "consensus",
+        [("\n[model.kernel]", 'consensus = { kind = "Penalty" }\n[model.kernel]')],
+        "Penalty",
+        "model.consensus.coupling",
+        ["be given"],
+    ),
+    (
+        "consensus' budget",
+        [
+            (
+                "\n[model.kernel]",
+                'consensus.kind = "ExactDiffusion"\nconsensus.budget = { kind = "InverseTime", scale = 1 }\n[model.kernel]',
+            )
+        ],
+        "consensus.budget",
+        "model.consensus.budget",
+        ["be a constant number"],
+    ),
+    (
+        "stream's kind",
+        [('"file"', '"fiel"')],
+        "fiel",
+        "stream.kind",
+        ["be one of file, stdin, zenoh", "did you mean file?"],
+    ),
+    ("no path", [('path = "data.csv"\n', "")], "[stream]", "stream.path", ["be given"]),
+    ("no such file", [('"data.csv"', '"gone.csv"')], "gone", "stream.path", ["be a file that is there"]),
+    ("folder as file", [('"data.csv"', '"."\nformat = "csv"')], "path", "stream.path", ["be a file"]),
+    (
+        "format not told",
+        [('"data.csv"', '"data.txt"')],
+        "[stream]",
+        "stream.format",
+        ["be one of csv, ndjson, parquet"],
+    ),
+    (
+        "format",
+        [('"data.csv"', '"data.csv"\nformat = "xls"')],
+        "format",
+        "stream.format",
+        ["be one of csv, ndjson, parquet"],
+    ),
+    (
+        "follow with stdin",
+        [('"file"', '"stdin"'), ('path = "data.csv"\n', "")],
+        "follow",
+        "stream.follow",
+        ["be left out", 'only kind = "file" has it'],
+    ),
+    (
+        "parquet from stdin",
+        [('kind = "file"\npath = "data.csv"', 'kind = "stdin"\nformat = "parquet"'), ("follow = false\n", "")],
+        "parquet",
+        "stream.format",
+        ["be one of csv, ndjson,"],
+    ),
+    (
+        "zenoh's key",
+        [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "/a//b"'), ("follow = false\n", "")],
+        "key =",
+        "stream.key",
+        ["single slashes"],
+    ),
+    (
+        "no zenoh key",
+        [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"'), ("follow = false\n", "")],
+        "[stream]",
+        "stream.key",
+        ["be given"],
+    ),
+    ("points", [('["x1", "x2"]', '["x1"]')], "points", "stream.points", ["model.dimension = 2"]),
+    ("points of numbers", [('["x1", "x2"]', "[1, 2]")], "points", "stream.points", ["list of texts"]),
+    (
+        "a point twice",
+        [('["x1", "x2"]', '["x1", "x1"]')],
+        "points",
+        "stream.points",
+        ["each one once", "'x1' is there twice"],
+    ),
+    ("targets", [('"label"', '["a", "b"]')], "targets", "stream.targets", ["be one column"]),
+    (
+        "targets among points",
+        [('"label"', '"x1"')],
+        "targets",
+        "stream.targets",
+        ["other columns than the points", "'x1'"],
+    ),
+    ("targets of numbers", [('"Logistic"', '"Squared"')], "targets", "stream.targets", ["model.outputs = 5"]),
+    ("classes", [("follow = false", 'classes = ["a"]')], "classes", "stream.classes", ["model.outputs = 5"]),
+    (
+        "classes of numbers",
+        [('"Logistic"', '"Squared"'), ("outputs = 5", "outputs = 1"), ("follow = false", 'classes = ["a"]')],
+        "classes",
+        "stream.classes",
+        ["be left out with Squared"],
+    ),
+    (
+        "batch_size",
+        [("batch_size = 32", "batch_size = 0.5")],
+        "batch_size",
+        "stream.batch_size",
+        ["whole number >= 1, got 0.5"],
+    ),
+    ("rate", [("rate = 0", "rate = -1")], "rate", "stream.rate", [">= 0, got -1"]),
+    ("follow", [("follow = false", 'follow = "no"')], "follow", "stream.follow", ["be true or false, got 'no'"]),
+    ("folder", [('folder = "state/agent-0"', "folder = 1")], "folder", "checkpoint.folder", ["be a text"]),
+    ("file as folder", [('"state/agent-0"', '"data.csv"')], "folder", "checkpoint.folder", ["be a folder"]),
+    ("every", [("every = 100", "every = 0")], "every", "checkpoint.every", [">= 1, got 0"]),
+    ("a giant", [("every = 100", "every = 0x" + "f" * 4000)], "every", "checkpoint.every", ["64 bits"]),
+    ("date", [("dimension = 2", "dimension = 2024-01-01")], "dimension", "model.dimension", ["whole number"]),
+    (
+        "model twice",
+        [("[model]", "[[model]]"), ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', "")],
+        "[[model]]",
+        "model",
+        ["be a table, [model]"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "marker", "key", "words"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_mistakes_are_told_with_their_line(folder, changes, marker, key, words):
+    text = changed(BASE, *changes)
+    line = 1 if marker is None else line_with(text, marker)
+    found = mistakes_of(folder, text)
+    assert len(found) <= 2  # a misspelt key is also missing under its right name
+    told = [mistake for mistake in found if mistake.startswith(f"{line}: {key} must ")]
+    assert len(told) == 1, found
+    assert all(word in told[0] for word in words), told
+
+
+def test_syntax_has_the_line_of_tomllib(folder):
+    for old, new, marker, words in [
+        ("outputs = 5", "outputs = = 5", "outputs", "Invalid value"),
+        ("outputs = 5", "outputs 5", "outputs 5", "Expected '='"),
+        ("outputs = 5", "dimension = 5", "dimension = 5", "Cannot overwrite"),
+    ]:
+        text = changed(BASE, (old, new))
+        (found,) = mistakes_of(folder, text)
+        assert found.startswith(f"{line_with(text, marker)}: ")
+        assert words in found
+    (found,) = mistakes_of(folder, BASE + "x = [1,\n")
+    assert found.startswith(f"{len(BASE.splitlines()) + 1}: ")
+    (found,) = mistakes_of(folder, "x = " + "[" * 100_000)
+    assert "too deep" in found
+
+
+def test_files_that_cannot_be_read(folder):
+    with pytest.raises(Mistakes, match=r"gone\.toml: the file must be one that can be read, got No such file"):
+        read(folder / "gone.toml")
+    with pytest.raises(Mistakes, match="got Is a directory"):
+        read(folder)
+    (folder / "bytes.toml").write_bytes(b'name = "a"\nmesh = "\xff"\n')
+    with pytest.raises(Mistakes, match=r"bytes\.toml:2: the file must be UTF-8, got the byte 0xff"):
+        read(folder / "bytes.toml")
+
+
+def test_all_mistakes_come_at_once_in_the_order_of_lines(folder):
+    text = changed(
+        BASE,
+        ('"free"', '"fre"'),
+        ("outputs = 5", "outputs = 1"),
+        ("step_size = 3.0", "step_size = 1e9"),
+        ("bandwidth = 0.6", "bandwidth = 0"),
+        ('"file"', '"stdin"'),
+        ("rate = 0", "rate = true"),
+    )
+    found = mistakes_of(folder, text)
+    keys = [re.match(r"\d+: (\S+) must", line)[1] for line in found]
+    expected = ["mode", "model.outputs", "model.step_size", "model.kernel.bandwidth", "stream.path", "stream.follow"]
+    assert keys == [*expected, "stream.rate"]
+    numbers = [int(line.split(":")[0]) for line in found]
+    assert numbers == sorted(numbers)
+
+
+def test_several_options_of_one_thing_are_all_told(folder):
+    kernel = 'kernel = { kind = "Polynomial", degree = 0, offset = -1 }'
+    text = changed(BASE, ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', kernel))
+    found = mistakes_of(folder, text)
+    assert [line.split(" must")[0].split()[1] for line in found] == ["model.kernel.degree", "model.kernel.offset"]
+    assert len(mistakes_of(folder, "")) == 5  # name, listen and three tables
+
+
+def test_mistakes_can_be_sent_to_another_process():
+    mistakes = Mistakes(["a:1: x must be 1, got 2", "a:2: y must be 1, got 2"])
+    copied = pickle.loads(pickle.dumps(mistakes))
+    assert (str(copied), copied.found) == (str(mistakes), mistakes.found)
+
+
+def test_every_kind_that_can_be_stored_can_be_named():
+    named = {kind for kinds in config.ROLES.values() for kind in kinds.values()}
+    assert named == set(storage._KNOWN.values()) - {Graph}
+    missing = dataclasses.MISSING
+    for kind in named:  # whatever has no default can be replaced while the rest is looked at
+        needed = {f.name for f in dataclasses.fields(kind) if f.init and f.default is f.default_factory is missing}
+        assert needed <= set(config._HARMLESS)
+
+
+def test_settings_hold_what_a_checkpoint_must_agree_with(folder):
+    one = read(write(folder, BASE)).settings
+    assert json.loads(json.dumps(one)) == one
+    assert storage.restore(one["kernel"]) == Gaussian(bandwidth=0.6)
+    assert set(one) == {"dimension", "outputs", "kernel", "loss", "consensus"}
+    free = read(write(folder, changed(BASE, ("step_size = 3.0", "step_size = 1.0"), ("every = 100", "every = 1"))))
+    assert free.settings == one
+    assert read(write(folder, changed(BASE, ("bandwidth = 0.6", "bandwidth = 0.7")))).settings != one
+
+
+NASTY = '''\
+# [comment] = 1
+"quoted.key" = 1 # [no]
+'literal' = "a # b"
+text = """
+[not.a.table]
+x = 1 \\"""
+""""" # quotes may stand before the end
+raw = \'\'\'
+[[neither]]
+\'\'\'
+list = [ # ]
+  "]", # [
+  { deep = [1] },
+]
+a.b . "c d" = { e = 1, f = "}" }
+[ table . 'x y' ] # x
+key = [[1], [2]]
+[[row]]
+k = 1
+[row.inner]
+k = 2
+[[row]]
+"\\u006b" = 3
+[[row.more]]
+k = 4
+[super.sub]
+k = 5
+[super]
+k = 6
+'''
+
+
+def test_lines_of_nasty_files():
+    lines = locate(NASTY)
+    expected = {
+        ("quoted.key",): 2,
+        ("literal",): 3,
+        ("text",): 4,
+        ("raw",): 8,
+        ("list",): 11,
+        ("list", 1, "deep"): 11,
+        ("a",): 15,
+        ("a", "b", "c d"): 15,
+        ("a", "b", "c d", "f"): 15,
+        ("table", "x y"): 16,
+        ("table", "x y", "key"): 17,
+        ("row",): 18,
+        ("row", 0): 18,
+        ("row", 0, "k"): 19,
+        ("row", 0, "inner"): 20,
+        ("row", 0, "inner", "k"): 21,
+        ("row", 1): 22,
+        ("row", 1, "k"): 23,
+        ("row", 1, "more", 0, "k"): 25,
+        ("super", "sub"): 26,
+        ("super", "sub", "k"): 27,
+        ("super",): 28,
+        ("super", "k"): 29,
+        ("super", "gone"): 28,
+        ("gone",): 1,
+    }
+    assert {path: lines.of(path) for path in expected} == expected
+
+    def paths(value, at=()):
+        if at:
+            yield at
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, item in inner:
+            yield from paths(item, (*at, key))
+
+    everything = set(paths(tomllib.loads(NASTY)))
+    assert set(lines.found) <= everything  # nothing but what is there
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mesh") / "demo"
+    lay_out(folder, samples=10, tls=True)
+    return folder
+
+
+def test_a_mesh_that_was_laid_out_reads_without_mistakes(mesh):
+    for number in range(5):
+        made = read(mesh / f"agent-{number}.toml")
+        assert made.place.tls.clients == ("operator",)
+        assert made.stream.path == mesh / f"data/agent-{number}.csv"
+
+
+VALUES = [
+    "true",
+    '""',
+    '"x"',
+    "[]",
+    "{}",
+    "[1, 2]",
+    "[[]]",
+    '{ kind = "Sum" }',
+    '{ kind = ["Sum"] }',
+    '"\\u0000"',
+    "nan",
+    "-inf",
+    '{ kind = "Power", of = { kind = "Power", of = 2 } }',
+    '{ kind = "Constant", value = "x" }',
+    "1979-05-27",
+    '"' + "x" * 5000 + '"',
+    '{ kind = "Komp", parsimony = {} }',
+    '{ kind = "ExactDiffusion", budget = "x" }',
+    '{ kind = "Scaled", kernel = 1, factor = 0 }',
+    '{ kind = "Komp", budget = { kind = "Constant" }, parsimony = 1 }',
+    '"/dev/null"',
+    '"."',
+    '{ agent-0 = "", agent-1 = 3 }',
+]
+WRITTEN = st.sampled_from(VALUES) | st.integers().map(str) | st.floats().map(repr)
+CHARACTERS = st.characters(codec="utf-8")
+
+
+@given(st.data())
+def test_garbled_files_give_a_config_or_mistakes(mesh, data):
+    lines = (mesh / "agent-0.toml").read_text().split("\n")
+    for _ in range(data.draw(st.integers(1, 4), label="edits")):
+        at = data.draw(st.integers(0, len(lines) - 1), label="line")
+        match data.draw(st.sampled_from(["delete", "double", "cut", "value", "character"]), label="what"):
+            case "delete":
+                lines[at] = ""
+            case "double":
+                lines.insert(at, lines[at])
+            case "cut":
+                lines[at] = lines[at][: data.draw(st.integers(0, len(lines[at])))]
+            case "value":
+                value = data.draw(WRITTEN)
+                lines[at] = f"{lines[at].split('=')[0]} = {value}"
+            case "character":
+                place = data.draw(st.integers(0, len(lines[at])))
+                lines[at] = lines[at][:place] + data.draw(CHARACTERS) + lines[at][place + 1 :]
+    path = mesh / "garbled.txt"
+    path.write_text("\n".join(lines), encoding="utf-8", newline="")
+    try:
+        assert isinstance(read(path), Config)
+    except Mistakes as mistakes:
+        for line in mistakes.found:
+            assert re.match(re.escape(f"{path}:") + r"\d+: ", line)
+            assert 1 <= int(line.removeprefix(f"{path}:").split(":")[0]) <= len(lines) + 1
+
+
+def with_tls(mesh, *changes):
+    text = changed((mesh / "agent-0.toml").read_text(), *changes)
+    return text, mistakes_of(mesh, text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "words"),
+    [
+        ([('"tls/agent-0.key"', '"tls/gone.key"')], "tls.key", ["be a file that can be read", "No such file"]),
+        ([('"tls/agent-0.key"', '"tls/agent-0.pem"')], "tls.key", ["hold a private key"]),
+        ([('"tls/agent-0.key"', '"tls/agent-1.key"')], "tls.key", ["be the key of the certificate"]),
+        ([('"tls/authority.pem"', '"tls/agent-1.pem"')], "tls.authority", ["may sign others", "'agent-1'"]),
+        ([('"tls/authority.pem"', '"data/test.csv"')], "tls.authority", ["PEM"]),
+        ([('"tls/agent-0.pem"', '"tls/gone.pem"')], "tls.certificate", ["be a file that can be read"]),
+        ([('"tls/agent-0.pem"', '"tls/agent-1.pem"')], "tls.certificate", ["common name 'agent-0'", "got 'agent-1'"]),
+        ([('["operator"]', '["op erator"]')], "tls.clients", ["letters"]),
+        ([('["operator"]', '"operator"')], "tls.clients", ["list of texts"]),
+        ([('["operator"]', '["operator"]\ncleints = 1')], "tls.cleints", ["did you mean clients?"]),
+        ([('key = "tls/agent-0.key"', "")], "tls.key", ["be given"]),
+        ([('log = "info"', 'insecure = true\nlog = "info"')], "insecure", ["be false or left out"]),
+        ([("tls/127.0.0.1:7450", "tcp/127.0.0.1:7450")], "listen", ["be tls/HOST:PORT (with TLS files)"]),
+        ([("tls/127.0.0.1:7451", "tcp/127.0.0.1:7451")], "neighbours.agent-1", ["be tls/HOST:PORT"]),
+    ],
+)
+def test_mistakes_with_tls(mesh, changes, key, words):
+    text, found = with_tls(mesh, *changes)
+    last = key.split(".")[-1]
+    line = line_with(text, f"{last} =") if f"\n{last} =" in text else line_with(text, "[tls]")
+    told = [mistake for mistake in found if mistake.startswith(f"{line}: {key} must ")]
+    assert told, found
+    assert all(any(word in mistake for mistake in told) for word in words), told
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+def test_a_key_that_others_can_read_is_refused(mesh):
+    key = mesh / "tls/agent-0.key"
+    key.chmod(0o640)
+    try:
+        _, found = with_tls(mesh)
+    finally:
+        key.chmod(0o600)
+    assert "tls.key must be readable by its owner alone" in found[0]
+    assert found[0].endswith(f"with mode 640; chmod 600 {key}")
+
+
+def test_certificates_of_others_and_of_other_times_are_refused(mesh, tmp_path, monkeypatch):
+    certificates.create_authority(tmp_path)
+    certificates.issue(tmp_path, "agent-0")
+    text, found = with_tls(mesh, ('"tls/authority.pem"', json.dumps(str(tmp_path / "authority.pem"))))
+    assert found[0].startswith(f"{line_with(text, 'certificate =')}: tls.certificate must be signed by the authority")
+    monkeypatch.setattr(certificates, "_LEAF_DAYS", -1)
+    monkeypatch.setattr(certificates, "_EARLIER", datetime.timedelta(days=2))
+    leaf, key = certificates.issue(tmp_path, "late")
+    changes = [
+        ('name = "agent-0"', 'name = "late"'),
+        ('"tls/authority.pem"', json.dumps(str(tmp_path / "authority.pem"))),
+        ('"tls/agent-0.pem"', json.dumps(str(leaf))),
+        ('"tls/agent-0.key"', json.dumps(str(key))),
+    ]
+    _, (found,) = with_tls(mesh, *changes)
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    assert "tls.certificate must be valid now, got one that is valid from" in found
+    assert f"to {yesterday:%Y-%m-%d}" in found
+
+
+def test_without_the_library_tls_is_a_mistake_with_the_remedy(mesh, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
+    text, (found,) = with_tls(mesh)
+    assert found.startswith(f"{line_with(text, '[tls]')}: tls must ")
+    assert "pip install 'kernelmesh[zenoh]'" in found
