@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from kernelmesh.checks import Floats, Told, matrix, non_negative, positive, refuse, whole
-from kernelmesh.consensus import Combining, Consensus, Edges, Explicit, Heard, Local, Moment
+from kernelmesh.consensus import Combining, Consensus, Edges, Explicit, Heard, Local, Moment, Relaying
 from kernelmesh.maths.compression import Compression, Memory
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.graphs import Graph
@@ -252,6 +252,38 @@ class Agent:
                     f"have such a bound)"
                 )
         return None
+
+    @property
+    def relays(self) -> bool:
+        """Whether an agent without samples can take part in a round."""
+        return isinstance(self.consensus, Relaying)
+
+    def relay(self, state: State, heard: Sequence[Heard]) -> State:
+        """Take part in a round without samples: go where the neighbours are, and learn nothing. Counts as a step."""
+        if not isinstance(self.consensus, Relaying):
+            raise refuse("Agent.relay", "consensus", "be one that relays, such as Diffusion", self.consensus)
+        for said in heard:
+            if said.asked is not None:
+                self.check_message("Agent.relay", "heard", said.asked)
+        state.memory.check_ownership()
+        memory, edges, shown = state.memory, state.edges, None
+        try:
+            if self._combining is not None:
+                memory, edges = self._combine(state, self._combining, heard)
+                shown = memory.function
+            change = self.consensus.relay(memory.function, heard)
+            if self._combining is not None:
+                change = change.joined(self._combining.correction(edges))
+            if len(change.points) or change.shrink != 1.0:
+                memory, _ = self.compression.absorb(memory, change, samples=state.samples)
+        except FloatingPointError as error:
+            state.memory.disown()
+            self._blame(heard)
+            raise self._diverged(state, self.step_size_at(state.samples), str(error)) from None
+        except BaseException:
+            state.memory.disown()
+            raise
+        return replace(state, memory=memory, steps=state.steps + 1, edges=edges, shown=shown)
 
     def step(self, state: State, points: Any, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
         """Learn from a mini-batch and what the neighbours said. On any error `state` is as it was."""

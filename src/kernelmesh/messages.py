@@ -11,8 +11,9 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,22 +207,66 @@ def encode(message: Message) -> bytes:
     >>> decode(encode(Values(np.array([[1.0, 2.0]])))).values
     array([[1., 2.]])
     """
-    metadata = {"kernelmesh": VERSION, "kind": message.kind}
-    # in hexadecimal all numbers are as long as each other, so that the size of a message depends on its shapes alone
-    if message.scalars:
-        layout = _layout(type(message))
-        metadata["scalars"] = struct.pack(layout, *(getattr(message, name) for name in message.scalars)).hex()
     stamp: Stamp | None = getattr(message, "stamp", None)
-    if stamp is not None:
-        metadata["stamp"] = struct.pack(">4q", stamp.number, stamp.base, stamp.have, stamp.digest).hex()
-    return bytes(save({name: np.ascontiguousarray(table) for name, table in message.tables.items()}, metadata))
+    frame = _frame(message.kind, _shapes(message), stamp is not None)
+    parts = [frame.pieces[0]]
+    for slot, piece in zip(frame.slots, frame.pieces[1:], strict=True):
+        if slot == "stamp":
+            assert stamp is not None
+            numbers = _STAMP.pack(stamp.number, stamp.base, stamp.have, stamp.digest)
+        else:
+            numbers = struct.pack(_layout(type(message)), *(getattr(message, name) for name in message.scalars))
+        # in hexadecimal all numbers are as long as each other, so that the size of a message depends on its shapes alone
+        parts += (numbers.hex().encode(), piece)
+    for name in frame.order:
+        parts.append(np.ascontiguousarray(getattr(message, name), dtype=_dtype(name)).tobytes())
+    return b"".join(parts)
+
+
+class _Frame(NamedTuple):
+    """The header of all messages of one kind and shape, cut where single numbers go, and the order of the matrices."""
+
+    pieces: tuple[bytes, ...]
+    slots: tuple[str, ...]
+    order: tuple[str, ...]
+
+
+@lru_cache(maxsize=4096)
+def _frame(name: str, shapes: tuple[tuple[int, ...], ...], stamped: bool) -> _Frame:
+    """What safetensors makes of such a message, without what differs between two of them."""
+    kind = _KINDS[name]
+    digits = {"scalars": 2 * struct.calcsize(_layout(kind))} if kind.scalars else {}
+    if stamped:
+        digits["stamp"] = 2 * _STAMP.size
+    marks = {slot: _MARKS[slot] * length for slot, length in digits.items()}
+    tables = {name: np.zeros(shape, dtype=_dtype(name)) for name, shape in zip(kind.names, shapes, strict=True)}
+    data = bytes(save(tables, {"kernelmesh": VERSION, "kind": kind.kind, **marks}))
+    length = 8 + int.from_bytes(data[:8], "little")
+    offsets = {name: spec["data_offsets"] for name, spec in json.loads(data[8:length]).items() if name in kind.names}
+    slots = tuple(sorted(marks, key=lambda slot: data.index(marks[slot].encode())))
+    pieces, rest = [], data[:length]
+    for slot in slots:
+        piece, _, rest = rest.partition(marks[slot].encode())
+        pieces.append(piece)
+    return _Frame((*pieces, rest), slots, tuple(sorted(kind.names, key=lambda name: offsets[name])))
+
+
+_STAMP = struct.Struct(">4q")
+_MARKS = {"scalars": "x", "stamp": "z"}  # stand for hexadecimal digits, and are none
+
+
+def _dtype(name: str) -> str:
+    return "<i4" if name == "rows" else "<f8"
+
+
+def _shapes(message: Message) -> Any:
+    """The shapes of all matrices, as a tuple also where there is only one."""
+    shapes = type(message).shapes(message)
+    return shapes if len(message.names) > 1 else (shapes,)
 
 
 def _layout(kind: type[Message]) -> str:
     return ">" + "".join("q" if scalar is int else "d" for scalar in kind.scalars.values())
-
-
-_weights: dict[tuple[Any, ...], tuple[int, int]] = {}
 
 
 def weigh(message: Message) -> tuple[int, int]:
@@ -229,19 +274,51 @@ def weigh(message: Message) -> tuple[int, int]:
 
     Both depend on kind and shapes alone and are remembered for them.
     """
-    key = (message.kind, type(message).shapes(message), getattr(message, "stamp", None) is None)
-    known = _weights.get(key)
-    if known is None:
-        floats = sum(table.size for table in message.tables.values() if table.dtype.kind == "f")
-        known = _weights[key] = floats, len(encode(message))
-    return known
+    return _weight(message.kind, _shapes(message), getattr(message, "stamp", None) is not None)
+
+
+@lru_cache(maxsize=4096)
+def _weight(name: str, shapes: tuple[tuple[int, ...], ...], stamped: bool) -> tuple[int, int]:
+    kind, frame = _KINDS[name], _frame(name, shapes, stamped)
+    sizes = {name: math.prod(shape) for name, shape in zip(kind.names, shapes, strict=True)}
+    rows = sizes.pop("rows", 0)
+    digits = {"scalars": 2 * struct.calcsize(_layout(kind)), "stamp": 2 * _STAMP.size}
+    header = sum(map(len, frame.pieces)) + sum(digits[slot] for slot in frame.slots)
+    return sum(sizes.values()), header + 4 * rows + 8 * sum(sizes.values())
 
 
 def decode(data: bytes, *, most_bytes: int = 1 << 26) -> Any:
     """Read a message, or raise `Refused` saying why; nothing is allocated before everything has been checked."""
     if len(data) > most_bytes:
         raise Refused(f"message: must be at most {most_bytes} bytes, got {len(data)}")
-    header, start = _header(data)
+    if len(data) < 8:
+        raise Refused(f"message: must be at least 8 bytes, got {len(data)}")
+    length = int.from_bytes(data[:8], "little")
+    if length > min(_MOST_HEADER, len(data) - 8):
+        raise Refused(f"message: header must be at most {min(_MOST_HEADER, len(data) - 8)} bytes, got {length}")
+    plan = _plan(bytes(data[8 : 8 + length]), len(data) - 8 - length)
+    tables: dict[str, NDArray[Any]] = {}
+    for name, dtype, shape, start in plan.tables:
+        tables[name] = np.frombuffer(data, dtype, math.prod(shape), 8 + length + start).reshape(shape)
+        if name != "rows" and not np.logical_and.reduce(np.isfinite(tables[name]), axis=None):
+            raise Refused("message: every number must be finite")
+    if "rows" in tables:
+        _check_rows(tables)
+    return plan.kind(**tables, **plan.numbers)
+
+
+class _Plan(NamedTuple):
+    """What a header says, found in order: where each matrix lies, and the single numbers."""
+
+    kind: type[Message]
+    tables: tuple[tuple[str, str, tuple[int, int], int], ...]
+    numbers: dict[str, Any]
+
+
+@lru_cache(maxsize=1024)
+def _plan(text: bytes, size: int) -> _Plan:
+    """Read a header that `size` bytes of data follow. Many messages have the same one."""
+    header = _header(text)
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or "kernelmesh" not in metadata:
         raise Refused("message: must be a kernelmesh message, got another safetensors file")
@@ -258,10 +335,8 @@ def decode(data: bytes, *, most_bytes: int = 1 << 26) -> Any:
         if len({shapes[name][0] for name in group}) > 1:
             raise Refused(f"message: {' and '.join(group)} must have as many rows as each other, got shapes {shapes}")
     numbers = _numbers(kind, metadata)
-    tables = _tables(header, shapes, memoryview(data)[start:])
-    if "rows" in tables:
-        _check_rows(tables)
-    return kind(**tables, **numbers)
+    starts = _starts(header, shapes, size)
+    return _Plan(kind, tuple((name, _dtype(name), shapes[name], starts[name]) for name in names), numbers)
 
 
 def _numbers(kind: type[Message], metadata: dict[str, Any]) -> dict[str, Any]:
@@ -296,19 +371,14 @@ def _check_rows(tables: dict[str, NDArray[Any]]) -> None:
         raise Refused(f"message: rows must rise from 0 or more to less than {most}")
 
 
-def _header(data: bytes) -> tuple[dict[str, Any], int]:
-    if len(data) < 8:
-        raise Refused(f"message: must be at least 8 bytes, got {len(data)}")
-    length = int.from_bytes(data[:8], "little")
-    if length > min(_MOST_HEADER, len(data) - 8):
-        raise Refused(f"message: header must be at most {min(_MOST_HEADER, len(data) - 8)} bytes, got {length}")
+def _header(text: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(data[8 : 8 + length])
+        header = json.loads(text)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         raise Refused("message: header must be JSON") from None
     if not isinstance(header, dict):
         raise Refused("message: header must be a JSON object")
-    return header, 8 + length
+    return header
 
 
 def _shape(name: str, spec: dict[str, Any]) -> tuple[int, int]:
@@ -321,8 +391,8 @@ def _shape(name: str, spec: dict[str, Any]) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _tables(header: dict[str, Any], shapes: dict[str, tuple[int, int]], body: memoryview) -> dict[str, NDArray[Any]]:
-    """The matrices, which must fill the body one after the other without gap or overlap."""
+def _starts(header: dict[str, Any], shapes: dict[str, tuple[int, int]], size: int) -> dict[str, int]:
+    """Where the matrices begin, which must fill the data one after the other without gap or overlap."""
     spans = {name: header[name].get("data_offsets") for name in shapes}
     if not all(isinstance(s, list) and len(s) == 2 and all(type(n) is int for n in s) for s in spans.values()):
         raise Refused(f"message: data_offsets must be pairs of whole numbers, got {spans}")
@@ -331,13 +401,6 @@ def _tables(header: dict[str, Any], shapes: dict[str, tuple[int, int]], body: me
         if spans[name] != [end, end + (4 if name == "rows" else 8) * math.prod(shapes[name])]:
             raise Refused(f"message: offsets {spans[name]} do not fit shape {shapes[name]} at byte {end}")
         end = spans[name][1]
-    if end != len(body):
-        raise Refused(f"message: shapes {shapes} must fill {len(body)} bytes of data, but take {end}")
-    out = {}
-    for name, shape in shapes.items():
-        kind = "<i4" if name == "rows" else "<f8"
-        table = np.frombuffer(body[spans[name][0] : spans[name][1]], dtype=kind).reshape(shape)
-        if name != "rows" and not np.isfinite(table).all():
-            raise Refused("message: every number must be finite")
-        out[name] = table
-    return out
+    if end != size:
+        raise Refused(f"message: shapes {shapes} must fill {size} bytes of data, but take {end}")
+    return {name: span[0] for name, span in spans.items()}

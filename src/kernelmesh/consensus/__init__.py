@@ -6,7 +6,7 @@ from kernelmesh.consensus.hilbert import Hilbert
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.penalty import Penalty
 from kernelmesh.consensus.proximal import Proximal
-from kernelmesh.consensus.role import Combining, Consensus, Edge, Edges, Explicit, Heard, Moment
+from kernelmesh.consensus.role import Combining, Consensus, Edge, Edges, Explicit, Heard, Moment, Relaying
 from kernelmesh.consensus.symmetric import Symmetric
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "Moment",
     "Penalty",
     "Proximal",
+    "Relaying",
     "Symmetric",
 ]

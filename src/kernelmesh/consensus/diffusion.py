@@ -32,6 +32,15 @@ class Diffusion:
     def answer(self, function: Expansion, question: Message) -> Message | None:
         return None
 
+    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Change:
+        there = [(said.asked, said.weight) for said in heard if isinstance(said.asked, Function)]
+        return Change(
+            np.concatenate([np.empty((0, function.dimension)), *(g.centres for g, _ in there)]),
+            np.concatenate([np.empty((0, function.outputs)), *(weight * g.weights for g, weight in there)]),
+            1.0 - sum(weight for _, weight in there),
+            shared=True,
+        )
+
     def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
         shrink = 1.0 - moment.step_size * moment.regularization
         there = [(said.asked, said.weight) for said in heard if isinstance(said.asked, Function)]

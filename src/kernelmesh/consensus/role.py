@@ -13,7 +13,7 @@ from kernelmesh.maths.kernels import Kernel
 from kernelmesh.maths.losses import Loss
 from kernelmesh.messages import Message, Offer
 
-__all__ = ["Combining", "Consensus", "Edge", "Edges", "Explicit", "Heard", "Moment"]
+__all__ = ["Combining", "Consensus", "Edge", "Edges", "Explicit", "Heard", "Moment", "Relaying"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,6 +103,15 @@ class Combining(Protocol):
 
     def correction(self, edges: Edges) -> tuple[Floats, Floats] | None:
         """Points with coefficients that the second move adds on account of the edges; None for nothing."""
+        ...
+
+
+@runtime_checkable
+class Relaying(Protocol):
+    """What a protocol has in addition when an agent without samples can still hold its neighbours together."""
+
+    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Change:
+        """The move of an agent that has nothing to learn from in this round."""
         ...
 
 

@@ -14,7 +14,7 @@ from kernelmesh.messages import Refused
 
 __all__ = ["Answer", "Carrier", "Event", "Note", "Offence", "Question", "Request"]
 
-_LAYOUT = struct.Struct(">4sBQQdQQ")
+_LAYOUT = struct.Struct(">4sBQQdQQd")
 _MAGIC = b"kmn1"
 _MOST = 1 << 62  # so that counting on never leaves 64 bits
 
@@ -31,6 +31,8 @@ class Note(NamedTuple):
     epoch: int = 0
     """Of what the sender remembers of this edge; see `consensus.Edge`."""
     done: int = 0
+    age: float = 0.0
+    """Seconds since anybody in the network is known to have learned something."""
     ended: bool = False
     """Whether the sender's stream has ended."""
     whole: bool = False
@@ -41,7 +43,7 @@ class Note(NamedTuple):
     def encode(self) -> bytes:
         """As bytes, always equally many."""
         flags = self.ended | self.whole << 1 | self.ping << 2
-        return _LAYOUT.pack(_MAGIC, flags, self.step, self.token, self.share, self.epoch, self.done)
+        return _LAYOUT.pack(_MAGIC, flags, self.step, self.token, self.share, self.epoch, self.done, self.age)
 
     @classmethod
     def decode(cls, data: bytes) -> Note:
@@ -52,10 +54,11 @@ class Note(NamedTuple):
         """
         if len(data) != _LAYOUT.size or data[:4] != _MAGIC:
             raise Refused(f"note: must be {_LAYOUT.size} bytes of this version, got {len(data)}")
-        _, flags, step, token, share, epoch, done = _LAYOUT.unpack(data)
-        if flags > 7 or max(step, epoch, done) >= _MOST or not 0.0 <= share <= 1.0:
-            raise Refused(f"note: must hold counts below 2^62 and a share from 0 to 1, got {step}, {share}")
-        return cls(step, token, share, epoch, done, bool(flags & 1), bool(flags & 2), bool(flags & 4))
+        _, flags, step, token, share, epoch, done, age = _LAYOUT.unpack(data)
+        if flags > 7 or max(step, epoch, done) >= _MOST or not 0.0 <= share <= 1.0 or not age >= 0.0:
+            rule = "counts below 2^62, a share from 0 to 1 and an age >= 0"
+            raise Refused(f"note: must hold {rule}, got {step}, {share}, {age}")
+        return cls(step, token, share, epoch, done, age, bool(flags & 1), bool(flags & 2), bool(flags & 4))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
+import math
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,20 +25,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from kernelmesh import storage
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import refuse, whole
 from kernelmesh.consensus import Heard
-from kernelmesh.messages import Message, Refused, decode, encode
+from kernelmesh.messages import Message, decode, encode
 from kernelmesh.streams import Batch
 
 __all__ = ["Entry", "Keeper", "Kept"]
 
 _PREFIX = struct.Struct("<I16s")
+_LENGTH = struct.Struct("<I")
 _KEPT = 2
 _MOST_RECORD = 1 << 31
 
@@ -237,18 +237,25 @@ class Keeper:
 
 
 def _record(entry: Entry) -> bytes:
-    arrays: dict[str, NDArray[Any]] = {
-        "points": np.ascontiguousarray(entry.batch.points),
-        "targets": np.ascontiguousarray(entry.batch.targets),
-    }
+    """A length, a digest, and then a description in JSON and what it describes, one after the other."""
+    targets = np.asarray(entry.batch.targets)
+    blobs = [np.ascontiguousarray(entry.batch.points).tobytes(), np.ascontiguousarray(targets).tobytes()]
     heard = []
-    for i, said in enumerate(entry.heard):
-        heard.append([said.neighbour, said.weight.hex(), said.lower, said.share.hex()])
-        for part, message in (("asked", said.asked), ("answered", said.answered)):
-            if message is not None:
-                arrays[f"{i}.{part}"] = np.frombuffer(encode(message), dtype=np.uint8)
-    about = {"step": entry.step, "position": dict(entry.position), "heard": heard, "counts": dict(entry.counts)}
-    data = save(arrays, {"entry": json.dumps(about)})
+    for said in entry.heard:
+        spoken = [None if message is None else encode(message) for message in (said.asked, said.answered)]
+        sizes = [None if data is None else len(data) for data in spoken]
+        heard.append([said.neighbour, said.weight.hex(), said.lower, said.share.hex(), *sizes])
+        blobs += [data for data in spoken if data is not None]
+    about = {
+        "step": entry.step,
+        "position": dict(entry.position),
+        "counts": dict(entry.counts),
+        "points": entry.batch.points.shape,
+        "targets": [targets.dtype.str, targets.shape],
+        "heard": heard,
+    }
+    text = json.dumps(about).encode()
+    data = b"".join([_LENGTH.pack(len(text)), text, *blobs])
     return _PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
 
 
@@ -264,18 +271,31 @@ def _read_journal(path: Path) -> Iterator[Entry]:
 
 
 def _entry(path: Path, data: bytes) -> Entry:
+    file = io.BytesIO(data)
+
+    def cut(size: int) -> bytes:
+        found = file.read(size) if size >= 0 else b""
+        if len(found) != size:
+            raise ValueError(f"{size} bytes are missing")
+        return found
+
     try:
-        arrays = load(data)
-        (length,) = struct.unpack("<Q", data[:8])
-        about = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["entry"])
+        about = json.loads(cut(*_LENGTH.unpack(cut(_LENGTH.size))))
+        dtype, shape = about["targets"]
+        if dtype not in ("<i8", "<f8"):
+            raise ValueError(f"targets of dtype {dtype}")
+        points = np.frombuffer(cut(8 * math.prod(about["points"])), "<f8").reshape(about["points"])
+        targets = np.frombuffer(cut(8 * math.prod(shape)), dtype).reshape(shape)
         heard = []
-        for i, (neighbour, weight, lower, share) in enumerate(about["heard"]):
-            asked, answered = (
-                decode(arrays[f"{i}.{part}"].tobytes(), most_bytes=_MOST_RECORD) if f"{i}.{part}" in arrays else None
-                for part in ("asked", "answered")
-            )
+        for neighbour, weight, lower, share, *sizes in about["heard"]:
+            asked, answered = (None if size is None else decode(cut(size), most_bytes=_MOST_RECORD) for size in sizes)
             heard.append(Heard(asked, answered, float.fromhex(weight), neighbour, lower, float.fromhex(share)))
-        batch = Batch(arrays["points"], arrays["targets"])
-        return Entry(step=about["step"], batch=batch, position=about["position"], heard=heard, counts=about["counts"])
-    except (KeyError, TypeError, ValueError, SafetensorError, Refused) as error:
+        return Entry(
+            step=about["step"],
+            batch=Batch(points, targets),
+            position=about["position"],
+            heard=heard,
+            counts=about["counts"],
+        )
+    except (KeyError, TypeError, ValueError, struct.error) as error:
         raise storage.UnreadableFile(f"{path}: must be a journal of this version ({error})") from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ _TICK = 0.05  # seconds between looks at the stream and at whether to stop
 _LONG = 5.0  # seconds that a question may take before it is asked again
 _PING = 1.0  # seconds after which a silent neighbour is asked for a sign of life
 _ALIVE = 3.0  # seconds without any for which a neighbour still counts as there
+_MEETING = 10.0  # seconds to wait for neighbours before the first step
+_FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
 
 
@@ -81,6 +84,9 @@ class _Neighbour:
     share: float = 0.0
     token: int = 0
     ended: bool = False
+    """Whether it had no samples any more: in lock step, for the step at hand; otherwise by its newest note."""
+    finished: bool = False
+    """Whether its stream has ended for good."""
     seen: float = -1e9
     offered: bool = False
     """Whether it was made an offer from the present state."""
@@ -132,6 +138,10 @@ class Node:
         self._held: dict[str, Question] = {}
         self._stopping = False
         self._began = time.monotonic()
+        self._active = -math.inf  # when anybody is known to have learned something
+        self._stepped = self._began
+        self._pace = _TICK
+        self._ended = False
         self._save_again = 0.0
         self._loss: float | None = None
         self._newest: tuple[Floats, list[Heard]] | None = None
@@ -152,6 +162,7 @@ class Node:
     def turns(self) -> Iterator[Turn]:
         """Learn until the stream has ended (and longer if asked to stay) or `stop` is called, then write a checkpoint."""
         try:
+            self._meet()
             while not self._stopping:
                 self._serve_all()
                 if not self._open():
@@ -170,6 +181,17 @@ class Node:
                 self._keeper.close()
             self._carrier.close()
 
+    def _meet(self) -> None:
+        """Wait a while for the neighbours before the very first step: a short file would be used up before they are there."""
+        deadline = time.monotonic() + _MEETING
+        while self.state.steps == 0 and not self._stopping and time.monotonic() < deadline:
+            missing = [n for n in self._neighbours.values() if not n.alive(time.monotonic())]
+            if not missing:
+                return
+            for neighbour in missing:
+                self._ask(neighbour, time.monotonic(), ping=True)
+            self._serve(_TICK)
+
     def _open(self) -> bool:
         """Take a mini-batch and decide what to say about it; False while there is none."""
         now = self._now
@@ -183,7 +205,8 @@ class Node:
             return False
         now.batch, now.open = batch, True
         self._prepare(now)
-        if ended:
+        if ended and not self._ended:
+            self._ended = True
             _log.info("the stream has ended after %d samples", self.state.samples)
             self._save()
         for question in [self._held.pop(name) for name in list(self._held)]:
@@ -210,7 +233,7 @@ class Node:
                     assert message is not None
                     spoken.said[name] = message
         elif self._style == "functions":
-            said = self.agent.ask(self.state, self._points(spoken))
+            said = self.agent.ask(self.state, (spoken.batch or self._nothing()).points)
             if said is not None:
                 spoken.said = dict.fromkeys(self._neighbours, said)
         elif self._style == "points" and spoken.batch is not None:
@@ -223,8 +246,8 @@ class Node:
                 if not self._neighbours[name].ended:
                     spoken.packed[name, spoken.step] = self._neighbours[name].link.pack(message)
 
-    def _points(self, spoken: _Round) -> Floats:
-        return np.empty((0, self.agent.dimension)) if spoken.batch is None else spoken.batch.points
+    def _nothing(self) -> Batch:
+        return Batch(np.empty((0, self.agent.dimension)), np.empty(0))
 
     def _ask_all(self) -> None:
         now = time.monotonic()
@@ -248,11 +271,14 @@ class Node:
             neighbour.name, self._tickets, note, b"" if note.ping else self._now.question, timeout=timeout
         )
 
-    def _note(self, neighbour: _Neighbour, *, whole: bool = False, ping: bool = False) -> Note:
+    def _note(
+        self, neighbour: _Neighbour, *, whole: bool = False, ping: bool = False, ended: bool | None = None
+    ) -> Note:
         edge = self.state.edges.get(neighbour.name)
         epoch, done = (edge.epoch, edge.done) if edge is not None else (0, 0)
-        ended = self._now.open and self._now.batch is None
-        return Note(self._now.step, self._token, self.place.share, epoch, done, ended, whole, ping)
+        age = time.monotonic() - self._active
+        ended = self._ended if ended is None else ended
+        return Note(self._now.step, self._token, self.place.share, epoch, done, age, ended, whole, ping)
 
     def _gather(self) -> bool:
         """Wait for what the step needs, serving others meanwhile; False if the run is to stop."""
@@ -309,6 +335,9 @@ class Node:
         self._move_on(state)
         self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
         self._steps_here += 1
+        at = time.monotonic()
+        self._pace = min(max(0.9 * self._pace + 0.1 * (at - self._stepped), _FASTEST), _SLOWEST)
+        self._active = self._stepped = at
         turn = Turn(now.step, state, info, self.floats_sent, self.bytes_sent)
         keeper = self._keeper
         due = keeper is not None and (now.step % keeper.every == 0 or self._try_again(keeper))
@@ -320,10 +349,10 @@ class Node:
         return bool(keeper.trouble) and time.monotonic() >= self._save_again
 
     def _put_on_record(self, heard: list[Heard]) -> None:
-        if self._keeper is not None and self._now.batch is not None:
+        if self._keeper is not None:
             entry = Entry(
                 step=self._now.step,
-                batch=self._now.batch,
+                batch=self._now.batch or self._nothing(),
                 position=self._source.position,
                 heard=heard,
                 counts=self._counts(),
@@ -354,7 +383,14 @@ class Node:
         return heard
 
     def _idle(self) -> None:
+        """Be there for others while there are no samples."""
         now = time.monotonic()
+        relays = self.agent.relays and self._neighbours and not self.place.lock_step
+        if relays and now - self._active < _ALIVE:
+            if now - self._stepped >= self._pace:
+                self._relay()
+            self._serve(min(_TICK, max(self._pace - (time.monotonic() - self._stepped), 0.001)))
+            return
         for neighbour in self._neighbours.values():
             if now - neighbour.seen > _PING:
                 self._ask(neighbour, now, ping=True)
@@ -362,12 +398,33 @@ class Node:
             self._save()
         self._serve(_TICK)
 
+    def _relay(self) -> None:
+        """A round without samples, at the pace that the stream had: otherwise those who still learn would pull each other
+        away from what this agent has seen.
+        """
+        self._stepped = time.monotonic()
+        self._ask_all()
+        if not self._gather():
+            return
+        heard = self._heard()
+        if not any(said.asked for said in heard):
+            return
+        self._put_on_record(heard)
+        try:
+            state = self.agent.relay(self.state, heard)
+        except Diverged as error:
+            _log.error("left out what the neighbours said in step %d: %s", self._now.step, error.reason)
+            return
+        self._move_on(state)
+        if self._keeper is not None and self._now.step % self._keeper.every == 0:
+            self._save()
+
     def _finished(self) -> bool:
         """Whether the stream has ended and nobody needs our answers any more."""
-        if self._stay or not (self._now.open and self._now.batch is None):
+        if self._stay or not self._ended:
             return False
         now = time.monotonic()
-        return all(n.ended or (not n.alive(now) and now - self._began > 2 * _ALIVE) for n in self._neighbours.values())
+        return all(n.finished or (not n.alive(now) and now - self._began > 2 * _ALIVE) for n in self._neighbours.values())
 
     # ---- what arrives
 
@@ -401,6 +458,7 @@ class Node:
             return
         if question.note.ping:
             self._saw(neighbour, question.note)
+            neighbour.finished = question.note.ended
             payload = b""
             if question.note.whole and self._style == "points":
                 spoken = self._round_of(question.note.step)
@@ -440,7 +498,9 @@ class Node:
             payload = encode(message)
             if not self.place.lock_step or self._first_time(question.sender, step):
                 self._count(message)
-        question.answer(self._note(neighbour), payload)
+        about = self._round_of(step)
+        ended = about.open and about.batch is None if self.place.lock_step else self._ended
+        question.answer(self._note(neighbour, ended=ended), payload)
 
     def _words(self, neighbour: _Neighbour, question: Question) -> Message | None:
         """What a neighbour is to hear, in answer to a question that has been found in order."""
@@ -480,9 +540,7 @@ class Node:
         if note.whole:
             neighbour.link.forget()
         if self._style == "functions":
-            said = self.agent.ask(self.state, np.empty((0, self.agent.dimension)))
-        elif self._now.open and self._now.batch is None:
-            return None  # who does not learn any more makes no offers
+            said = self.agent.ask(self.state, self._nothing().points)
         else:
             said = self.agent.offer(self.state, neighbour.name, self.place.share, (note.epoch, note.done))
             neighbour.offered = True
@@ -527,6 +585,7 @@ class Node:
     def _understand(self, neighbour: _Neighbour, note: Note, payload: bytes, step: int) -> None:
         """Take in what came back to the question about a step."""
         if step <= 0:
+            neighbour.finished = note.ended
             if step == -self._now.step and payload:
                 self._note_question(neighbour, payload, -step)
             return
@@ -557,8 +616,9 @@ class Node:
 
     def _saw(self, neighbour: _Neighbour, note: Note) -> None:
         neighbour.seen, neighbour.token, neighbour.share = time.monotonic(), note.token, note.share
+        self._active = max(self._active, neighbour.seen - note.age)
         if not self.place.lock_step:
-            neighbour.ended = note.ended
+            neighbour.ended = neighbour.finished = note.ended
 
     def _remark(self, name: str, text: str) -> None:
         if (name, text[:20]) not in self._odd:
@@ -621,7 +681,7 @@ class Node:
             "neighbours": {
                 n.name: {
                     "alive": n.alive(now),
-                    "ended": n.ended,
+                    "ended": n.finished,
                     "ignored": self._guard.ignores(n.name, n.token, now=now),
                     "refused": self._guard.refused[n.name],
                 }
@@ -630,7 +690,7 @@ class Node:
             "waiting_for": waiting,
             "refused": self._guard.total,
             "bad_rows": self._source.refused,
-            "ended": self._now.open and self._now.batch is None,
+            "ended": self._ended,
             "checkpoint": None if keeper is None else keeper.newest,
             "trouble": "" if keeper is None else keeper.trouble,
         }
@@ -691,10 +751,13 @@ class Node:
             self._take_over(kept)
         position, replayed = (None if kept is None else kept.position), 0
         for entry in entries:
-            self._now.batch = Batch(*self.agent.check(*entry.batch))
-            if self.place.lock_step:
-                self._prepare(self._now)
-            state, _ = self.agent.advance(self.state, *self._now.batch, entry.heard)
+            if len(entry.batch.points):
+                self._now.batch = Batch(*self.agent.check(*entry.batch))
+                if self.place.lock_step:
+                    self._prepare(self._now)
+                state, _ = self.agent.advance(self.state, *self._now.batch, entry.heard)
+            else:
+                state = self.agent.relay(self.state, entry.heard)
             self._move_on(state)
             position, replayed = entry.position, replayed + len(entry.batch.points)
             self.floats_sent, self.bytes_sent = entry.counts["floats_sent"], entry.counts["bytes_sent"]

@@ -90,7 +90,6 @@ class ZenohCarrier:
             payload=payload,
             attachment=note.encode(),
             timeout=timeout,
-            express=True,
             congestion_control=self._congestion,
         )
 
@@ -133,7 +132,6 @@ class ZenohCarrier:
                 query.key_expr,
                 payload,
                 attachment=told.encode(),
-                express=True,
                 congestion_control=self._congestion,
             )
             query.drop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from kernelmesh.checks import refuse
@@ -40,6 +41,9 @@ def open_client(endpoint: str, tls: Tls | None) -> zenoh.Session:
 
 
 def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
+    # an agent has a handful of neighbours: more threads of zenoh only take turns
+    pools = ", ".join(f"{pool}: (worker_threads: 1)" for pool in ("rx", "acc", "app", "net", "tx"))
+    os.environ.setdefault("ZENOH_RUNTIME", f"({pools})")
     try:
         import zenoh
     except ImportError:

@@ -1,0 +1,168 @@
+"""Helpers for tests that run agents as processes of their own. Everything started here is ended by its id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from kernelmesh import Graph
+from kernelmesh.deploy import lay_out, read
+from kernelmesh.deploy.asking import Address, Line, NoAnswer
+from kernelmesh.runtimes.keeping import Keeper
+from kernelmesh.streams import Columns, FileSource
+
+ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def free_port(count: int) -> int:
+    """The first of `count` ports in a row that nobody listens on."""
+    for first in range(20_000 + os.getpid() % 10_000, 60_000, count):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free ports")
+
+
+class Mesh:
+    """Agents of a folder that `mesh init` writes, each a process that the test can kill, freeze and start again."""
+
+    def __init__(self, folder: Path, *, agents: int = 5, change: dict[str, str] | None = None, **options) -> None:
+        self.folder = folder
+        port = options.pop("port", None) or free_port(agents)
+        self.files = lay_out(folder, agents=agents, port=port, **options)
+        for file in self.files:
+            text = file.read_text()
+            for old, new in (change or {}).items():
+                assert old in text, f"{old!r} is not in {file}"
+                text = text.replace(old, new)
+            file.write_text(text)
+        self.names = [file.stem for file in self.files]
+        self.processes: dict[str, subprocess.Popen] = {}
+        self.lines = {file.stem: Line(Address.read(file), timeout=3.0) for file in self.files}
+
+    def __enter__(self) -> Mesh:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for line in self.lines.values():
+            line.close()
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+    def start(self, *names: str) -> None:
+        for name in names or self.names:
+            log = open(self.folder / f"{name}.log", "ab")
+            command = [sys.executable, "-m", "kernelmesh", "agent", str(self.folder / f"{name}.toml")]
+            self.processes[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ENVIRONMENT
+            )
+            log.close()
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait()
+        self.lines[name].close()
+
+    def stop(self) -> None:
+        """The clean end: SIGTERM, then a checkpoint."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for name, process in self.processes.items():
+            assert process.wait(30) in (0, -signal.SIGKILL), self.log(name)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def status(self, name: str) -> dict | None:
+        try:
+            return self.lines[name].status()
+        except NoAnswer:
+            self.lines[name].close()
+            return None
+
+    def wait(self, what, *, seconds: float = 60.0) -> None:
+        """Wait until `what(statuses)` holds for the statuses of all agents."""
+        deadline, statuses = time.monotonic() + seconds, {}
+        while time.monotonic() < deadline:
+            for name, process in self.processes.items():
+                assert process.poll() in (None, -signal.SIGKILL), f"{name} has ended:\n{self.log(name)[-2000:]}"
+            statuses = {name: self.status(name) for name in self.names}
+            if all(statuses.values()) and what(statuses):
+                return
+            time.sleep(0.2)
+        raise AssertionError(f"not within {seconds} s: {statuses}")
+
+    def wait_for_samples(self, samples: int, *, seconds: float = 60.0) -> None:
+        self.wait(lambda all_: all(s["samples"] >= samples for s in all_.values()), seconds=seconds)
+
+    def states(self) -> dict:
+        """What every agent has in its folder, after the mesh has been stopped."""
+        found = {}
+        for file in self.files:
+            config = read(file)
+            keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings)
+            kept, entries = keeper.restore(name=config.place.name)
+            keeper.close()
+            assert not entries, "the checkpoint at the end holds everything"
+            found[config.place.name] = kept.state
+        return found
+
+    def graph(self) -> Graph:
+        around = [read(file).place.neighbours for file in self.files]
+        return Graph(tuple(self.names), tuple(tuple(self.names.index(other) for other in near) for near in around))
+
+    def held_out(self) -> tuple[np.ndarray, np.ndarray]:
+        return samples_of(self.folder / "data" / "test.csv")
+
+    def accuracies(self, states: dict) -> dict[str, float]:
+        points, labels = self.held_out()
+        return {
+            name: float((state.function(points).argmax(axis=1) == labels).mean()) for name, state in states.items()
+        }
+
+
+def samples_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    columns = Columns(points=("x1", "x2"), targets=("label",), labels=True, outputs=5)
+    source, points, labels = FileSource(path, columns, batch_size=256), [], []
+    while not source.ended:
+        batch = source.take()
+        if batch is not None:
+            points.append(batch.points)
+            labels.append(batch.targets)
+    return np.concatenate(points), np.concatenate(labels)
+
+
+def distance(f, g) -> float:
+    """‖f − g‖² in the Hilbert norm."""
+    return max(f.inner(f) + g.inner(g) - 2.0 * f.inner(g), 0.0)
+
+
+def assert_opposite(states: dict) -> int:
+    """The duals of every edge are opposite bit for bit; gives back how many edges there are."""
+    edges = 0
+    for name, state in states.items():
+        for other, edge in state.edges.items():
+            if name < other:
+                there = states[other].edges[name]
+                assert (edge.epoch, edge.done) == (there.epoch, there.done), (name, other, edge.done, there.done)
+                assert np.array_equal(edge.dual.centres, there.dual.centres)
+                assert np.array_equal(edge.dual.weights, -there.dual.weights)
+                edges += 1
+    return edges

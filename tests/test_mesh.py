@@ -1,0 +1,291 @@
+"""Agents as separate processes: what a real network must not change, and what it must survive. The longer ones are `slow`."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mesh import ENVIRONMENT, Mesh, assert_opposite, distance, free_port, samples_of
+from turns import digest
+
+from kernelmesh import Graph, simulate
+from kernelmesh.deploy import issue, read
+from kernelmesh.deploy.asking import Address, Line, NoAnswer
+from kernelmesh.messages import Offer, Points, Values, encode
+from kernelmesh.runtimes.carrier import Note
+from kernelmesh.streams import ArrayStream
+
+pytest.importorskip("zenoh")
+
+
+def simulated(mesh: Mesh):
+    """The rounds of the same agents with the same streams in one process."""
+    agent = read(mesh.files[0]).agent
+    streams = [ArrayStream(*samples_of(mesh.folder / "data" / f"{name}.csv")) for name in mesh.names]
+    return simulate(agent, mesh.graph(), streams)
+
+
+def run_turns(mesh: Mesh, *, kill_at: int | None = None) -> dict[str, list[list[str]]]:
+    """Every agent of the mesh in a process of its own; what each step led to, by agent.
+
+    With `kill_at`, one agent after the other is killed when it has taken so many steps, and started again.
+    """
+    script = Path(__file__).parent / "turns.py"
+
+    def start(name: str) -> subprocess.Popen:
+        command = [sys.executable, str(script), str(mesh.folder / f"{name}.toml"), str(mesh.folder / f"{name}.txt")]
+        with open(mesh.folder / f"{name}.log", "ab") as log:
+            return subprocess.Popen(command, env=ENVIRONMENT, stdout=log, stderr=log)
+
+    def lines(name: str) -> list[list[str]]:
+        path = mesh.folder / f"{name}.txt"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    for name in mesh.names:
+        mesh.processes[name] = start(name)
+    if kill_at is not None:
+        for number, name in enumerate(mesh.names):
+            while len(lines(name)) < kill_at + 20 * number:
+                assert mesh.processes[name].poll() is None, mesh.log(name)
+                time.sleep(0.01)
+            mesh.kill(name)
+            mesh.processes[name] = start(name)
+    for name in mesh.names:
+        assert mesh.processes[name].wait(120) == 0, mesh.log(name)[-3000:]
+    return {name: lines(name) for name in mesh.names}
+
+
+LOCK_STEP = {"mode": "lock-step", "partition": "identical"}
+LEAVE = {'at_end = "stay"': 'at_end = "leave"'}
+
+
+class TestLockStep:
+    @pytest.mark.parametrize("protocol", ["penalty", "diffusion", "exact-diffusion"])
+    def test_rounds_are_those_of_the_simulation(self, protocol, tmp_path):
+        with Mesh(tmp_path / "mesh", samples=6400, protocol=protocol, change=LEAVE, **LOCK_STEP) as mesh:
+            told = run_turns(mesh)
+            rounds = 0
+            for now in simulated(mesh):
+                rounds += 1
+                for i, name in enumerate(mesh.names):
+                    number, function, loss, samples = told[name][now.number - 1]
+                    assert (int(number), int(samples)) == (now.number, now.samples[i])
+                    assert function == digest(now.functions[i]), f"{name} in round {now.number}"
+                    assert loss == now.infos[i].loss.hex()
+            assert rounds == 200
+            for i, name in enumerate(mesh.names):
+                assert told[name][-1] == ["sent", str(now.bytes_sent[i]), str(now.floats_sent[i])]
+
+    def test_streams_of_different_length(self, tmp_path):
+        with Mesh(tmp_path / "mesh", agents=3, samples=1600, protocol="diffusion", change=LEAVE, **LOCK_STEP) as mesh:
+            data = mesh.folder / "data" / "agent-1.csv"
+            data.write_text("".join(data.read_text().splitlines(keepends=True)[: 1 + 640]))
+            told = run_turns(mesh)
+            *_, last = simulated(mesh)
+            for i, name in enumerate(mesh.names):
+                assert told[name][-2][1] == digest(last.functions[i])
+                assert told[name][-1] == ["sent", str(last.bytes_sent[i]), str(last.floats_sent[i])]
+
+    @pytest.mark.parametrize("protocol", ["symmetric", "exact-diffusion"])
+    def test_killed_agents_come_back_as_they_were(self, protocol, tmp_path):
+        change = {**LEAVE, "every = 100": "every = 30"}
+        with Mesh(tmp_path / "mesh", agents=3, samples=6400, protocol=protocol, change=change, **LOCK_STEP) as mesh:
+            told = run_turns(mesh, kill_at=25)
+            assert [name for name in mesh.names if "going on from step" in mesh.log(name)] == mesh.names
+            for now in simulated(mesh):
+                for i, name in enumerate(mesh.names):
+                    # a step may be told twice: once by each process; it must have led to the same function
+                    seen = {line[1] for line in told[name] if line[0] == str(now.number)}
+                    assert seen <= {digest(now.functions[i])}, f"{name} in round {now.number}"
+            for i, (name, state) in enumerate(mesh.states().items()):
+                assert digest(state.function) == digest(now.functions[i])
+                assert state.samples == 6400, name
+
+
+class TestFreeRunning:
+    def test_an_agent_alone_goes_on(self, tmp_path):
+        with Mesh(tmp_path / "mesh", agents=3, samples=3200, topology="line", protocol="diffusion") as mesh:
+            mesh.start("agent-1")  # its neighbours never come
+            deadline = time.monotonic() + 60
+            while (mesh.status("agent-1") or {"samples": 0})["samples"] < 3200:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            mesh.stop()
+            assert (mesh.folder / "state" / "agent-1").exists()
+
+    @pytest.mark.slow
+    def test_one_class_each(self, tmp_path):
+        worst = {}
+        for mode, change in (("lock-step", LEAVE), ("free", {})):
+            with Mesh(tmp_path / mode, samples=20_000, mode=mode, rate=1000.0, change=change) as mesh:
+                mesh.start()
+                if mode == "free":
+                    mesh.wait(lambda all_: all(s["ended"] for s in all_.values()), seconds=120)
+                    time.sleep(4.0)
+                    mesh.stop()
+                else:
+                    for process in mesh.processes.values():
+                        assert process.wait(180) == 0
+                accuracies = mesh.accuracies(mesh.states())
+                worst[mode] = min(accuracies.values())
+                print(mode, accuracies)
+        assert worst["free"] >= worst["lock-step"] - 0.02
+
+
+def settle(mesh: Mesh, states: dict) -> dict:
+    """Deliver what two ends of an edge still owe each other: a stop may come between the two halves of an exchange."""
+    from kernelmesh.consensus import Heard
+
+    agent, graph = read(mesh.files[0]).agent, mesh.graph()
+    states = {name: state.copy() for name, state in states.items()}
+    for i, j in graph.edges:
+        for name, other in ((graph.names[i], graph.names[j]), (graph.names[j], graph.names[i])):
+            edge, there = states[name].edges.get(other), states[other].edges.get(name)
+            if edge is None or there is None or (edge.epoch, edge.done) >= (there.epoch, there.done):
+                continue
+            share = 1.0 / (1 + graph.degree(graph.names.index(name)))
+            words = agent.offer(
+                states[other], name, 1.0 / (1 + graph.degree(graph.names.index(other))), (edge.epoch, edge.done)
+            )
+            heard = Heard(words, None, min(share, words.share), other, name < other, share)
+            states[name] = agent.relay(states[name], [heard])
+    return states
+
+
+class TestFaults:
+    def test_killed_twice(self, tmp_path):
+        rate = 600.0
+        with Mesh(tmp_path / "mesh", samples=60_000, rate=rate, change={"every = 100": "every = 40"}) as mesh:
+            mesh.start()
+            mesh.wait_for_samples(4000, seconds=90)
+            before = disagreement(mesh)
+            for _ in range(2):
+                others = {name: mesh.status(name)["samples"] for name in mesh.names if name != "agent-2"}
+                mesh.kill("agent-2")
+                time.sleep(3.0)
+                for name, samples in others.items():  # the others never stopped
+                    assert mesh.status(name)["samples"] > samples + 0.5 * 3.0 * rate, name
+                mesh.start("agent-2")
+                mesh.wait(lambda all_: all(sum(n["alive"] for n in s["neighbours"].values()) == 2 for s in all_.values()))
+                time.sleep(4.0)
+            after = disagreement(mesh)
+            assert after < 2.0 * before + 1e-9, (before, after)
+            mesh.stop()
+            states = mesh.states()
+            for name, state in states.items():  # every sample once: the position in the file is the number learned from
+                about = checkpoint_about(mesh, name)
+                assert about["position"]["row"] == state.samples, name
+            assert assert_opposite(settle(mesh, states)) == 5
+
+    @pytest.mark.slow
+    def test_frozen(self, tmp_path):
+        with Mesh(tmp_path / "mesh", samples=200_000, rate=0.0) as mesh:
+            mesh.start()
+            mesh.wait_for_samples(2000, seconds=90)
+
+            def rate(seconds: float) -> dict[str, float]:
+                first = {name: mesh.status(name)["steps"] for name in mesh.names if name != "agent-2"}
+                time.sleep(seconds)
+                return {name: (mesh.status(name)["steps"] - steps) / seconds for name, steps in first.items()}
+
+            calm = rate(8.0)
+            frozen_at = mesh.status("agent-2")["steps"]
+            mesh.processes["agent-2"].send_signal(signal.SIGSTOP)
+            during = rate(20.0)
+            mesh.processes["agent-2"].send_signal(signal.SIGCONT)
+            mesh.lines["agent-2"].close()
+            mesh.wait(lambda all_: all(sum(n["alive"] for n in s["neighbours"].values()) == 2 for s in all_.values()))
+            after = rate(8.0)
+            print("steps per second:", calm, during, after)
+            for name in calm:
+                assert during[name] > 0.5 * calm[name], name
+                assert after[name] > 0.5 * calm[name], name
+            assert mesh.status("agent-2")["steps"] > frozen_at + 50
+            mesh.stop()
+
+    @pytest.mark.slow
+    def test_random_kills(self, tmp_path):
+        """Three minutes in which every agent is killed every few seconds."""
+        scores = {}
+        for kind in ("calm", "wild"):
+            with Mesh(tmp_path / kind, samples=200_000, rate=300.0, change={"every = 100": "every = 50"}) as mesh:
+                mesh.start()
+                mesh.wait_for_samples(320, seconds=90)
+                rng, end, kills = np.random.default_rng(0), time.monotonic() + 180.0, 0
+                due = {name: time.monotonic() + rng.uniform(5.0, 12.0) for name in mesh.names}
+                while time.monotonic() < end and kind == "wild":
+                    for name in mesh.names:
+                        if time.monotonic() >= due[name]:
+                            mesh.kill(name)
+                            mesh.start(name)
+                            kills += 1
+                            due[name] = time.monotonic() + rng.uniform(5.0, 12.0)
+                    time.sleep(0.05)
+                mesh.wait_for_samples(12_000, seconds=300)
+                time.sleep(5.0)
+                mesh.stop()
+                states = mesh.states()
+                scores[kind] = min(mesh.accuracies(states).values())
+                print(kind, scores[kind], kills, "kills")
+                for name, state in states.items():
+                    assert checkpoint_about(mesh, name)["position"]["row"] == state.samples
+        assert kills > 50
+        assert scores["wild"] >= scores["calm"] - 0.02
+
+    def test_no_room_for_checkpoints(self, tmp_path):
+        """A folder that cannot be written, by taking away the right to; for root, which has it anyway, a full file system."""
+        with Mesh(tmp_path / "mesh", agents=3, samples=60_000, rate=2000.0, change={"every = 100": "every = 10"}) as mesh:
+            mesh.start()
+            mesh.wait_for_samples(640, seconds=90)
+            folder = mesh.folder / "state" / "agent-0"
+            full(folder, True)
+            try:
+                mesh.wait(lambda all_: all_["agent-0"]["trouble"] != "")
+                samples = mesh.status("agent-0")["samples"]
+                mesh.wait(lambda all_: all_["agent-0"]["samples"] > samples + 1000)  # it goes on learning
+                assert "cannot write to the checkpoint folder" in mesh.log("agent-0")
+            finally:
+                full(folder, False)
+            mesh.wait(lambda all_: all_["agent-0"]["trouble"] == "")
+            assert "checkpoints are being written again" in mesh.log("agent-0")
+            mesh.stop()
+            for name, state in mesh.states().items():
+                assert checkpoint_about(mesh, name)["position"]["row"] == state.samples
+
+
+def full(folder: Path, on: bool) -> None:
+    """Take the place of the folder's files by a folder that nobody can write into, not even root."""
+    aside = folder.with_name(folder.name + ".aside")
+    if on:
+        folder.rename(aside)
+        folder.symlink_to("/proc/self/fdinfo")  # exists, and nothing can be made in it
+    else:
+        folder.unlink()
+        aside.rename(folder)
+
+
+def disagreement(mesh: Mesh) -> float:
+    """The mean over three looks of the agents' own measure of how far their neighbours are."""
+    looks = []
+    for _ in range(5):
+        gaps = [mesh.status(name)["disagreement"] for name in mesh.names]
+        looks.append(float(np.mean([gap for gap in gaps if gap is not None])))
+        time.sleep(0.3)
+    return float(np.mean(looks))
+
+
+def checkpoint_about(mesh: Mesh, name: str) -> dict:
+    from kernelmesh import storage
+
+    newest = sorted((mesh.folder / "state" / name).glob("checkpoint-*.safetensors"))[-1]
+    return storage.read(newest, kind="agent")[1]

@@ -1,0 +1,26 @@
+"""Runs one agent from its file and writes what every step led to: number, digest of the function, loss, bytes, floats."""
+
+import hashlib
+import logging
+import sys
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from kernelmesh.deploy import read
+from kernelmesh.deploy.launch import launch
+
+
+def digest(function) -> str:
+    return hashlib.sha256(function.centres.tobytes() + function.weights.tobytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level="INFO")
+    threadpool_limits(1)
+    node = launch(read(sys.argv[1]))
+    with Path(sys.argv[2]).open("a") as out:
+        for turn in node.turns():
+            told = (turn.number, digest(turn.state.function), turn.info.loss.hex(), turn.state.samples)
+            print(*told, file=out, flush=True)
+        print("sent", node.bytes_sent, node.floats_sent, file=out, flush=True)
