@@ -133,9 +133,7 @@ class Mesh:
 
     def accuracies(self, states: dict) -> dict[str, float]:
         points, labels = self.held_out()
-        return {
-            name: float((state.function(points).argmax(axis=1) == labels).mean()) for name, state in states.items()
-        }
+        return {name: float((state.function(points).argmax(axis=1) == labels).mean()) for name, state in states.items()}
 
 
 def samples_of(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -176,7 +176,9 @@ class TestFaults:
                 for name, samples in others.items():  # the others never stopped
                     assert mesh.status(name)["samples"] > samples + 0.5 * 3.0 * rate, name
                 mesh.start("agent-2")
-                mesh.wait(lambda all_: all(sum(n["alive"] for n in s["neighbours"].values()) == 2 for s in all_.values()))
+                mesh.wait(
+                    lambda all_: all(sum(n["alive"] for n in s["neighbours"].values()) == 2 for s in all_.values())
+                )
                 time.sleep(4.0)
             after = disagreement(mesh)
             assert after < 2.0 * before + 1e-9, (before, after)
@@ -244,7 +246,9 @@ class TestFaults:
 
     def test_no_room_for_checkpoints(self, tmp_path):
         """A folder that cannot be written, by taking away the right to; for root, which has it anyway, a full file system."""
-        with Mesh(tmp_path / "mesh", agents=3, samples=60_000, rate=2000.0, change={"every = 100": "every = 10"}) as mesh:
+        with Mesh(
+            tmp_path / "mesh", agents=3, samples=60_000, rate=2000.0, change={"every = 100": "every = 10"}
+        ) as mesh:
             mesh.start()
             mesh.wait_for_samples(640, seconds=90)
             folder = mesh.folder / "state" / "agent-0"

@@ -210,7 +210,7 @@ class Node:
             _log.info("the stream has ended after %d samples", self.state.samples)
             self._save()
         for question in [self._held.pop(name) for name in list(self._held)]:
-            self._reply(question)
+            self._question(question)  # which keeps those that are about a later step
         return batch is not None
 
     def _take(self) -> Batch | None:
@@ -424,7 +424,9 @@ class Node:
         if self._stay or not self._ended:
             return False
         now = time.monotonic()
-        return all(n.finished or (not n.alive(now) and now - self._began > 2 * _ALIVE) for n in self._neighbours.values())
+        return all(
+            n.finished or (not n.alive(now) and now - self._began > 2 * _ALIVE) for n in self._neighbours.values()
+        )
 
     # ---- what arrives
 
@@ -790,7 +792,7 @@ class Node:
         before = self.state.function
         if isinstance(function, Function):
             before = Expansion(self.agent.kernel, function.centres, function.weights)
-        self._before = _Round(self.state.steps, before, open=True, said=said)
+        self._before = _Round(self.state.steps, before, said=said)
 
 
 # The key in a checkpoint of the function that answered in the round before; no agent can have this name.
