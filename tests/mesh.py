@@ -67,12 +67,11 @@ class Mesh:
 
     def start(self, *names: str) -> None:
         for name in names or self.names:
-            log = open(self.folder / f"{name}.log", "ab")
             command = [sys.executable, "-m", "kernelmesh", "agent", str(self.folder / f"{name}.toml")]
-            self.processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ENVIRONMENT
-            )
-            log.close()
+            with open(self.folder / f"{name}.log", "ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=ENVIRONMENT
+                )
 
     def kill(self, name: str) -> None:
         self.processes[name].kill()

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from mesh import ENVIRONMENT, Mesh, assert_opposite, distance, free_port, samples_of
-from turns import digest
 
-from kernelmesh import Graph, simulate
+from kernelmesh import simulate
 from kernelmesh.deploy import issue, read
-from kernelmesh.deploy.asking import Address, Line, NoAnswer
 from kernelmesh.messages import Offer, Points, Values, encode
 from kernelmesh.runtimes.carrier import Note
 from kernelmesh.streams import ArrayStream
+from mesh import ENVIRONMENT, Mesh, assert_opposite, samples_of
+from turns import digest
 
 pytest.importorskip("zenoh")
 
@@ -293,3 +289,161 @@ def checkpoint_about(mesh: Mesh, name: str) -> dict:
 
     newest = sorted((mesh.folder / "state" / name).glob("checkpoint-*.safetensors"))[-1]
     return storage.read(newest, kind="agent")[1]
+
+
+def resident(pid: int) -> float:
+    """Resident memory in MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def hostile_messages(count: int, rng: np.random.Generator, *, dimension: int = 2, outputs: int = 5):
+    """Pairs of a note and a payload: garbage of every kind that came to mind."""
+    good = encode(Points(rng.standard_normal((32, dimension))))
+    offer = Offer(np.zeros((3, dimension)), np.zeros((3, outputs)), 0, 1, 0, 0, 0.5)
+    note = Note(step=1, token=int(rng.integers(1 << 60)), share=0.5).encode()
+    nan = bytearray(good)
+    nan[-8:] = np.array([np.nan]).tobytes()
+    huge = (2**33).to_bytes(8, "little") + b"{}"
+    shape = good.replace(b"[32,2]", b"[99,2]")
+    announced = good.replace(b'"shape":[32,2],"data_offsets":[0,512]', b'"shape":[9,9],"data_offsets":[0,99999999999]')
+    payloads = [
+        lambda: rng.bytes(int(rng.integers(0, 4096))),
+        lambda: good[: int(rng.integers(len(good)))],
+        lambda: good.replace(b'"kernelmesh":"3"', b'"kernelmesh":"9"'),
+        lambda: shape,
+        lambda: announced,
+        lambda: bytes(nan),
+        lambda: huge + rng.bytes(64),
+        lambda: encode(Points(rng.standard_normal((32, dimension + 3)))),
+        lambda: encode(Values(rng.standard_normal((32, outputs)))),
+        lambda: encode(offer),
+        lambda: b"",
+        lambda: b"[" * 2000,
+    ]
+    notes = [lambda: note, lambda: note, lambda: rng.bytes(len(note)), lambda: b"", lambda: note[:-1]]
+    for number in range(count):
+        yield notes[int(rng.integers(len(notes)))](), payloads[number % len(payloads)]()
+
+
+class TestHostility:
+    @pytest.mark.parametrize("protocol", ["penalty", "exact-diffusion"])
+    def test_ten_thousand_hostile_messages(self, protocol, tmp_path):
+        from kernelmesh.runtimes.zenoh import open_client
+
+        options = {"partition": "identical", "rate": 500.0, "samples": 100_000, "protocol": protocol}
+        with Mesh(tmp_path / "mesh", agents=3, **options) as mesh:
+            mesh.start()
+            mesh.wait_for_samples(1000, seconds=90)
+            address = mesh.lines["agent-0"].address
+            before = mesh.status("agent-0")
+            memory = [resident(mesh.processes["agent-0"].pid)]
+            session = open_client(address.endpoint, None)
+            keys = [
+                f"kernelmesh/demo/agent-0/{key}" for key in ("from/agent-1", "from/nobody", "predict", "from/agent-2")
+            ]
+            rng, slowest = np.random.default_rng(0), 0.0
+            for number, (note, payload) in enumerate(hostile_messages(10_000, rng)):
+                session.get(keys[number % len(keys)], lambda _: None, payload=payload, attachment=note, timeout=1.0)
+                if number % 1000 == 999:
+                    began = time.monotonic()
+                    assert mesh.lines["agent-0"].predict(np.zeros((1, 2))).shape == (1, 5)
+                    slowest = max(slowest, time.monotonic() - began)
+                    memory.append(resident(mesh.processes["agent-0"].pid))
+            session.close()
+            time.sleep(1.0)
+            after = mesh.status("agent-0")
+            print(
+                f"{protocol}: {after['refused']} refused, memory {memory[0]:.0f} → {max(memory):.0f} MB, answers within "
+                f"{slowest:.3f} s"
+            )
+            assert max(memory) - memory[0] < 50.0
+            assert after["refused"] > before["refused"] + 100
+            assert slowest < 3.0
+            assert after["samples"] > before["samples"]
+            neighbours = after["neighbours"]
+            assert all(known["alive"] and not known["ignored"] for known in neighbours.values()), neighbours
+            for name in ("agent-1", "agent-2"):  # honest neighbours are still answered in time
+                assert mesh.status(name)["neighbours"]["agent-0"]["alive"]
+            log = mesh.log("agent-0")
+            assert "Traceback" not in log
+            assert 0 < log.count("refused a message") < 100
+            mesh.stop()
+            states = mesh.states()
+            assert all(np.isfinite(state.function.weights).all() for state in states.values())
+            assert min(mesh.accuracies(states).values()) > 0.6
+
+
+class TestTls:
+    def test_only_neighbours_and_clients_are_answered(self, tmp_path):
+        from kernelmesh.runtimes.place import Tls
+        from kernelmesh.runtimes.zenoh import open_client
+
+        with Mesh(tmp_path / "mesh", agents=3, topology="line", tls=True, samples=100_000, rate=500.0) as mesh:
+            tls = mesh.folder / "tls"
+            issue(tls, "mallory")  # valid, but nobody's neighbour or client
+            issue(tls, "agent-9")
+            from kernelmesh.deploy import create_authority
+
+            create_authority(tmp_path / "other")
+            issue(tmp_path / "other", "operator")  # the right name, signed by somebody else
+            mesh.start()
+            mesh.wait_for_samples(1000, seconds=90)
+            assert mesh.lines["agent-0"].predict(np.zeros((2, 2))).shape == (2, 5)
+            endpoint, root = mesh.lines["agent-0"].address.endpoint, "kernelmesh/demo/agent-0"
+            before = mesh.status("agent-0")
+
+            def files(folder: Path, name: str) -> Tls:
+                return Tls(
+                    authority=tls / "authority.pem", certificate=folder / f"{name}.pem", key=folder / f"{name}.key"
+                )
+
+            def answers(who: Tls | None, key: str) -> int:
+                try:
+                    session = open_client(endpoint, who)
+                except ConnectionError:
+                    return 0
+                note = Note(step=1, token=1, share=0.5).encode()
+                payload = encode(Points(np.zeros((1, 2)))) if key == "predict" else b""
+                found = list(session.get(f"{root}/{key}", payload=payload, attachment=note, timeout=1.0))
+                session.close()
+                return sum(reply.ok is not None for reply in found)
+
+            assert answers(files(tls, "operator"), "status") == 1  # so that a 0 below means something
+            for key in ("status", "predict", "from/agent-1"):
+                assert answers(files(tls, "mallory"), key) == 0, key
+                assert answers(files(tmp_path / "other", "operator"), key) == 0, key
+                assert answers(files(tmp_path / "other", "authority"), key) == 0, key  # signed by itself
+            assert answers(files(tls, "operator"), "from/agent-1") == 0  # a client is not a neighbour
+            assert answers(files(tls, "agent-2"), "from/agent-1") == 0  # and nobody is another
+            assert answers(files(tls, "agent-2"), "from/agent-2") == 0  # agent-2 is no neighbour of agent-0
+            assert answers(files(tls, "agent-1"), "from/agent-1") == 1
+            self.no_certificate(endpoint, tls, root)
+            after = mesh.status("agent-0")
+            assert after["samples"] > before["samples"]
+            assert after["refused"] == before["refused"]
+            assert after["neighbours"]["agent-1"]["alive"]
+            for name in mesh.names:
+                assert "PRIVATE KEY" not in mesh.log(name)
+            mesh.stop()
+
+    @staticmethod
+    def no_certificate(endpoint: str, tls: Path, root: str) -> None:
+        import zenoh
+
+        config = zenoh.Config()
+        for key, value in {
+            "mode": "client",
+            "connect/endpoints": [endpoint],
+            "connect/timeout_ms": 1500,
+            "scouting/multicast/enabled": False,
+            "transport/link/tls/root_ca_certificate": str(tls / "authority.pem"),
+        }.items():
+            config.insert_json5(key, json.dumps(value))
+        try:
+            session = zenoh.open(config)
+        except zenoh.ZError:
+            return
+        found = list(session.get(f"{root}/status", timeout=1.0))
+        session.close()
+        assert not any(reply.ok is not None for reply in found)
