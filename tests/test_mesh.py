@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from kernelmesh.deploy import issue, read
 from kernelmesh.messages import Offer, Points, Values, encode
 from kernelmesh.runtimes.carrier import Note
 from kernelmesh.streams import ArrayStream
-from mesh import ENVIRONMENT, Mesh, assert_opposite, samples_of
+from mesh import ENVIRONMENT, Mesh, assert_opposite, free_port, samples_of
 from turns import digest
 
 pytest.importorskip("zenoh")
@@ -372,6 +373,78 @@ class TestHostility:
             states = mesh.states()
             assert all(np.isfinite(state.function.weights).all() for state in states.values())
             assert min(mesh.accuracies(states).values()) > 0.6
+
+
+@pytest.mark.slow
+def test_memory_stays_flat(tmp_path):
+    """Ten minutes at full speed (KERNELMESH_MINUTES changes that), after one in which the dictionary settles."""
+    minutes = float(os.environ.get("KERNELMESH_MINUTES", "10"))
+    with Mesh(tmp_path / "mesh", agents=3, samples=int(600_000 * (minutes + 1)), partition="identical") as mesh:
+        mesh.start()
+        mesh.wait_for_samples(100_000, seconds=300)
+        time.sleep(30.0)
+        first = {name: mesh.status(name)["steps"] for name in mesh.names}
+        record: dict[str, list[float]] = {name: [] for name in mesh.names}
+        end = time.monotonic() + 60.0 * minutes
+        while time.monotonic() < end:
+            for name in mesh.names:
+                record[name].append(resident(mesh.processes[name].pid))
+            time.sleep(2.0)
+        for name, memory in record.items():
+            status = mesh.status(name)
+            print(
+                f"{name}: {status['steps'] - first[name]} steps, {memory[0]:.1f} MB, then up to {max(memory):.1f} MB, "
+                f"order {status['order']}"
+            )
+            assert max(memory) < 1.05 * memory[0], name
+        mesh.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["penalty", "diffusion", "exact-diffusion"])
+def test_speed(protocol, tmp_path):
+    """Rounds per second in lock step as a share of a bare query loop with as many bytes, both in turns."""
+    rounds, agents = 1000, 5
+    rates: dict[str, list[float]] = {"agents": [], "step": [], "free": []}
+    for turn in range(2):
+        with Mesh(tmp_path / f"mesh{turn}", samples=32 * rounds, protocol=protocol, change=LEAVE, **LOCK_STEP) as mesh:
+            for name in mesh.names:
+                script = Path(__file__).parent / "turns.py"
+                command = [sys.executable, str(script), f"{mesh.folder}/{name}.toml", f"{mesh.folder}/{name}.txt"]
+                mesh.processes[name] = subprocess.Popen([*command, "clock"], env=ENVIRONMENT)
+            for process in mesh.processes.values():
+                assert process.wait(200) == 0
+            told = [(mesh.folder / f"{name}.txt").read_text().split() for name in mesh.names]
+            rates["agents"].append(float(np.mean([float(words[1]) for words in told])))
+            sent = float(np.mean([float(words[2]) for words in told])) / rounds / 2
+        sizes = {"penalty": (len(encode(Points(np.zeros((32, 2))))), len(encode(Values(np.zeros((32, 5))))))}
+        out, back = sizes.get(protocol, (0, round(sent)))
+        for pace in ("step", "free"):
+            port, files = free_port(agents), [tmp_path / f"bare{i}" for i in range(agents)]
+            loop = [sys.executable, str(Path(__file__).parent / "bare_loop.py")]
+            processes = [
+                subprocess.Popen([*loop, *map(str, (i, agents, port, rounds, out, back, pace, files[i]))])
+                for i in range(agents)
+            ]
+            try:
+                deadline = time.monotonic() + 100
+                while not all(file.exists() and file.read_text() for file in files):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.2)
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.wait()
+            rates[pace].append(float(np.mean([float(file.read_text()) for file in files])))
+            for file in files:
+                file.unlink()
+    mean = {what: float(np.mean(values)) for what, values in rates.items()}
+    print(
+        f"{protocol}: {mean['agents']:.0f} rounds/s; bare loop in step {mean['step']:.0f} "
+        f"({mean['agents'] / mean['step']:.2f}), each at its own pace {mean['free']:.0f} "
+        f"({mean['agents'] / mean['free']:.2f})"
+    )
+    assert mean["agents"] >= 0.5 * mean["step"] or protocol != "penalty"
 
 
 class TestTls:

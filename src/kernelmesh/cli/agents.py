@@ -69,6 +69,8 @@ def agent(
         node = launch(settings)
     except (ImportError, OSError, ValueError) as error:
         fail(f"agent {settings.place.name}: {error}", code=2)
+    except Diverged as error:
+        fail(f"agent {settings.place.name}: {error}", code=1)
     _stop_on_signals(node, parent)
     log.info("%s is up on %s, process %d", settings.place.name, settings.place.listen, os.getpid())
     told = time.monotonic()

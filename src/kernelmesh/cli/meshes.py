@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from kernelmesh.cli.base import app, complaints, console, fail
 
@@ -63,7 +66,7 @@ def mesh_init(
     except ValueError as error:
         fail(str(error), code=2)
     console.print(
-        f"{len(files)} agents in {folder}. Start them with `kernelmesh mesh up {folder}`; "
+        f"{len(files)} agent{'s' if len(files) > 1 else ''} in {folder}. Start with `kernelmesh mesh up {folder}`; "
         f"{folder / 'README.md'} has more.",
         highlight=False,
         soft_wrap=True,
@@ -112,14 +115,17 @@ def mesh_up(
             ):
                 for process in processes:
                     process.watch()
-                statuses = [now or last for now, last in zip(pool.map(_status, processes), statuses, strict=True)]
-                live.update(_table(processes, statuses))
+                now = list(pool.map(_status, processes))
+                live.update(_table(_rows(processes, now, statuses)))
+                statuses = [status or last for status, last in zip(now, statuses, strict=True)]
                 if until_done and all(status and status["ended"] for status in statuses):
                     break
                 for _ in range(5):
                     if not stopping:
                         time.sleep(0.1)
     finally:
+        if not console.is_terminal:
+            console.print()  # which a live table ends with only there
         complaints.print("stopping the agents …")
         killed = stop_all(processes)
         for number, handler in before.items():
@@ -152,61 +158,85 @@ def mesh_status(
     def look(line: Line) -> tuple[dict[str, Any] | None, str]:
         try:
             return line.status(), ""
-        except (ImportError, OSError, ValueError) as error:
+        except OSError:
+            return None, "does not answer"
+        except (ImportError, ValueError) as error:
             return None, str(error)
         finally:
             line.close()
 
     with ThreadPoolExecutor(len(lines)) as pool:
         found = list(pool.map(look, lines))
-    table = _head()
-    for line, (status, problem) in zip(lines, found, strict=True):
-        table.add_row(line.address.name, *_row(status, problem))
-    console.print(table)
+    rows = [_Row(line.address.name, status, problem) for line, (status, problem) in zip(lines, found, strict=True)]
+    console.print(_table(rows))
     if any(status is None for status, _ in found):
         raise typer.Exit(1)
 
 
-def _head() -> Table:
+@dataclass(frozen=True)
+class _Row:
+    """One agent in the table: what it says, or said last, and what else is to be said of it."""
+
+    name: str
+    status: dict[str, Any] | None
+    remark: str = ""
+    stale: bool = False
+
+    def cells(self) -> list[str]:
+        status = self.status
+        if status is None:
+            return [self.name, *["–"] * 7]
+        around = status["neighbours"].values()
+        return [
+            self.name,
+            str(status["samples"]),
+            str(status["order"]),
+            _short(status["loss"]),
+            _short(status["disagreement"]),
+            _size(status["bytes_sent"]),
+            "–" if self.stale else f"{sum(known['alive'] for known in around)}/{len(around)}",
+            str(status["refused"]),
+        ]
+
+    def remarks(self) -> str:
+        status, remarks = self.status, [self.remark] if self.remark else []
+        if status is not None:
+            ignored = [name for name, known in status["neighbours"].items() if known["ignored"]]
+            remarks += [
+                text
+                for text, wanted in (
+                    ("stream has ended", status["ended"]),
+                    (f"waits for {', '.join(status['waiting_for'])}", status["waiting_for"] and not self.stale),
+                    (f"out of step with {', '.join(status['out_of_step'])}: see the log", status["out_of_step"]),
+                    (f"ignores {', '.join(ignored)}", ignored),
+                    (f"{status['bad_rows']} bad rows", status["bad_rows"]),
+                    (f"no checkpoint: {status['trouble']}", status["trouble"]),
+                )
+                if wanted
+            ]
+        return "; ".join(remarks)
+
+
+def _table(rows: list[_Row]) -> Group:
     table = Table(box=None, pad_edge=False)
-    for title in ("agent", "samples", "order", "loss", "disagreement", "sent", "alive", "refused", ""):
-        table.add_column(title, justify="left" if title in ("agent", "") else "right")
-    return table
+    for title in ("agent", "samples", "order", "loss", "disagreement", "sent", "alive", "refused"):
+        table.add_column(title, justify="left" if title == "agent" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row.cells(), style="red" if row.stale or row.status is None else None)
+    # below, because remarks are long and a terminal is narrow
+    told = [Text(f"{row.name}: {row.remarks()}", style="dim") for row in rows if row.remarks()]
+    return Group(table, *told)
 
 
-def _table(processes: list[AgentProcess], statuses: list[dict[str, Any] | None]) -> Table:
-    table = _head()
-    for process, status in zip(processes, statuses, strict=True):
-        remark = process.remark() or ("" if status else "starting")
-        table.add_row(process.name, *_row(status, remark), style=None if process.running else "red")
-    return table
-
-
-def _row(status: dict[str, Any] | None, remark: str) -> list[str]:
-    if status is None:
-        return ["–"] * 7 + [remark]
-    around = status["neighbours"].values()
-    remarks = [remark] if remark else []
-    if status["ended"]:
-        remarks.append("stream has ended")
-    if status["waiting_for"]:
-        remarks.append(f"waits for {', '.join(status['waiting_for'])}")
-    if ignored := [name for name, known in status["neighbours"].items() if known["ignored"]]:
-        remarks.append(f"ignores {', '.join(ignored)}")
-    if status["bad_rows"]:
-        remarks.append(f"{status['bad_rows']} bad rows")
-    if status["trouble"]:
-        remarks.append(f"no checkpoint: {status['trouble']}")
-    return [
-        str(status["samples"]),
-        str(status["order"]),
-        _short(status["loss"]),
-        _short(status["disagreement"]),
-        _size(status["bytes_sent"]),
-        f"{sum(known['alive'] for known in around)}/{len(around)}",
-        str(status["refused"]),
-        "; ".join(remarks),
-    ]
+def _rows(
+    processes: list[AgentProcess], now: list[dict[str, Any] | None], before: list[dict[str, Any] | None]
+) -> list[_Row]:
+    rows = []
+    for process, status, last in zip(processes, now, before, strict=True):
+        silent = "" if status else "does not answer" if last else "starting"
+        remark = "; ".join(part for part in (process.remark(), silent if process.running else "") if part)
+        rows.append(_Row(process.name, status or last, remark, stale=status is None and last is not None))
+    return rows
 
 
 def _short(number: float | None) -> str:

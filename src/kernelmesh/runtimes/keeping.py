@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import io
 import json
+import logging
 import math
 import os
 import struct
@@ -34,6 +35,8 @@ from kernelmesh.messages import Message, decode, encode
 from kernelmesh.streams import Batch
 
 __all__ = ["Entry", "Keeper", "Kept"]
+
+_log = logging.getLogger("kernelmesh.agent")
 
 _PREFIX = struct.Struct("<I16s")
 _LENGTH = struct.Struct("<I")
@@ -79,6 +82,7 @@ class Keeper:
     def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, settings: Any, every: int = 100) -> None:
         self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(settings))
         self.every = whole("Keeper", "every", every, least=1)
+        self._mark = hashlib.blake2b(repr(agent).encode(), digest_size=8).hexdigest()
         self.newest: int | None = None
         """The step of the newest checkpoint that is known to be on disk."""
         self.trouble = ""
@@ -119,6 +123,7 @@ class Keeper:
                 try:
                     kept = self._read(step, name)
                 except storage.UnreadableFile as error:
+                    _log.warning("%s; trying the one before", error)
                     damage = damage or error
                     continue
             elif checkpoints and not self._path("journal", 0).exists():
@@ -132,7 +137,14 @@ class Keeper:
         """The inputs of the steps after `step`, from all journals there are, up to the first gap."""
         entries: list[Entry] = []
         for number in sorted(self._numbered("journal-*.bin")):
-            for entry in _read_journal(self._path("journal", number)):
+            for entry, mark in _read_journal(self._path("journal", number)):
+                if mark != self._mark and entry.step > step:
+                    _log.warning(
+                        "%s: the settings have changed: steps after %d are forgotten, and their samples come again",
+                        self.folder,
+                        step + len(entries),
+                    )
+                    return entries
                 if entries and entry.step == entries[-1].step:
                     entries[-1] = entry  # the step failed with the first one and was tried again
                 elif entry.step == step + len(entries) + 1:
@@ -152,6 +164,7 @@ class Keeper:
             arrays["pending/points"] = kept.pending.points
             arrays["pending/targets"] = np.asarray(kept.pending.targets)
         about = {
+            "name": str(kept.state.name),
             "names": names,
             "settings": self._settings,
             "position": None if kept.position is None else dict(kept.position),
@@ -160,7 +173,7 @@ class Keeper:
         try:
             storage.write(self._path("checkpoint", step), kind="agent", arrays=arrays, settings=about)
             self._stop_journal()
-            self._journal = open(self._path("journal", step), "wb")  # noqa: SIM115 (stays open between steps)
+            self._journal = self._new_journal(step)
             self.newest, self.trouble = step, ""
             self._tidy()
         except OSError as error:
@@ -173,7 +186,7 @@ class Keeper:
         if self._journal is None:
             return
         try:
-            self._journal.write(_record(entry))
+            self._journal.write(_record(entry, self._mark))
             self._journal.flush()
         except OSError as error:
             self._broken(error)
@@ -181,9 +194,14 @@ class Keeper:
     def begin(self) -> None:
         """Keep a journal from the very first step, when there is no checkpoint yet."""
         try:
-            self._journal = open(self._path("journal", 0), "wb")  # noqa: SIM115 (stays open between steps)
+            self._journal = self._new_journal(0)
         except OSError as error:
             self._broken(error)
+
+    def _new_journal(self, step: int) -> BinaryIO:
+        # it holds labels, which are nobody else's business
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        return os.fdopen(os.open(self._path("journal", step), flags, 0o600), "wb")
 
     def _broken(self, error: OSError) -> None:
         # a journal with a hole is worth nothing behind it: none is kept until the next checkpoint
@@ -216,6 +234,10 @@ class Keeper:
                 f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings, or move the "
                 f"folder away to begin anew"
             )
+        if about["name"] != name:
+            raise ValueError(
+                f"{path}: the checkpoint is of agent {about['name']!r}, not of {name!r}; each agent needs a folder of its own"
+            )
         own = {key.removeprefix("state/"): value for key, value in arrays.items() if key.startswith("state/")}
         state = storage.unpack(self._agent, own, name=name, names=about["names"])
         pending = None
@@ -236,7 +258,7 @@ class Keeper:
         return [int(text) for text in digits if text.isdecimal()]
 
 
-def _record(entry: Entry) -> bytes:
+def _record(entry: Entry, mark: str) -> bytes:
     """A length, a digest, and then a description in JSON and what it describes, one after the other."""
     targets = np.asarray(entry.batch.targets)
     blobs = [np.ascontiguousarray(entry.batch.points).tobytes(), np.ascontiguousarray(targets).tobytes()]
@@ -248,6 +270,7 @@ def _record(entry: Entry) -> bytes:
         blobs += [data for data in spoken if data is not None]
     about = {
         "step": entry.step,
+        "mark": mark,
         "position": dict(entry.position),
         "counts": dict(entry.counts),
         "points": entry.batch.points.shape,
@@ -259,7 +282,7 @@ def _record(entry: Entry) -> bytes:
     return _PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
 
 
-def _read_journal(path: Path) -> Iterator[Entry]:
+def _read_journal(path: Path) -> Iterator[tuple[Entry, str]]:
     """The entries up to the first that is not complete: the one that was being written when the process was killed."""
     with open(path, "rb") as file:
         while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
@@ -270,7 +293,7 @@ def _read_journal(path: Path) -> Iterator[Entry]:
             yield _entry(path, data)
 
 
-def _entry(path: Path, data: bytes) -> Entry:
+def _entry(path: Path, data: bytes) -> tuple[Entry, str]:
     file = io.BytesIO(data)
 
     def cut(size: int) -> bytes:
@@ -290,12 +313,13 @@ def _entry(path: Path, data: bytes) -> Entry:
         for neighbour, weight, lower, share, *sizes in about["heard"]:
             asked, answered = (None if size is None else decode(cut(size), most_bytes=_MOST_RECORD) for size in sizes)
             heard.append(Heard(asked, answered, float.fromhex(weight), neighbour, lower, float.fromhex(share)))
-        return Entry(
+        entry = Entry(
             step=about["step"],
             batch=Batch(points, targets),
             position=about["position"],
             heard=heard,
             counts=about["counts"],
         )
+        return entry, about["mark"]
     except (KeyError, TypeError, ValueError, struct.error) as error:
         raise storage.UnreadableFile(f"{path}: must be a journal of this version ({error})") from None

@@ -130,6 +130,7 @@ class Node:
     ) -> None:
         self.agent, self.place, self._source, self._carrier, self._keeper = agent, place, source, carrier, keeper
         self._stay = stay
+        self._share = place.share
         self._guard = Guard()
         self._token = secrets.randbits(62)
         self._tickets = 0
@@ -139,7 +140,7 @@ class Node:
         self._stopping = False
         self._began = time.monotonic()
         self._active = -math.inf  # when anybody is known to have learned something
-        self._stepped = self._began
+        self._stepped = self._relayed = self._began
         self._pace = _TICK
         self._ended = False
         self._save_again = 0.0
@@ -227,7 +228,7 @@ class Node:
         """What neighbours will be asked or told in this round."""
         if self._style == "offers":
             if spoken.batch is not None:
-                share = self.place.share
+                share = self._share
                 for name in self._neighbours if self.place.lock_step else ():
                     message = self.agent.offer(self.state, name, share)
                     assert message is not None
@@ -278,7 +279,7 @@ class Node:
         epoch, done = (edge.epoch, edge.done) if edge is not None else (0, 0)
         age = time.monotonic() - self._active
         ended = self._ended if ended is None else ended
-        return Note(self._now.step, self._token, self.place.share, epoch, done, age, ended, whole, ping)
+        return Note(self._now.step, self._token, self._share, epoch, done, age, ended, whole, ping)
 
     def _gather(self) -> bool:
         """Wait for what the step needs, serving others meanwhile; False if the run is to stop."""
@@ -378,8 +379,8 @@ class Node:
                 asked = None
             if asked is None and answered is None and not neighbour.offered and not self.place.lock_step:
                 continue
-            weight = min(self.place.share, neighbour.share)
-            heard.append(Heard(asked, answered, weight, neighbour.name, neighbour.lower, self.place.share))
+            weight = min(self._share, neighbour.share)
+            heard.append(Heard(asked, answered, weight, neighbour.name, neighbour.lower, self._share))
         return heard
 
     def _idle(self) -> None:
@@ -387,9 +388,10 @@ class Node:
         now = time.monotonic()
         relays = self.agent.relays and self._neighbours and not self.place.lock_step
         if relays and now - self._active < _ALIVE:
-            if now - self._stepped >= self._pace:
+            # a mini-batch that is merely due is not missed yet
+            if now - self._stepped >= 2.0 * self._pace and now - self._relayed >= self._pace:
                 self._relay()
-            self._serve(min(_TICK, max(self._pace - (time.monotonic() - self._stepped), 0.001)))
+            self._serve(min(_TICK, self._pace))
             return
         for neighbour in self._neighbours.values():
             if now - neighbour.seen > _PING:
@@ -402,7 +404,7 @@ class Node:
         """A round without samples, at the pace that the stream had: otherwise those who still learn would pull each other
         away from what this agent has seen.
         """
-        self._stepped = time.monotonic()
+        self._relayed = time.monotonic()
         self._ask_all()
         if not self._gather():
             return
@@ -544,7 +546,7 @@ class Node:
         if self._style == "functions":
             said = self.agent.ask(self.state, self._nothing().points)
         else:
-            said = self.agent.offer(self.state, neighbour.name, self.place.share, (note.epoch, note.done))
+            said = self.agent.offer(self.state, neighbour.name, self._share, (note.epoch, note.done))
             neighbour.offered = True
         return None if said is None else neighbour.link.pack(said)
 
@@ -690,6 +692,7 @@ class Node:
                 for n in self._neighbours.values()
             },
             "waiting_for": waiting,
+            "out_of_step": sorted({name for name, _ in self._odd}),
             "refused": self._guard.total,
             "bad_rows": self._source.refused,
             "ended": self._ended,
@@ -753,13 +756,12 @@ class Node:
             self._take_over(kept)
         position, replayed = (None if kept is None else kept.position), 0
         for entry in entries:
-            if len(entry.batch.points):
-                self._now.batch = Batch(*self.agent.check(*entry.batch))
-                if self.place.lock_step:
-                    self._prepare(self._now)
-                state, _ = self.agent.advance(self.state, *self._now.batch, entry.heard)
-            else:
-                state = self.agent.relay(self.state, entry.heard)
+            try:
+                state = self._again(entry)
+            except Diverged as error:  # that is where the process before this one ended; the samples will come again
+                _log.error("step %d is not taken again: %s", entry.step, error)
+                self._now = _Round(self.state.steps + 1, self.state.function)
+                break
             self._move_on(state)
             position, replayed = entry.position, replayed + len(entry.batch.points)
             self.floats_sent, self.bytes_sent = entry.counts["floats_sent"], entry.counts["bytes_sent"]
@@ -781,6 +783,15 @@ class Node:
             len(entries),
         )
         self._save()
+
+    def _again(self, entry: Entry) -> State:
+        """The state after a step that is on record."""
+        if not len(entry.batch.points):
+            return self.agent.relay(self.state, entry.heard)
+        self._now.batch = Batch(*self.agent.check(*entry.batch))
+        if self.place.lock_step:
+            self._prepare(self._now)
+        return self.agent.advance(self.state, *self._now.batch, entry.heard)[0]
 
     def _take_over(self, kept: Kept) -> None:
         self.floats_sent, self.bytes_sent = kept.counts["floats_sent"], kept.counts["bytes_sent"]

@@ -209,7 +209,7 @@ class _Head:
         else:
             same = start.startswith(self._known)
         if not same:
-            remedy = "give it the file it had before, or begin without the saved position"
+            remedy = "give it the file it had before, or move the agent's checkpoint folder away to begin anew"
             raise refuse("FileSource", "path", "begin as it did when it was read", str(self._path), remedy=remedy)
         if self._expected is not None:
             self._known, self._expected = start[: self._expected[0]], None
@@ -238,7 +238,7 @@ def _stamp(path: Path, *, follow: bool) -> tuple[int, int, int] | None:
 
 
 def _too_short(path: Path, had: str, has: str) -> ValueError:
-    remedy = "it was replaced or cut off: give it the file it had before, or begin without the saved position"
+    remedy = "it was replaced or cut off: give it back, or move the agent's checkpoint folder away to begin anew"
     return refuse(
         "FileSource", "path", f"hold at least the {had} that were read of it", Told(f"{has} in {path}"), remedy=remedy
     )

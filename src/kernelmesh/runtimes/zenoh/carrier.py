@@ -111,10 +111,10 @@ class ZenohCarrier:
 
     def _asked(self, query: zenoh.Query) -> None:
         sender = str(query.key_expr).rpartition("/")[2]
-        size = 0 if query.payload is None else len(query.payload)
-        token = 0
+        payload, attachment, token = query.payload, query.attachment, 0
+        size = 0 if payload is None else len(payload)
         try:
-            note = Note.decode(b"" if query.attachment is None else bytes(query.attachment))
+            note = Note.decode(b"" if attachment is None else bytes(attachment))
             token = note.token
             if sender not in self._place.neighbours:
                 raise Refused("question: must come from a neighbour")
@@ -136,7 +136,7 @@ class ZenohCarrier:
             )
             query.drop()
 
-        self._events.put(Question(sender, note, b"" if query.payload is None else bytes(query.payload), answer))
+        self._events.put(Question(sender, note, b"" if payload is None else bytes(payload), answer))
 
     def _requested(self, kind: str) -> Any:
         def requested(query: zenoh.Query) -> None:

@@ -48,7 +48,7 @@ def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
         import zenoh
     except ImportError:
         raise ImportError("agents on a network need zenoh: pip install 'kernelmesh[zenoh]'") from None
-    zenoh.init_log_from_env_or("error")
+    zenoh.init_log_from_env_or("off")  # what matters is told by us; RUST_LOG turns it on
     config = zenoh.Config()
     everything = {
         "scouting/multicast/enabled": False,
@@ -66,7 +66,7 @@ def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
     try:
         return zenoh.open(config)
     except zenoh.ZError as error:
-        reason = str(error).partition(" at ")[0][:200]
+        reason = "the address is in use" if "in use" in str(error) else str(error).partition(" at ")[0][:200]
         raise ConnectionError(f"zenoh: cannot {aim}: {reason}") from None
 
 
