@@ -308,7 +308,11 @@ class Agent:
     def _advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
         memory, edges, shown = state.memory, state.edges, None
         if self._combining is not None:
-            memory, edges = self._combine(state, self._combining, heard)
+            try:
+                memory, edges = self._combine(state, self._combining, heard)
+            except FloatingPointError as error:
+                self._blame(heard)
+                raise self._diverged(state, self.step_size_at(state.samples), str(error)) from None
             shown = memory.function
         f = memory.function
         cross = self.kernel(points, f.centres)

@@ -67,7 +67,7 @@ class Guard:
 
     def ignores(self, name: str, token: int, *, now: float) -> bool:
         """Whether a sender is not being listened to at the moment."""
-        record = self._records.get((name, token))
+        record = self._records.get((name[:64], token))
         return record is not None and now < record.until
 
     @property

@@ -12,6 +12,7 @@ The last two checkpoints are kept with their journals: should the newest be dama
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -56,6 +57,8 @@ class Entry:
     heard: Sequence[Heard]
     counts: Mapping[str, int]
     """What was sent so far."""
+    raw: Sequence[tuple[bytes | None, bytes | None]] | None = None
+    """What was heard, asked and answered, as it arrived, where that is at hand."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,7 +106,8 @@ class Keeper:
                 "Keeper", "folder", "not be in use by another process", str(self.folder), remedy="is the agent running?"
             ) from None
         for draft in self.folder.glob(".checkpoint-*"):
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it is only in the way
+                draft.unlink()
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -229,7 +233,11 @@ class Keeper:
         path = self._path("checkpoint", step)
         arrays, about = storage.read(path, kind="agent")
         if about["settings"] != self._settings:
-            differing = sorted(key for key in self._settings if about["settings"].get(key) != self._settings[key])
+            differing = sorted(
+                key
+                for key in {*self._settings, *about["settings"]}
+                if about["settings"].get(key) != self._settings.get(key)
+            )
             raise ValueError(
                 f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings, or move the "
                 f"folder away to begin anew"
@@ -254,8 +262,10 @@ class Keeper:
         return self.folder / f"{what}-{step:09d}.{'safetensors' if what == 'checkpoint' else 'bin'}"
 
     def _numbered(self, pattern: str) -> list[int]:
-        digits = (path.stem.rpartition("-")[2] for path in self.folder.glob(pattern))
-        return [int(text) for text in digits if text.isdecimal()]
+        what = pattern.partition("-")[0]
+        digits = (path.stem.rpartition("-")[2] for path in self.folder.glob(pattern) if path.is_file())
+        steps = [int(text) for text in digits if text.isdecimal()]
+        return [step for step in steps if self._path(what, step).is_file()]
 
 
 def _record(entry: Entry, mark: str) -> bytes:
@@ -263,8 +273,12 @@ def _record(entry: Entry, mark: str) -> bytes:
     targets = np.asarray(entry.batch.targets)
     blobs = [np.ascontiguousarray(entry.batch.points).tobytes(), np.ascontiguousarray(targets).tobytes()]
     heard = []
-    for said in entry.heard:
-        spoken = [None if message is None else encode(message) for message in (said.asked, said.answered)]
+    for i, said in enumerate(entry.heard):
+        spoken: Sequence[bytes | None]
+        if entry.raw is not None:
+            spoken = entry.raw[i]
+        else:
+            spoken = [None if message is None else encode(message) for message in (said.asked, said.answered)]
         sizes = [None if data is None else len(data) for data in spoken]
         heard.append([said.neighbour, said.weight.hex(), said.lower, said.share.hex(), *sizes])
         blobs += [data for data in spoken if data is not None]
@@ -287,7 +301,8 @@ def _read_journal(path: Path) -> Iterator[tuple[Entry, str]]:
     with open(path, "rb") as file:
         while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
             length, digest = _PREFIX.unpack(prefix)
-            data = file.read(min(length, _MOST_RECORD))
+            left = os.fstat(file.fileno()).st_size - file.tell()
+            data = file.read(length) if length <= left else b""
             if len(data) < length or hashlib.blake2b(data, digest_size=16).digest() != digest:
                 return
             yield _entry(path, data)
@@ -305,6 +320,7 @@ def _entry(path: Path, data: bytes) -> tuple[Entry, str]:
     try:
         about = json.loads(cut(*_LENGTH.unpack(cut(_LENGTH.size))))
         dtype, shape = about["targets"]
+        whole("journal", "step", about["step"], least=1)
         if dtype not in ("<i8", "<f8"):
             raise ValueError(f"targets of dtype {dtype}")
         points = np.frombuffer(cut(8 * math.prod(about["points"])), "<f8").reshape(about["points"])
@@ -321,5 +337,5 @@ def _entry(path: Path, data: bytes) -> tuple[Entry, str]:
             counts=about["counts"],
         )
         return entry, about["mark"]
-    except (KeyError, TypeError, ValueError, struct.error) as error:
+    except (KeyError, OverflowError, TypeError, ValueError, struct.error) as error:
         raise storage.UnreadableFile(f"{path}: must be a journal of this version ({error})") from None

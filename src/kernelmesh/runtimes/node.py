@@ -26,7 +26,7 @@ from kernelmesh.checks import Floats
 from kernelmesh.consensus import Heard
 from kernelmesh.links import Link
 from kernelmesh.maths.expansion import Expansion
-from kernelmesh.messages import Function, Message, Points, Probe, Refused, Values, decode, encode, weigh
+from kernelmesh.messages import Function, Message, Points, Refused, Values, decode, encode, weigh
 from kernelmesh.runtimes.carrier import Answer, Carrier, Event, Note, Offence, Question, Request
 from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.keeping import Entry, Keeper, Kept
@@ -43,6 +43,7 @@ _PING = 1.0  # seconds after which a silent neighbour is asked for a sign of lif
 _ALIVE = 3.0  # seconds without any for which a neighbour still counts as there
 _MEETING = 10.0  # seconds to wait for neighbours before the first step
 _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
+_GONE = 60.0  # seconds of silence after which a neighbour in lock step counts as gone for good
 _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
 
 
@@ -81,6 +82,8 @@ class _Neighbour:
     question: Message | None = None
     """Its own newest question."""
     question_step: int = 0
+    raw_answer: bytes | None = None
+    raw_question: bytes | None = None
     share: float = 0.0
     token: int = 0
     ended: bool = False
@@ -135,7 +138,7 @@ class Node:
         self._token = secrets.randbits(62)
         self._tickets = 0
         self._neighbours = {name: _Neighbour(name, place.name < name) for name in place.neighbours}
-        self._style = _style(agent)
+        self._style, self._asks = _style(agent)
         self._held: dict[str, Question] = {}
         self._stopping = False
         self._began = time.monotonic()
@@ -283,6 +286,8 @@ class Node:
 
     def _gather(self) -> bool:
         """Wait for what the step needs, serving others meanwhile; False if the run is to stop."""
+        if self._style == "nothing":
+            return True
         deadline = time.monotonic() + self.place.patience
         while not self._stopping:
             now = time.monotonic()
@@ -304,7 +309,7 @@ class Node:
                     for neighbour in missing:
                         neighbour.prompt = False
                     missing = []
-            if not missing or self._style == "nothing":
+            if not missing:
                 return True
             self._serve(wait)
         return False
@@ -357,8 +362,20 @@ class Node:
                 position=self._source.position,
                 heard=heard,
                 counts=self._counts(),
+                raw=self._raw(heard) if self._style == "points" else None,
             )
             self._writing(lambda keeper: keeper.note(entry))
+
+    def _raw(self, heard: list[Heard]) -> list[tuple[bytes | None, bytes | None]]:
+        """What was heard, as it arrived: not worth encoding again."""
+        known = [(said, self._neighbours[str(said.neighbour)]) for said in heard]
+        return [
+            (
+                None if said.asked is None else neighbour.raw_question,
+                None if said.answered is None else neighbour.raw_answer,
+            )
+            for said, neighbour in known
+        ]
 
     def _move_on(self, state: State) -> None:
         self.state, self._before = state, self._now
@@ -415,7 +432,10 @@ class Node:
         try:
             state = self.agent.relay(self.state, heard)
         except Diverged as error:
-            _log.error("left out what the neighbours said in step %d: %s", self._now.step, error.reason)
+            for neighbour in self._neighbours.values():
+                if neighbour.answer is not None:
+                    self._guard.offend(neighbour.name, neighbour.token, f"step: {error.reason}", now=time.monotonic())
+                    neighbour.answer = None
             return
         self._move_on(state)
         if self._keeper is not None and self._now.step % self._keeper.every == 0:
@@ -426,6 +446,8 @@ class Node:
         if self._stay or not self._ended:
             return False
         now = time.monotonic()
+        if self.place.lock_step:  # who is silent may come back, and could never go on without us
+            return all(n.finished or now - n.seen > _GONE for n in self._neighbours.values())
         return all(
             n.finished or (not n.alive(now) and now - self._began > 2 * _ALIVE) for n in self._neighbours.values()
         )
@@ -532,12 +554,12 @@ class Node:
         return packed
 
     def _note_question(self, neighbour: _Neighbour, payload: bytes, step: int) -> Message:
-        asked = decode(payload, most_bytes=self.place.most_bytes)
-        if not isinstance(asked, Points | Probe):
-            raise Refused(f"question: must be points, got {asked.kind}")
+        asked: Message = decode(payload, most_bytes=self.place.most_bytes)
+        if asked.kind != self._asks:
+            raise Refused(f"question: must be {self._asks}, got {asked.kind}")
         self.agent.check_message("Node", "question", asked)
         if step >= neighbour.question_step or not self.place.lock_step:
-            neighbour.question, neighbour.question_step = asked, step
+            neighbour.question, neighbour.question_step, neighbour.raw_question = asked, step, payload
         return asked
 
     def _newest_words(self, neighbour: _Neighbour, note: Note) -> Message | None:
@@ -608,7 +630,7 @@ class Node:
                 if (message := self._unpacked(neighbour, message)) is None:
                     return
                 self.agent.check_message("Node", "answer", message)
-        neighbour.answer, neighbour.answered_step = message, step
+        neighbour.answer, neighbour.answered_step, neighbour.raw_answer = message, step, payload or None
         if self.place.lock_step:
             neighbour.share, neighbour.ended = note.share, note.ended
 
@@ -728,7 +750,8 @@ class Node:
         if before is None or not self.place.lock_step:
             return {}
         if self._style == "points":
-            return {_FUNCTION: Function(before.function.centres, before.function.weights)}
+            said: dict[str, Message] = {_FUNCTION: Function(before.function.centres, before.function.weights)}
+            return {**said, _QUESTION: decode(before.question)} if before.question else said
         return before.said
 
     def _writing(self, act: Callable[[Keeper], object]) -> None:
@@ -799,15 +822,17 @@ class Node:
         if not kept.said:
             return
         said = dict(kept.said)
-        function = said.pop(_FUNCTION, None)
+        function, question = said.pop(_FUNCTION, None), said.pop(_QUESTION, None)
         before = self.state.function
         if isinstance(function, Function):
             before = Expansion(self.agent.kernel, function.centres, function.weights)
         self._before = _Round(self.state.steps, before, said=said)
+        self._before.question = b"" if question is None else encode(question)
 
 
 # The key in a checkpoint of the function that answered in the round before; no agent can have this name.
 _FUNCTION = "/function"
+_QUESTION = "/question"
 
 _SPOKEN = {
     "functions": ("function", "difference"),
@@ -815,12 +840,12 @@ _SPOKEN = {
 }
 
 
-def _style(agent: Agent) -> str:
+def _style(agent: Agent) -> tuple[str, str]:
     """What goes over an edge: offers, functions, points with values coming back, or nothing."""
     if agent.offers:
-        return "offers"
+        return "offers", ""
     zero = Expansion.zero(agent.kernel, dimension=agent.dimension, outputs=agent.outputs)
     question = agent.consensus.ask(zero, np.zeros((1, agent.dimension)))
     if question is None:
-        return "nothing"
-    return "functions" if isinstance(question, Function) else "points"
+        return "nothing", ""
+    return "functions" if isinstance(question, Function) else "points", question.kind

@@ -41,6 +41,7 @@ class ZenohCarrier:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._waiting: Counter[tuple[str, int]] = Counter()
         self._lock = threading.Lock()
+        self._queriers: dict[tuple[str, float], zenoh.Querier] = {}
         self.dropped = 0
         """Questions that found too many others waiting."""
         self.session: zenoh.Session = open_peer(place, feeds=tuple(feeds or ()))
@@ -84,14 +85,12 @@ class ZenohCarrier:
             if not found:
                 self._events.put(Answer(neighbour, ticket))
 
-        self.session.get(
-            f"{self._root}/{neighbour}/{self._sent_from}",
-            self._callback(answered, over, indirect=False),
-            payload=payload,
-            attachment=note.encode(),
-            timeout=timeout,
-            congestion_control=self._congestion,
-        )
+        querier = self._queriers.get((neighbour, timeout))
+        if querier is None:
+            querier = self._queriers[neighbour, timeout] = self.session.declare_querier(
+                f"{self._root}/{neighbour}/{self._sent_from}", timeout=timeout, congestion_control=self._congestion
+            )
+        querier.get(self._callback(answered, over, indirect=False), payload=payload, attachment=note.encode())
 
     def wait(self, seconds: float) -> Event | None:
         try:
@@ -128,12 +127,7 @@ class ZenohCarrier:
             return
 
         def answer(told: Note, payload: bytes) -> None:
-            query.reply(
-                query.key_expr,
-                payload,
-                attachment=told.encode(),
-                congestion_control=self._congestion,
-            )
+            query.reply(query.key_expr, payload, attachment=told.encode())
             query.drop()
 
         self._events.put(Question(sender, note, b"" if payload is None else bytes(payload), answer))

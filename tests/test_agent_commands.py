@@ -1,0 +1,343 @@
+"""The commands that run agents: what they say, how they end, and that nothing is left behind."""
+
+import contextlib
+import csv
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from kernelmesh.cli import app
+from kernelmesh.deploy import lay_out, read
+from kernelmesh.runtimes.keeping import Keeper, Kept
+from mesh import ENVIRONMENT, free_port
+
+pytest.importorskip("zenoh")
+
+
+def invoke(*arguments):
+    """In this process: code and everything that was printed."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def kernelmesh(*arguments):
+    command = [sys.executable, "-m", "kernelmesh", *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT, stdin=subprocess.DEVNULL
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def running(*arguments, log):
+    """A process that is gone afterwards."""
+    with open(log, "ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kernelmesh", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=ENVIRONMENT,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def change(file, *pairs):
+    text = file.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def wait_until(what, *, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.05)
+    return found
+
+
+def agents_running(folder) -> dict[int, str]:
+    """The processes that run agents of a folder, by id: those whose command names it."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:
+                command = file.read().decode(errors="replace").split("\0")
+                if "agent" in command and any(part.startswith(f"{folder}/") for part in command):
+                    found[int(entry)] = next(part for part in command if part.startswith(f"{folder}/"))
+    return found
+
+
+def checkpoints(folder) -> dict[str, int]:
+    """How many samples each agent had learned from when it wrote its last checkpoint."""
+    found = {}
+    for file in sorted(folder.glob("*.toml")):
+        config = read(file)
+        keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings)
+        with contextlib.closing(keeper):
+            kept, entries = keeper.restore(name=config.place.name)
+        assert not entries
+        found[config.place.name] = kept.state.samples
+    return found
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """An agent that runs, and its folder."""
+    folder = tmp_path_factory.mktemp("one") / "mesh"
+    (file,) = lay_out(folder, agents=1, topology="line", samples=320, port=free_port(1))
+    with running("agent", file, log=folder / "log.txt") as process:
+        wait_until(lambda: "is up on" in (folder / "log.txt").read_text())
+        yield file
+        assert process.poll() is None
+
+
+class TestCheck:
+    def test_a_file_in_order(self, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=3, samples=5)[0]
+        code, text = invoke("agent", "--check", file)
+        assert code == 0
+        assert "in order. agent-0 listens on tcp/127.0.0.1:7450 and talks to agent-1, agent-2" in text
+        assert not (tmp_path / "mesh" / "state").exists()
+
+    @pytest.mark.parametrize(
+        ("pair", "words"),
+        [
+            (("bandwidth = 0.6", "bandwidth = -1"), "bandwidth"),
+            (('name = "agent-0"', 'name = "/"'), "name"),
+            (("batch_size = 32", "batch_sise = 32"), "batch_sise"),
+            (("dimension = 2", "dimension = 3"), "points"),
+            (('mode = "free"', 'mode = "fre"'), "free"),
+            (("[checkpoint]", "[checkpoints]"), "checkpoint"),
+            (("every = 100", "every = ="), "TOML"),
+            (("tcp/127.0.0.1:7450", "tcp/0.0.0.0:7450"), "loopback"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_mistake_is_told_with_its_line(self, pair, words, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=3, samples=5)[0]
+        line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if pair[0] in text)
+        change(file, pair)
+        for arguments in (("--check", file), (file,)):
+            code, text = invoke("agent", *arguments)
+            assert code == 2
+            assert words in text
+            assert f":{line}" in text or f"line {line}" in text or pair[0] in ("[checkpoint]", "dimension = 2"), text
+        assert not (tmp_path / "mesh" / "state").exists()
+
+    def test_all_mistakes_at_once(self, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=3, samples=5)[0]
+        change(file, ("bandwidth = 0.6", "bandwidth = -1"), ("batch_size = 32", "batch_size = 0"))
+        code, text = invoke("agent", "--check", file)
+        assert code == 2
+        assert "bandwidth" in text
+        assert "batch_size" in text
+
+    @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"name = "], ids=["none", "empty", "bytes", "half"])
+    def test_no_such_file(self, content, tmp_path):
+        file = tmp_path / "agent.toml"
+        if content is not None:
+            file.write_bytes(content)
+        code, text = invoke("agent", "--check", file)
+        assert code == 2
+        assert "agent.toml" in text.replace("\n", "")
+
+    def test_a_folder_in_place_of_a_file(self, tmp_path):
+        code, text = invoke("agent", "--check", tmp_path)
+        assert code == 2
+        assert "the file must be one that can be read" in text
+
+
+class TestAgent:
+    def test_port_in_use(self, tmp_path):
+        port = free_port(1)
+        (file,) = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=port)
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            code, text = kernelmesh("agent", file)
+        assert code == 2
+        assert f"cannot listen on tcp/127.0.0.1:{port}" in text
+
+    def test_folder_in_use(self, tmp_path):
+        (file,) = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))
+        config = read(file)
+        keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings)
+        with contextlib.closing(keeper):
+            code, text = kernelmesh("agent", file)
+        assert code == 2
+        assert "folder must not be in use by another process" in text
+
+    def test_other_settings_than_those_of_the_checkpoint(self, tmp_path):
+        (file,) = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=64, port=free_port(1))
+        config = read(file)
+        keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings)
+        with contextlib.closing(keeper):
+            state, _ = config.agent.step(config.agent.start(name="agent-0"), [[0.0, 0.0]], [1])
+            assert keeper.save(Kept(state=state, counts={}, said={}))
+        change(file, ("bandwidth = 0.6", "bandwidth = 0.7"))
+        code, text = kernelmesh("agent", file)
+        assert code == 2
+        assert "another kernel" in text
+
+
+class TestAsk:
+    def test_a_point(self, one):
+        code, text = invoke("ask", one, "--x", "0.1, 0.2", "--x", "1 2")
+        assert code == 0, text
+        rows = list(csv.DictReader(text.splitlines()))
+        assert [(row["x1"], row["x2"]) for row in rows] == [("0.1", "0.2"), ("1.0", "2.0")]
+        assert abs(sum(float(rows[0][f"p({i})"]) for i in range(5)) - 1.0) < 1e-4
+
+    def test_a_file(self, one):
+        code, text = invoke("ask", one, "--file", one.parent / "data" / "test.csv")
+        assert code == 0
+        assert len(text.splitlines()) == 2501
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ((), "give either --x"),
+            (("--x", "1,2", "--file", "points.csv"), "give either --x"),
+            (("--x", "a, b"), "--x must be numbers"),
+            (("--x", ""), "points with 2 columns"),
+            (("--x", "nan, 1"), "--x"),
+            (("--x", "1, 2, 3"), "points with 2 columns"),
+            (("--x", "1"), "points with 2 columns"),
+            (("--file", "/nowhere/points.csv"), "--file must be a CSV file"),
+            (("--file", __file__), "x1, x2"),
+        ],
+        ids=lambda value: " ".join(value)[-25:] if isinstance(value, tuple) else "",
+    )
+    def test_what_cannot_be_asked(self, arguments, words, one):
+        code, text = invoke("ask", one, *arguments)
+        assert code == 2
+        assert words in text
+
+    def test_points_of_different_length(self, one):
+        code, text = invoke("ask", one, "--x", "1, 2", "--x", "1")
+        assert code == 2
+        assert "--x must" in text
+
+    def test_nobody_there(self, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[0]
+        code, text = invoke("ask", file, "--x", "1, 2")
+        assert code == 1
+        assert "agent-0 cannot be reached" in text
+
+
+class TestMesh:
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (("--agents", 0), "agents must be a whole number >= 1, got 0"),
+            (("--agents", 2), "agents must be >= 3 for a ring, got 2"),
+            (("--topology", "torus"), "topology must be one of ring"),
+            (("--protocol", "gossip"), "protocol must be one of"),
+            (("--mode", "lockstep"), "mode must be one of free, lock-step"),
+            (("--partition", "half"), "partition must be one of"),
+            (("--port", 65535), "port must leave room"),
+            (("--samples", 0), "samples must be"),
+            (("--rate", -1), "rate must be"),
+            (("--seed", -1), "seed must be"),
+            (("--host", "10.0.0.1"), "host must"),
+        ],
+        ids=lambda value: "" if isinstance(value, str) else value[0],
+    )
+    def test_init_refuses(self, options, words, tmp_path):
+        code, text = invoke("mesh", "init", tmp_path / "mesh", *options)
+        assert code == 2
+        assert words in text
+        assert not (tmp_path / "mesh").exists()
+
+    def test_init_refuses_a_folder_with_something_in_it(self, tmp_path):
+        (tmp_path / "notes.txt").write_text("mine")
+        code, text = invoke("mesh", "init", tmp_path)
+        assert code == 2
+        assert "folder must be new or empty" in text
+        assert os.listdir(tmp_path) == ["notes.txt"]
+
+    def test_status_of_a_mesh_that_is_not_running(self, tmp_path):
+        lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))
+        code, text = invoke("mesh", "status", tmp_path / "mesh")
+        assert code == 1
+        assert all(f"agent-{i}" in text for i in range(3))
+
+    def test_status(self, one):
+        code, text = invoke("mesh", "status", one.parent)
+        assert code == 0
+        assert "agent-0" in text
+
+    @pytest.mark.parametrize("command", ["up", "status"])
+    def test_no_mesh(self, command, tmp_path):
+        code, text = invoke("mesh", command, tmp_path)
+        assert code == 2
+        assert "must hold one TOML file per agent" in text
+
+    def test_up_with_a_mistake_in_a_file_starts_nobody(self, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[2]
+        change(file, ("bandwidth = 0.6", "bandwidth = -1"))
+        code, text = invoke("mesh", "up", tmp_path / "mesh")
+        assert code == 2
+        assert "bandwidth" in text
+        assert not (tmp_path / "mesh" / "logs").exists()
+
+    def test_up_until_done(self, tmp_path):
+        folder = tmp_path / "mesh"
+        lay_out(folder, agents=3, samples=640, port=free_port(3))
+        code, text = kernelmesh("mesh", "up", folder, "--until-done")
+        assert code == 0, text
+        assert checkpoints(folder) == dict.fromkeys(("agent-0", "agent-1", "agent-2"), 640)
+        assert not agents_running(folder)
+
+    def test_ctrl_c_stops_all_with_their_checkpoints(self, tmp_path):
+        folder = tmp_path / "mesh"
+        lay_out(folder, agents=3, samples=100_000, rate=500.0, port=free_port(3))
+        with running("mesh", "up", folder, log=tmp_path / "log.txt") as up:
+            all_up(folder)
+            up.send_signal(signal.SIGINT)
+            assert up.wait(60) == 0, (tmp_path / "log.txt").read_text()
+        assert not agents_running(folder)
+        assert all(samples > 0 for samples in checkpoints(folder).values())
+
+    def test_agents_end_with_the_process_that_started_them(self, tmp_path):
+        folder = tmp_path / "mesh"
+        lay_out(folder, agents=3, samples=100_000, rate=500.0, port=free_port(3))
+        with running("mesh", "up", folder, log=tmp_path / "log.txt") as up:
+            all_up(folder)
+            up.kill()
+            up.wait()
+            try:
+                wait_until(lambda: not agents_running(folder), seconds=5.0)
+            finally:
+                for process in agents_running(folder):
+                    os.kill(process, signal.SIGKILL)
+        assert all(samples > 0 for samples in checkpoints(folder).values())
+
+
+def all_up(folder):
+    """Wait until three agents have learned something together."""
+
+    def learning():
+        logs = [path.read_text() for path in (folder / "logs").glob("*.log")]
+        return len(logs) == 3 and all("is up on" in log for log in logs)
+
+    wait_until(learning)
+    wait_until(lambda: all(os.path.getsize(path) for path in folder.glob("state/*/journal-*")))
+    assert len(agents_running(folder)) == 3

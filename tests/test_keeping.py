@@ -1,0 +1,553 @@
+"""What a keeper gives back is a prefix of what was done, bit for bit, whatever became of its files."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tracemalloc
+from functools import lru_cache
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from safetensors.numpy import save
+
+from kernelmesh import Agent, ExactDiffusion, Gaussian, Komp, Local, Logistic, Penalty, Squared, storage
+from kernelmesh.consensus import Heard
+from kernelmesh.messages import encode
+from kernelmesh.runtimes import keeping
+from kernelmesh.runtimes.keeping import Entry, Keeper, Kept
+from kernelmesh.streams import Batch
+
+STEPS = 9
+PROTOCOLS = {"local": Local(), "penalty": Penalty(coupling=0.05), "exact": ExactDiffusion(budget=0.01)}
+SETTINGS = {"dimension": 1, "kernel": {"kind": "Gaussian", "bandwidth": 1.0}, "consensus": "any"}
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # here only processes are killed, not machines
+
+
+def make(protocol):
+    classifies = protocol == "exact"
+    return Agent(
+        dimension=1,
+        outputs=2,
+        kernel=Gaussian(bandwidth=1.0),
+        loss=Logistic() if classifies else Squared(),
+        step_size=0.5,
+        compression=Komp(budget=0.05),
+        consensus=PROTOCOLS[protocol],
+    )
+
+
+@lru_cache
+def history(protocol) -> tuple[Entry, ...]:
+    """The inputs of the steps of an agent "a" that learns together with "b"."""
+    agent, rng = make(protocol), np.random.default_rng(0)
+    states = {name: agent.start(name=name) for name in "ab"}
+    entries = []
+    for step in range(1, STEPS + 1):
+        batches = {}
+        for name in "ab":
+            points = rng.normal(size=(2, 1))
+            targets = rng.integers(0, 2, 2) if protocol == "exact" else np.concatenate([points, -points], axis=1)
+            batches[name] = Batch(*agent.check(points, targets))
+        heard = {}
+        for name, other in ("ab", "ba"):
+            if agent.offers:
+                asked, answered = agent.offer(states[other], name, 0.5), None
+            else:
+                asked, ours = (agent.ask(states[n], batches[n].points) for n in (other, name))
+                answered = None if ours is None else agent.answer(states[other], ours)
+            heard[name] = [Heard(asked, answered, 0.5, other, name < other, 0.5)] if asked is not None else []
+        counts = {"bytes_sent": 7 * step, "floats_sent": step}
+        position = {"row": 2 * step, "head": "é"}
+        entries.append(Entry(step=step, batch=batches["a"], position=position, heard=heard["a"], counts=counts))
+        for name in "ab":
+            states[name], _ = agent.advance(states[name], *batches[name], heard[name])
+    return tuple(entries)
+
+
+@lru_cache
+def fingerprints(protocol) -> tuple[str, ...]:
+    """What the state was after 0, 1, … steps."""
+    agent = make(protocol)
+    state = agent.start(name="a")
+    prints = [fingerprint(state)]
+    for entry in history(protocol):
+        state, _ = agent.advance(state, *entry.batch, entry.heard)
+        prints.append(fingerprint(state))
+    return tuple(prints)
+
+
+def fingerprint(state) -> str:
+    total = hashlib.sha256(repr((state.name, state.samples, state.steps)).encode())
+    for name, array in sorted(storage.pack(state, ["a", "b"], workspace=True).items()):
+        total.update(name.encode() + array.tobytes())
+    return total.hexdigest()
+
+
+def keep(folder, protocol, *, every, upto=STEPS):
+    """Do the first steps as a node does, and get killed. Returns how long the journal at hand was after each."""
+    agent, lengths = make(protocol), {}
+    with contextlib.closing(Keeper(folder, agent=agent, settings=SETTINGS, every=every)) as keeper:
+        assert keeper.restore(name="a") == (None, [])
+        keeper.begin()
+        state = agent.start(name="a")
+        for entry in history(protocol)[:upto]:
+            keeper.note(entry)
+            lengths[entry.step] = os.fstat(keeper._journal.fileno()).st_size
+            state, _ = agent.advance(state, *entry.batch, entry.heard)
+            if entry.step % every == 0:
+                assert keeper.save(kept(state, entry))
+        assert keeper.trouble == ""
+    return lengths
+
+
+def told(entry):
+    """Everything that an entry says, to compare it with others."""
+    words = [
+        (*said[2:], *(None if message is None else encode(message) for message in said[:2])) for said in entry.heard
+    ]
+    batch = [(table.dtype, table.shape, table.tobytes()) for table in map(np.asarray, entry.batch)]
+    return entry.step, entry.position, entry.counts, batch, words
+
+
+def kept(state, entry) -> Kept:
+    return Kept(state=state, position=entry.position, counts=entry.counts, said={})
+
+
+def restored(keeper, protocol) -> int:
+    """How many steps the folder tells of; the state that it leads to must be the true one."""
+    found, entries = keeper.restore(name="a")
+    begin = 0 if found is None else found.state.steps
+    for entry, true in zip(entries, history(protocol)[begin:], strict=False):
+        assert told(entry) == told(true)
+    state = keeper._agent.start(name="a") if found is None else found.state
+    for entry in entries:
+        state, _ = keeper._agent.advance(state, *entry.batch, entry.heard)
+    assert state.steps == begin + len(entries)
+    assert fingerprint(state) == fingerprints(protocol)[state.steps]
+    if found is not None:
+        true = history(protocol)[begin - 1]
+        assert (found.position, found.counts) == (true.position, true.counts)
+    return state.steps
+
+
+@contextlib.contextmanager
+def opened(folder, protocol, **options):
+    with contextlib.closing(Keeper(folder, agent=make(protocol), settings=SETTINGS, **options)) as keeper:
+        yield keeper
+
+
+def files(folder, what="*") -> list[str]:
+    return sorted(path.name for path in folder.glob(what) if path.name != "lock")
+
+
+def newest(folder, what) -> Path:
+    return max(folder.glob(f"{what}-*"))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("every", [1, 2, 4, 9, 100])
+def test_every_step_that_was_put_on_record_comes_back(protocol, every, tmp_path):
+    for upto in range(STEPS + 1):
+        keep(tmp_path / str(upto), protocol, every=every, upto=upto)
+        with opened(tmp_path / str(upto), protocol) as keeper:
+            assert restored(keeper, protocol) == upto
+
+
+@pytest.mark.parametrize(("protocol", "every"), [("local", 100), ("penalty", 5), ("exact", 5)])
+def test_killed_at_any_byte_of_the_journal(protocol, every, tmp_path):
+    lengths = keep(tmp_path, protocol, every=every, upto=STEPS - 2)
+    path = newest(tmp_path, "journal")
+    data, begin = path.read_bytes(), int(path.stem.rpartition("-")[2])
+    ends = [0, *(lengths[step] for step in range(begin + 1, STEPS - 1))]
+    assert ends[-1] == len(data)
+    known = set()
+    with opened(tmp_path, protocol) as keeper:
+        for length in range(len(data), -1, -1):
+            os.truncate(path, length)
+            whole = sum(end <= length for end in ends) - 1
+            if whole not in known:
+                known.add(whole)
+                assert restored(keeper, protocol) == begin + whole
+            else:
+                assert len(keeper._entries(begin)) == whole
+
+
+def test_any_byte_of_the_journal_changed(tmp_path):
+    lengths = keep(tmp_path, "penalty", every=4, upto=7)
+    path = newest(tmp_path, "journal")
+    data = path.read_bytes()
+    ends = [lengths[step] for step in (5, 6, 7)]
+    first = ends[0]
+    with opened(tmp_path, "penalty") as keeper:
+        for place in [*range(first - 3, first + 30), *range(0, len(data), 5)]:
+            path.write_bytes(data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :])
+            entries = keeper._entries(4)
+            assert len(entries) == np.searchsorted(ends, place, side="right")
+            for entry, true in zip(entries, history("penalty")[4:7], strict=False):
+                assert told(entry) == told(true)
+
+
+def test_a_damaged_length_takes_no_memory(tmp_path):
+    keep(tmp_path, "local", every=100, upto=3)
+    path = newest(tmp_path, "journal")
+    data = bytearray(path.read_bytes())
+    data[3] ^= 0x40
+    path.write_bytes(data)
+    with opened(tmp_path, "local") as keeper:
+        tracemalloc.start()
+        try:
+            assert keeper.restore(name="a") == (None, [])
+            assert tracemalloc.get_traced_memory()[1] < 1 << 26
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_damaged_newest_checkpoint(protocol, tmp_path):
+    keep(tmp_path, protocol, every=3, upto=STEPS - 1)
+    path = newest(tmp_path, "checkpoint")
+    assert path.stem.endswith("6")
+    data, rng = path.read_bytes(), np.random.default_rng(0)
+    damaged = [data[:-1], b"", data + b"x", *(data[:n] for n in range(8, len(data), 397))]
+    for place in [*range(12), *rng.integers(0, len(data), 25)]:
+        flipped = data[place] ^ (1 << int(rng.integers(0, 8)))
+        damaged += [data[:place] + bytes([flipped]) + data[place + 1 :]]
+    with opened(tmp_path, protocol) as keeper:
+        for bad in damaged:
+            path.write_bytes(bad)
+            assert restored(keeper, protocol) == STEPS - 1
+        path.unlink()
+        assert restored(keeper, protocol) == STEPS - 1
+
+
+@pytest.mark.parametrize("upto", [3, 5, 6, 8, 9])
+def test_both_checkpoints_damaged_is_told_unless_the_journal_goes_back_to_the_beginning(upto, tmp_path):
+    keep(tmp_path, "local", every=3, upto=upto)
+    for path in tmp_path.glob("checkpoint-*"):
+        path.write_bytes(b"rubbish")
+    with opened(tmp_path, "local") as keeper:
+        if upto < 6:
+            assert restored(keeper, "local") == upto
+        else:
+            with pytest.raises(storage.UnreadableFile, match=r"no checkpoint can be read.*move the folder away"):
+                keeper.restore(name="a")
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_two_checkpoints_remain_each_with_its_journal(every, tmp_path):
+    keep(tmp_path, "local", every=every)
+    steps = [step for step in range(1, STEPS + 1) if step % every == 0][-2:]
+    assert files(tmp_path, "checkpoint*") == [f"checkpoint-{step:09d}.safetensors" for step in steps]
+    assert files(tmp_path, "journal*") == [f"journal-{step:09d}.bin" for step in steps]
+    assert len(files(tmp_path)) == 4
+
+
+@given(st.data())
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_killed_and_restored_again_and_again(tmp_path, data):
+    """Whatever was torn off and wherever, going on from what is left leads where an undisturbed run leads."""
+    protocol = data.draw(st.sampled_from(sorted(PROTOCOLS)))
+    folder, agent, true = tmp_path / "again", make(protocol), history(protocol)
+    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(20):
+        with opened(folder, protocol, every=data.draw(st.integers(1, 4))) as keeper:
+            found, entries = keeper.restore(name="a")
+            state = agent.start(name="a") if found is None else found.state
+            for entry in entries:
+                state, _ = agent.advance(state, *entry.batch, entry.heard)
+            assert fingerprint(state) == fingerprints(protocol)[state.steps]
+            if state.steps == STEPS:
+                return
+            if found is None and not entries:
+                keeper.begin()
+            else:
+                assert keeper.save(kept(state, true[state.steps - 1]))
+            for entry in true[state.steps : state.steps + data.draw(st.integers(1, STEPS))]:
+                keeper.note(entry)
+                state, _ = agent.advance(state, *entry.batch, entry.heard)
+                if entry.step % keeper.every == 0:
+                    assert keeper.save(kept(state, entry))
+        path = newest(folder, "journal")
+        size = path.stat().st_size
+        path.write_bytes(path.read_bytes()[: size - data.draw(st.integers(0, min(size, 40)))])
+        if data.draw(st.booleans()) and len(files(folder, "checkpoint-*")) == 2 and state.steps > 4:
+            path = newest(folder, "checkpoint")
+            path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, 2000))])
+
+
+def test_the_second_attempt_at_a_step_wins(tmp_path):
+    first, true = history("local")[:2], history("local")
+    agent = make("local")
+    with opened(tmp_path, "local") as keeper:
+        keeper.begin()
+        for entry in first:
+            keeper.note(entry)
+        for wrong in (true[5], true[6]):  # what was heard was no good
+            keeper.note(Entry(step=3, batch=wrong.batch, position=wrong.position, heard=[], counts=wrong.counts))
+        for entry in true[2:5]:
+            keeper.note(entry)
+        assert restored(keeper, "local") == 5
+    # with a checkpoint in between it is the same
+    state = agent.start(name="a")
+    for entry in first:
+        state, _ = agent.advance(state, *entry.batch, entry.heard)
+    with opened(tmp_path / "other", "local") as keeper:
+        assert keeper.save(kept(state, first[-1]))
+        keeper.note(Entry(step=3, batch=true[5].batch, position={}, heard=[], counts={}))
+        keeper.note(true[2])
+        assert restored(keeper, "local") == 3
+
+
+def test_a_gap_ends_what_comes_back(tmp_path):
+    true = history("local")
+    with opened(tmp_path, "local") as keeper:
+        keeper.begin()
+        for entry in (*true[:3], *true[4:7]):
+            keeper.note(entry)
+        assert restored(keeper, "local") == 3
+
+
+def test_one_keeper_at_a_time(tmp_path):
+    with opened(tmp_path, "local"):
+        with pytest.raises(
+            ValueError, match=r"Keeper: folder must not be in use by another process.*is the agent running"
+        ):
+            Keeper(tmp_path, agent=make("local"), settings=SETTINGS)
+        Keeper(tmp_path / "other", agent=make("local"), settings=SETTINGS).close()
+    with opened(tmp_path, "local"):
+        pass
+
+
+@pytest.mark.parametrize("change", [{"dimension": 2}, {"kernel": {"kind": "Gaussian", "bandwidth": 2.0}}, {"more": 1}])
+def test_other_settings_are_refused_by_name(change, tmp_path):
+    keep(tmp_path, "local", every=3)
+    keeper = Keeper(tmp_path, agent=make("local"), settings={**SETTINGS, **change})
+    with contextlib.closing(keeper), pytest.raises(ValueError, match=f"another {next(iter(change))};") as caught:
+        keeper.restore(name="a")
+    assert not isinstance(caught.value, storage.UnreadableFile)
+
+
+def test_settings_that_are_gone_are_named_too(tmp_path):
+    keep(tmp_path, "local", every=3)
+    keeper = Keeper(tmp_path, agent=make("local"), settings={"dimension": 1, "consensus": "any"})
+    with contextlib.closing(keeper), pytest.raises(ValueError, match="another kernel;"):
+        keeper.restore(name="a")
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class FullFile:
+    """A journal on a disk that has filled up, some way into a record."""
+
+    def __init__(self, file, *, room):
+        self._file, self._room = file, room
+
+    def write(self, data):
+        self._file.write(data[: self._room])
+        self._file.flush()
+        full()
+
+    def flush(self):
+        full()
+
+    def close(self):
+        self._file.close()
+        full()
+
+
+@pytest.mark.parametrize("room", [0, 1, 20, 21, 100, 10_000])
+def test_no_room_for_the_journal(room, tmp_path):
+    true, agent = history("local"), make("local")
+    with opened(tmp_path, "local", every=100) as keeper:
+        keeper.begin()
+        state = agent.start(name="a")
+        for entry in true[:4]:
+            if entry.step == 3:
+                keeper._journal = FullFile(keeper._journal, room=room)
+            keeper.note(entry)
+            state, _ = agent.advance(state, *entry.batch, entry.heard)
+            assert bool(keeper.trouble) == (entry.step >= 3)
+        assert "No space left on device" in keeper.trouble
+        assert str(tmp_path) in keeper.trouble
+        # it was killed here: nothing behind the hole comes back
+        assert restored(keeper, "local") == (3 if room == 10_000 else 2)
+        assert keeper.save(kept(state, true[3]))
+        assert keeper.trouble == ""
+        keeper.note(true[4])
+        assert restored(keeper, "local") == 5
+
+
+@pytest.mark.parametrize("call", ["write", "mkstemp", "fsync", "replace"])
+def test_no_room_for_a_checkpoint(call, tmp_path, monkeypatch):
+    true, agent = history("exact"), make("exact")
+    keep(tmp_path, "exact", every=3, upto=4)
+    with opened(tmp_path, "exact", every=3) as keeper:
+        found, entries = keeper.restore(name="a")
+        state = found.state
+        for entry in entries:
+            state, _ = agent.advance(state, *entry.batch, entry.heard)
+        assert keeper.save(kept(state, true[3]))
+        owner = {"write": storage, "mkstemp": storage.tempfile}.get(call, storage.os)
+        for entry in true[4:8]:
+            keeper.note(entry)
+            state, _ = agent.advance(state, *entry.batch, entry.heard)
+            if entry.step == 6:
+                with monkeypatch.context() as patch:
+                    patch.setattr(owner, call, full)
+                    assert not keeper.save(kept(state, entry))
+                assert "No space left on device" in keeper.trouble
+                assert keeper.newest == 4
+                assert not list(tmp_path.glob(".checkpoint-*"))
+        assert restored(keeper, "exact") >= 4
+        assert keeper.save(kept(state, true[7]))
+        assert (keeper.trouble, keeper.newest) == ("", 8)
+        keeper.note(true[8])
+        assert restored(keeper, "exact") == STEPS
+
+
+def test_steps_on_record_before_a_failed_checkpoint_are_not_lost(tmp_path, monkeypatch):
+    keep(tmp_path, "local", every=100, upto=5)
+    agent = make("local")
+    with opened(tmp_path, "local") as keeper:
+        keeper._journal = open(newest(tmp_path, "journal"), "ab")  # noqa: SIM115 (the keeper closes it)
+        state = agent.start(name="a")
+        for entry in history("local")[:5]:
+            state, _ = agent.advance(state, *entry.batch, entry.heard)
+        monkeypatch.setattr(storage, "write", full)
+        assert not keeper.save(kept(state, history("local")[4]))
+        assert restored(keeper, "local") == 5
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
+        with pytest.raises(ValueError, match="Keeper: folder must be one that can be written"):
+            Keeper(folder, agent=make("local"), settings=SETTINGS)
+    (tmp_path / "state" / "lock").mkdir(parents=True)
+    with pytest.raises(ValueError, match="Keeper: folder must be one that can be written"):
+        Keeper(tmp_path / "state", agent=make("local"), settings=SETTINGS)
+
+
+def test_drafts_are_removed(tmp_path):
+    keep(tmp_path, "local", every=3)
+    before = files(tmp_path)
+    for name in (".checkpoint-000000009.safetensors.abc", ".checkpoint-x"):
+        (tmp_path / name).write_bytes(b"half of it")
+    with opened(tmp_path, "local") as keeper:
+        assert files(tmp_path) == before
+        assert restored(keeper, "local") == STEPS
+
+
+GARBAGE = st.one_of(
+    st.binary(max_size=300),
+    st.just(save({"x": np.zeros(3)})),
+    st.just(save({"x": np.zeros(3)}, {"format": "kernelmesh", "version": storage.VERSION})),
+)
+NAMED = st.sampled_from(
+    [
+        "checkpoint-000000007.safetensors",
+        "checkpoint-000000003.safetensors",
+        "checkpoint-999999999.safetensors",
+        "checkpoint-99999999999999999999.safetensors",
+        "checkpoint-.safetensors",
+        "checkpoint-x.safetensors",
+        "journal-000000000.bin",
+        "journal-000000006.bin",
+        "journal-000000007.bin",
+        "journal-x.bin",
+        "journal-.bin",
+        "notes.txt",
+        ".hidden",
+    ]
+)
+
+
+@given(st.dictionaries(NAMED, GARBAGE, max_size=5), st.sampled_from([0, 2, 5, 8]))
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_garbage_in_the_folder_is_passed_over_or_told(tmp_path, garbage, upto):
+    folder = tmp_path / "garbage"
+    shutil.rmtree(folder, ignore_errors=True)
+    keep(folder, "local", every=3, upto=upto)
+    for name, data in garbage.items():
+        (folder / name).write_bytes(data)
+    with opened(folder, "local") as keeper, contextlib.suppress(storage.UnreadableFile):
+        assert restored(keeper, "local") <= upto
+
+
+@pytest.mark.parametrize("name", ["checkpoint-8.safetensors", "journal-8.bin", "journal-0000000007.bin"])
+def test_a_stray_file_with_a_number_of_another_width_is_passed_over(name, tmp_path):
+    keep(tmp_path, "local", every=3, upto=5)
+    (tmp_path / name).write_bytes(b"stray")
+    with opened(tmp_path, "local") as keeper:
+        assert restored(keeper, "local") == 5
+
+
+@pytest.mark.parametrize("name", ["checkpoint-000000007.safetensors", "journal-000000007.bin"])
+def test_a_stray_folder_is_passed_over_or_told(name, tmp_path):
+    keep(tmp_path, "local", every=3, upto=5)
+    (tmp_path / name).mkdir()
+    with contextlib.suppress(ValueError), opened(tmp_path, "local") as keeper:
+        assert restored(keeper, "local") == 5
+
+
+def rewritten(record: bytes, **changes) -> bytes:
+    """A record that is in order but for what it says."""
+    size = keeping._LENGTH.size
+    data = record[keeping._PREFIX.size :]
+    (length,) = keeping._LENGTH.unpack(data[:size])
+    about = {**json.loads(data[size : size + length]), **changes}
+    text = json.dumps({key: value for key, value in about.items() if value is not ...}, default=str).encode()
+    data = keeping._LENGTH.pack(len(text)) + text + data[size + length :]
+    return keeping._PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": "three"},
+        {"step": None},
+        {"points": [10**30, 1]},
+        {"points": [-2, 1]},
+        {"points": "many"},
+        {"targets": ["<O", [2]]},
+        {"targets": [["<f8"], [2]]},
+        {"heard": [["b"]]},
+        {"heard": 7},
+        {"heard": [["b", "0x1p0", True, 1.0, None, None]]},
+        {"position": 7, "counts": 7},
+    ],
+    ids=str,
+)
+def test_a_journal_of_another_program_is_told(changes, tmp_path):
+    lengths = keep(tmp_path, "local", every=100, upto=3)
+    path = newest(tmp_path, "journal")
+    data = path.read_bytes()
+    path.write_bytes(data[: lengths[2]] + rewritten(data[lengths[2] :], **changes))
+    with opened(tmp_path, "local") as keeper, contextlib.suppress(storage.UnreadableFile):
+        keeper.restore(name="a")
+
+
+def test_what_was_said_and_what_waits_comes_back(tmp_path):
+    agent, entry = make("exact"), history("exact")[0]
+    words = entry.heard[0].asked
+    state, _ = agent.advance(agent.start(name="a"), *entry.batch, entry.heard)
+    pending = Batch(np.array([[1.5], [-0.0]]), np.array([1, 0]))
+    with opened(tmp_path, "exact") as keeper:
+        assert keeper.save(Kept(state=state, position=None, pending=pending, counts={"n": 1}, said={"b": words}))
+        found, entries = keeper.restore(name="a")
+    assert (entries, found.position, found.counts) == ([], None, {"n": 1})
+    assert found.pending.points.tobytes() == pending.points.tobytes()
+    assert found.pending.targets.tolist() == [1, 0]
+    assert encode(found.said["b"]) == encode(words)
