@@ -27,8 +27,9 @@ $(DONE): pyproject.toml
 demo: setup
 	$(BIN)/kernelmesh run gmm-logistic --protocol exact-diffusion --seed 0 --out runs/demo
 
+# on two cores; tests that start agents take turns
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow or not slow"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -23,8 +24,9 @@ ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"
 
 
 def free_port(count: int) -> int:
-    """The first of `count` ports in a row that nobody listens on."""
-    for first in range(20_000 + os.getpid() % 10_000, 60_000, count):
+    """The first of `count` ports in a row that nobody listens on, wherever others may be looking for some."""
+    for _ in range(100):
+        first = 20_000 + secrets.randbelow(30_000)
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(first, first + count):

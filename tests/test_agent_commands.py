@@ -18,6 +18,7 @@ from kernelmesh.runtimes.keeping import Keeper, Kept
 from mesh import ENVIRONMENT, free_port
 
 pytest.importorskip("zenoh")
+pytestmark = pytest.mark.xdist_group("processes")
 
 
 def invoke(*arguments):
@@ -216,10 +217,10 @@ class TestAsk:
             ((), "give either --x"),
             (("--x", "1,2", "--file", "points.csv"), "give either --x"),
             (("--x", "a, b"), "--x must be numbers"),
-            (("--x", ""), "points with 2 columns"),
+            (("--x", ""), "must be 2 numbers (x1, x2)"),
             (("--x", "nan, 1"), "--x"),
-            (("--x", "1, 2, 3"), "points with 2 columns"),
-            (("--x", "1"), "points with 2 columns"),
+            (("--x", "1, 2, 3"), "must be 2 numbers (x1, x2)"),
+            (("--x", "1"), "must be 2 numbers (x1, x2)"),
             (("--file", "/nowhere/points.csv"), "--file must be a CSV file"),
             (("--file", __file__), "x1, x2"),
         ],

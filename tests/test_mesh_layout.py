@@ -118,7 +118,7 @@ def test_options_reach_the_files(tmp_path):
         ({"seed": -1}, "seed must be a whole number >= 0"),
         ({"rate": -1}, "rate must be a finite number >= 0"),
         ({"tls": "yes"}, "tls must be True or False"),
-        ({"host": "10.0.0.1"}, r"host must make addresses.*got '10.0.0.1'; write tls=True"),
+        ({"host": "10.0.0.1"}, r"host must make addresses.*got '10.0.0.1'; a real network needs --tls"),
         ({"host": "a b"}, "host must make addresses"),
     ],
 )
@@ -137,7 +137,7 @@ def test_refused_folders(tmp_path):
             lay_out(tmp_path / name, samples=1)
     (tmp_path / "empty").mkdir()
     for name, why in (("empty", "has none"), ("gone", "is no folder"), ("file", "is no folder")):
-        with pytest.raises(ValueError, match=f"agents_of: folder must hold one TOML file per agent, got .*{why}"):
+        with pytest.raises(ValueError, match=f"mesh: FOLDER must hold one TOML file per agent, got .*{why}"):
             agents_of(tmp_path / name)
     assert len(lay_out(tmp_path / "empty", samples=1)) == 5
 

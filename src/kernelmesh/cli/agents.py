@@ -43,6 +43,13 @@ def agent(
     except OSError as error:
         fail(f"agent: CONFIG must be a file that can be read, got {str(config)!r} ({error.strerror})", code=2)
     if check:
+        from kernelmesh.deploy.launch import look
+
+        logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stderr)
+        try:
+            look(settings)
+        except (ImportError, OSError, ValueError) as error:
+            fail(str(error), code=2)
         place = settings.place
         around = ", ".join(place.neighbours) or "nobody"
         kinds = (settings.agent.kernel, settings.agent.loss, settings.agent.consensus)
@@ -64,6 +71,7 @@ def agent(
     from kernelmesh.agent import Diverged
     from kernelmesh.deploy.launch import launch
 
+    log.info("%s is getting ready (on a new machine its inner loops are compiled first)", settings.place.name)
     threadpool_limits(1)  # the products are small, and hosts have other things to do
     try:
         node = launch(settings)
@@ -89,6 +97,10 @@ def agent(
         fail(f"agent {settings.place.name}: {error}", code=1)
     except (OSError, ValueError) as error:
         fail(f"agent {settings.place.name}: {error}; what was learned is in {settings.keep.folder}", code=1)
+    except MemoryError:
+        fail(f"agent {settings.place.name}: the model does not fit into the memory of this machine", code=1)
+    if trouble := node.status()["trouble"]:
+        fail(f"agent {settings.place.name}: what was learned last could not be written: {trouble}", code=1)
     state = node.state
     log.info("%s has stopped after %d samples with %d points", settings.place.name, state.samples, state.function.order)
 
@@ -133,10 +145,11 @@ def ask(
         fail('ask: give either --x "0.1, 0.2" or --file points.csv', code=2)
     try:
         address = Address.read(config, client=client, host=host)
-        points = _points(x) if x is not None else _from_file(file, address)
+        points = _points(x, address) if x is not None else _from_file(file, address)
         line = Line(address)
         try:
-            outputs = np.concatenate([line.predict(points[i : i + 4096]) for i in range(0, len(points), 4096)])
+            rows = max(1, (1 << 17) // points.shape[1])  # messages of about a megabyte
+            outputs = np.concatenate([line.predict(points[i : i + rows]) for i in range(0, len(points), rows)])
         finally:
             line.close()
     except (ImportError, OSError) as error:
@@ -146,7 +159,7 @@ def ask(
     _print(address, points, outputs)
 
 
-def _points(texts: list[str]) -> Floats:
+def _points(texts: list[str], address: Address) -> Floats:
     from kernelmesh.checks import matrix, refuse
 
     rows = []
@@ -155,6 +168,8 @@ def _points(texts: list[str]) -> Floats:
             rows.append([float(part) for part in text.replace(",", " ").split()])
         except ValueError:
             raise refuse("ask", "--x", "be numbers with commas between them", text) from None
+        if address.points and len(rows[-1]) != len(address.points):
+            raise refuse("ask", "--x", f"be {len(address.points)} numbers ({', '.join(address.points)})", text)
     return matrix("ask", "--x", rows)
 
 
@@ -191,7 +206,9 @@ def _print(address: Address, points: Floats, outputs: Floats) -> None:
         address.points if len(address.points) == points.shape[1] else tuple(f"x{i + 1}" for i in range(points.shape[1]))
     )
     behind = [f"{'p' if address.loss == 'Logistic' else 'score'}({name})" for name in classes]
-    columns = ["class", *behind] if classifies else [f"y{i + 1}" for i in range(outputs.shape[1])]
+    columns = (
+        ["class", *behind] if classifies else list(address.targets or (f"y{i + 1}" for i in range(outputs.shape[1])))
+    )
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*names, *columns])
     for point, row in zip(points.tolist(), outputs.tolist(), strict=True):

@@ -83,12 +83,15 @@ def mesh_up(
     An agent that is killed is started again after three seconds. Logs are in the folder's `logs`.
     """
     from kernelmesh.deploy import Mistakes, agents_of, read
-    from kernelmesh.deploy.processes import start_all, stop_all
+    from kernelmesh.deploy.launch import warm_up
+    from kernelmesh.deploy.processes import check_together, start_all, stop_all
 
     try:
         files = agents_of(folder)
-        for file in files:
-            read(file)
+        configs = [read(file) for file in files]
+        check_together(configs)
+        console.print("getting ready (on a new machine the inner loops are compiled first) …", highlight=False)
+        warm_up(configs[0])
         processes = start_all(files, folder / "logs")
     except Mistakes as error:
         fail(str(error), code=2)
@@ -116,7 +119,8 @@ def mesh_up(
                 for process in processes:
                     process.watch()
                 now = list(pool.map(_status, processes))
-                live.update(_table(_rows(processes, now, statuses)))
+                ended = all(status and status["ended"] for status in now)
+                live.update(_table(_rows(processes, now, statuses), _ALL_ENDED if ended and not until_done else ""))
                 statuses = [status or last for status, last in zip(now, statuses, strict=True)]
                 if until_done and all(status and status["ended"] for status in statuses):
                     break
@@ -217,7 +221,10 @@ class _Row:
         return "; ".join(remarks)
 
 
-def _table(rows: list[_Row]) -> Group:
+_ALL_ENDED = "all streams have ended; the agents go on answering until Ctrl-C"
+
+
+def _table(rows: list[_Row], last: str = "") -> Group:
     table = Table(box=None, pad_edge=False)
     for title in ("agent", "samples", "order", "loss", "disagreement", "sent", "alive", "refused"):
         table.add_column(title, justify="left" if title == "agent" else "right", no_wrap=True)
@@ -225,7 +232,7 @@ def _table(rows: list[_Row]) -> Group:
         table.add_row(*row.cells(), style="red" if row.stale or row.status is None else None)
     # below, because remarks are long and a terminal is narrow
     told = [Text(f"{row.name}: {row.remarks()}", style="dim") for row in rows if row.remarks()]
-    return Group(table, *told)
+    return Group(table, *told, *([Text(last, style="dim")] if last else []))
 
 
 def _rows(
@@ -244,8 +251,7 @@ def _short(number: float | None) -> str:
 
 
 def _size(count: int) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count //= 1000
-    return f"{count} {unit}"
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"

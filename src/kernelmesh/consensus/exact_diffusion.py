@@ -20,6 +20,8 @@ from kernelmesh.messages import Message, Offer, Repair
 
 __all__ = ["ExactDiffusion"]
 
+_FAR = 1 << 32
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExactDiffusion:
@@ -74,6 +76,8 @@ class ExactDiffusion:
         for said in heard:
             edge = edges.get(said.neighbour) or Edge()
             theirs, negative = _read(said.asked, function.kernel)
+            if theirs is not None and theirs.epoch > edge.epoch + _FAR:
+                theirs = None  # nobody has had to begin anew so often
             if theirs is not None and (epoch := _common_epoch(edge, theirs)) != edge.epoch:
                 kept = edge.dual if said.lower else None
                 edge = Edge(epoch=epoch, dual=kept, handed=kept)

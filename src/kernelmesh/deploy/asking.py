@@ -30,6 +30,7 @@ class Address:
     endpoint: str
     tls: Tls | None = None
     points: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     loss: str = ""
 
@@ -59,6 +60,7 @@ class Address:
             endpoint=endpoint.replace("/0.0.0.0:", "/127.0.0.1:").replace("/[::]:", "/[::1]:"),
             tls=_client(path, data.get("tls"), client),
             points=tuple(map(str, stream.get("points", ()))),
+            targets=tuple(map(str, stream.get("targets", ()))) if isinstance(stream.get("targets"), list) else (),
             classes=tuple(map(str, stream.get("classes", ()))),
             loss=str(model.get("loss", {}).get("kind", "")) if isinstance(model.get("loss"), dict) else "",
         )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
+from kernelmesh.checks import Told, refuse
+from kernelmesh.consensus import ExactDiffusion
 from kernelmesh.deploy.config import Config
+from kernelmesh.maths.compression import compressed
 from kernelmesh.runtimes.keeping import Keeper
 from kernelmesh.runtimes.node import Node
 from kernelmesh.streams import Columns, FileSource, LineSource, Paced, Source, read_stdin
 
-__all__ = ["launch"]
+__all__ = ["launch", "look", "warm_up"]
 
 
 def launch(config: Config) -> Node:
@@ -17,6 +22,7 @@ def launch(config: Config) -> Node:
     # only those who run agents need zenoh
     from kernelmesh.runtimes.zenoh import ZenohCarrier
 
+    warm_up(config)
     source, feeds = _source(config)
     keeper = carrier = None
     try:
@@ -30,6 +36,43 @@ def launch(config: Config) -> Node:
             keeper.close()
         source.close()
         raise
+
+
+def warm_up(config: Config) -> None:
+    """Have the inner loops compiled, which takes long once on every machine, before anybody waits for an answer."""
+    agent, rng = config.agent, np.random.default_rng(0)
+    state = agent.start()
+    for _ in range(3):
+        points = rng.standard_normal((config.stream.batch_size, agent.dimension))
+        targets = (
+            np.arange(len(points)) % agent.outputs
+            if agent.loss.classifies
+            else rng.standard_normal((len(points), agent.outputs))
+        )
+        state, _ = agent.step(state, points, targets)
+    if isinstance(agent.consensus, ExactDiffusion):
+        compressed(agent.kernel, points, rng.standard_normal((len(points), agent.outputs)), 0.1)
+
+
+def look(config: Config) -> None:
+    """Read the first mini-batch of a file, so that columns or classes that do not fit it are found before the start."""
+    if config.stream.path is None or not config.stream.path.exists():
+        return
+    source, _ = _source(config)
+    try:
+        for _ in range(8):
+            if source.take() is not None or source.ended:
+                break
+        if source.refused and source.position["row"] == 0:
+            raise refuse(
+                str(config.path),
+                "stream",
+                "name columns and classes that fit the file",
+                Told(f"{source.refused} rows that cannot be used, and none that can"),
+                remedy="text classes need classes = [...]",
+            )
+    finally:
+        source.close()
 
 
 def _source(config: Config) -> tuple[Source, dict[str, Callable[[bytes], None]]]:
@@ -53,7 +96,13 @@ def _source(config: Config) -> tuple[Source, dict[str, Callable[[bytes], None]]]
             follow=settings.follow,
         )
     else:
-        lines = LineSource(columns, format=settings.format, batch_size=settings.batch_size)
+        lines = LineSource(
+            columns,
+            format=settings.format,
+            batch_size=settings.batch_size,
+            most_pending=max(65536, 4 * settings.batch_size),
+            endless=settings.key is not None,
+        )
         source = lines
         if settings.key is not None:
             # every publication is one or more whole lines, with or without a newline after the last

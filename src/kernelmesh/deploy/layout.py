@@ -95,8 +95,8 @@ def agents_of(folder: str | os.PathLike[str]) -> list[Path]:
     files = sorted(file for file in folder.glob("*.toml") if file.is_file() and not file.name.startswith("."))
     if not files:
         what = Told(f"{str(folder)!r}, which " + ("has none" if folder.is_dir() else "is no folder"))
-        remedy = "kernelmesh.deploy.layout.lay_out writes such a folder"
-        raise refuse("agents_of", "folder", "hold one TOML file per agent", what, remedy=remedy)
+        remedy = "`kernelmesh mesh init` writes such a folder"
+        raise refuse("mesh", "FOLDER", "hold one TOML file per agent", what, remedy=remedy)
     return files
 
 
@@ -159,7 +159,7 @@ class _Plan:
                     name=str(name), listen=addresses[i], neighbours=around, mesh="demo", tls=_tls(str(name), self.tls)
                 )
             except ValueError as error:
-                remedy = "" if self.tls else "; write tls=True for a real network"
+                remedy = "" if self.tls else "; a real network needs --tls"
                 raise ValueError(
                     f"lay_out: host must make addresses that agents can have, got {self.host!r}{remedy} ({error})"
                 ) from None
@@ -170,9 +170,11 @@ class _Plan:
         """One agent's samples."""
         if self.partition == "identical":
             return mixture.sample(self.samples, rng=rng)
-        seen = agent % mixture.classes
-        points, labels = Mixture(mixture.modes[seen : seen + 1], mixture.spread).sample(self.samples, rng=rng)
-        return points, labels + seen
+        # with fewer agents than classes some see several, so that somebody sees each
+        hands = min(self.agents, mixture.classes)
+        seen = np.arange(agent % hands, mixture.classes, hands)
+        points, labels = Mixture(mixture.modes[seen], mixture.spread).sample(self.samples, rng=rng)
+        return points, seen[labels]
 
     def consensus(self, graph: Graph) -> str:
         """The protocol as the file has it. Where a large penalty would drive agents apart, it stays at half of the bound."""
@@ -242,7 +244,8 @@ class _Plan:
     def readme(self, places: list[Place]) -> str:
         """What there is, and what to try."""
         first = places[0].name
-        sees = "samples of all five classes" if self.partition == "identical" else "samples of one of five classes only"
+        one = "one of five classes" if self.agents >= 5 else "some of five classes"
+        sees = "samples of all five classes" if self.partition == "identical" else f"samples of {one} only"
         learns = "learns together with its neighbours"
         if self.partition == "one-class" and self.protocol in ("penalty", "proximal"):
             learns += ", though not the other classes: this protocol only compares agents where they have samples"

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelmesh.checks import Told, refuse
 from kernelmesh.deploy.asking import Address, Line
+from kernelmesh.deploy.config import Config
+from kernelmesh.runtimes.keeping import in_use
 
-__all__ = ["AgentProcess", "start_all", "stop_all"]
+__all__ = ["AgentProcess", "check_together", "start_all", "stop_all"]
 
 _AGAIN = 3.0  # seconds before a crashed agent is started again
 _PATIENCE = 20.0  # seconds for a clean end, with its checkpoint
@@ -91,6 +94,31 @@ class AgentProcess:
         """Ask the process to end."""
         if self.process is not None and self.running:
             self.process.send_signal(signal.SIGTERM)
+
+
+def check_together(configs: list[Config]) -> None:
+    """Refuse agents that cannot learn together, or that are running already."""
+    by_name = {config.place.name: config for config in configs}
+    first = configs[0]
+    for config in configs:
+        place = config.place
+        for what, here, there in (
+            ("mesh", place.mesh, first.place.mesh),
+            ("mode", place.lock_step, first.place.lock_step),
+            *((key, value, first.settings[key]) for key, value in config.settings.items()),
+        ):
+            if here != there:
+                rule = f"be the same for all agents ({first.place.name} has {there!r})"
+                raise refuse(str(config.path), what, rule, here)
+        for neighbour in place.neighbours:
+            if neighbour in by_name and place.name not in by_name[neighbour].place.neighbours:
+                raise refuse(
+                    str(by_name[neighbour].path), "neighbours", f"name {place.name} too, which names it", Told("none")
+                )
+        if in_use(config.keep.folder):
+            raise refuse(
+                str(config.path), "checkpoint.folder", "not be in use", Told("a folder that a running agent keeps")
+            )
 
 
 def start_all(files: list[Path], logs: Path) -> list[AgentProcess]:

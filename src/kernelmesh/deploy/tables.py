@@ -17,7 +17,7 @@ __all__ = ["Mistakes", "Notes", "Table", "argument_of", "build", "root_of"]
 
 _T = TypeVar("_T")
 
-_REFUSAL = re.compile(r"[^:]+: (?P<argument>.+?) must (?P<rest>.+)", re.DOTALL)
+_REFUSAL = re.compile(r"[^:]*: (?P<argument>.+?) must (?P<rest>.+)", re.DOTALL)
 _SYNTAX = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)", re.DOTALL)
 
 

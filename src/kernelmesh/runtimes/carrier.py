@@ -14,8 +14,8 @@ from kernelmesh.messages import Refused
 
 __all__ = ["Answer", "Carrier", "Event", "Note", "Offence", "Question", "Request"]
 
-_LAYOUT = struct.Struct(">4sBQQdQQd")
-_MAGIC = b"kmn1"
+_LAYOUT = struct.Struct(">4sBQQQdQQd")
+_MAGIC = b"kmn2"
 _MOST = 1 << 62  # so that counting on never leaves 64 bits
 
 
@@ -39,11 +39,15 @@ class Note(NamedTuple):
     """Whether the sender can only read whole functions, because it has nothing that a difference could build on."""
     ping: bool = False
     """Whether only the note of the other end is wanted."""
+    model: int = 0
+    """A digest of what both ends must have in common, such as the kernel; 0: not told."""
 
     def encode(self) -> bytes:
         """As bytes, always equally many."""
         flags = self.ended | self.whole << 1 | self.ping << 2
-        return _LAYOUT.pack(_MAGIC, flags, self.step, self.token, self.share, self.epoch, self.done, self.age)
+        return _LAYOUT.pack(
+            _MAGIC, flags, self.step, self.token, self.model, self.share, self.epoch, self.done, self.age
+        )
 
     @classmethod
     def decode(cls, data: bytes) -> Note:
@@ -54,11 +58,11 @@ class Note(NamedTuple):
         """
         if len(data) != _LAYOUT.size or data[:4] != _MAGIC:
             raise Refused(f"note: must be {_LAYOUT.size} bytes of this version, got {len(data)}")
-        _, flags, step, token, share, epoch, done, age = _LAYOUT.unpack(data)
+        _, flags, step, token, model, share, epoch, done, age = _LAYOUT.unpack(data)
         if flags > 7 or max(step, epoch, done) >= _MOST or not 0.0 <= share <= 1.0 or not age >= 0.0:
             rule = "counts below 2^62, a share from 0 to 1 and an age >= 0"
             raise Refused(f"note: must hold {rule}, got {step}, {share}, {age}")
-        return cls(step, token, share, epoch, done, age, bool(flags & 1), bool(flags & 2), bool(flags & 4))
+        return cls(step, token, share, epoch, done, age, bool(flags & 1), bool(flags & 2), bool(flags & 4), model)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -35,7 +35,7 @@ from kernelmesh.consensus import Heard
 from kernelmesh.messages import Message, decode, encode
 from kernelmesh.streams import Batch
 
-__all__ = ["Entry", "Keeper", "Kept"]
+__all__ = ["Entry", "Keeper", "Kept", "in_use"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
@@ -121,9 +121,9 @@ class Keeper:
         """
         checkpoints = sorted(self._numbered("checkpoint-*.safetensors"), reverse=True)
         damage: Exception | None = None
-        for step in [*checkpoints, 0]:
+        for step in [*checkpoints, None]:
             kept = None
-            if step:
+            if step is not None:
                 try:
                     kept = self._read(step, name)
                 except storage.UnreadableFile as error:
@@ -132,7 +132,7 @@ class Keeper:
                     continue
             elif checkpoints and not self._path("journal", 0).exists():
                 break
-            return kept, self._entries(step)
+            return kept, self._entries(step or 0)
         raise storage.UnreadableFile(
             f"{self.folder}: no checkpoint can be read ({damage}); move the folder away to begin anew"
         )
@@ -266,6 +266,18 @@ class Keeper:
         digits = (path.stem.rpartition("-")[2] for path in self.folder.glob(pattern) if path.is_file())
         steps = [int(text) for text in digits if text.isdecimal()]
         return [step for step in steps if self._path(what, step).is_file()]
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a process keeps in this folder at the moment."""
+    try:
+        with open(folder / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _record(entry: Entry, mark: str) -> bytes:

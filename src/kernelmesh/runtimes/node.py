@@ -10,13 +10,14 @@ neighbours at most `patience` seconds, and not at all for those that did not ans
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from kernelmesh.messages import Function, Message, Points, Refused, Values, deco
 from kernelmesh.runtimes.carrier import Answer, Carrier, Event, Note, Offence, Question, Request
 from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.keeping import Entry, Keeper, Kept
+from kernelmesh.runtimes.neighbours import ALIVE, KINDS, Neighbour, Spoken, style_of
 from kernelmesh.runtimes.place import Place
 from kernelmesh.streams import Batch, Source
 
@@ -40,7 +42,6 @@ _log = logging.getLogger("kernelmesh.agent")
 _TICK = 0.05  # seconds between looks at the stream and at whether to stop
 _LONG = 5.0  # seconds that a question may take before it is asked again
 _PING = 1.0  # seconds after which a silent neighbour is asked for a sign of life
-_ALIVE = 3.0  # seconds without any for which a neighbour still counts as there
 _MEETING = 10.0  # seconds to wait for neighbours before the first step
 _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 _GONE = 60.0  # seconds of silence after which a neighbour in lock step counts as gone for good
@@ -58,61 +59,6 @@ class Turn:
     floats_sent: int
     """Numbers sent since the beginning, restarts included."""
     bytes_sent: int
-
-
-@dataclass(eq=False, slots=True)
-class _Neighbour:
-    """What is known of one neighbour."""
-
-    name: str
-    lower: bool
-    """Whether we stand before it."""
-    link: Link = field(default_factory=Link)
-    ticket: int = 0
-    """Of the question that is out; 0: none."""
-    asked_step: int = 0
-    """The step that question is about; 0: a sign of life is all that is wanted; negative: its own question, once more."""
-    prompt: bool = True
-    """Whether it answered in time when last asked: only then is it waited for."""
-    failures: int = 0
-    ask_again: float = 0.0
-    answer: Message | None = None
-    """To the question about the step at hand; where functions are exchanged, the newest."""
-    answered_step: int = 0
-    question: Message | None = None
-    """Its own newest question."""
-    question_step: int = 0
-    raw_answer: bytes | None = None
-    raw_question: bytes | None = None
-    share: float = 0.0
-    token: int = 0
-    ended: bool = False
-    """Whether it had no samples any more: in lock step, for the step at hand; otherwise by its newest note."""
-    finished: bool = False
-    """Whether its stream has ended for good."""
-    seen: float = -1e9
-    offered: bool = False
-    """Whether it was made an offer from the present state."""
-
-    def alive(self, now: float) -> bool:
-        return now - self.seen < _ALIVE
-
-
-@dataclass(eq=False, slots=True)
-class _Round:
-    """What this agent has to say in a step, from the state before it."""
-
-    step: int
-    function: Expansion
-    batch: Batch | None = None
-    open: bool = False
-    """Whether it is known if there are samples for it."""
-    question: bytes = b""
-    said: dict[str, Message] = field(default_factory=dict)
-    """What each neighbour is told, where functions are exchanged."""
-    packed: dict[tuple[str, int], Message] = field(default_factory=dict)
-    """The same as it travels, by neighbour and the step it was asked about."""
-    counted: set[tuple[str, int]] = field(default_factory=set)
 
 
 class Node:
@@ -134,11 +80,12 @@ class Node:
         self.agent, self.place, self._source, self._carrier, self._keeper = agent, place, source, carrier, keeper
         self._stay = stay
         self._share = place.share
+        self._model = _model(agent, place)
         self._guard = Guard()
         self._token = secrets.randbits(62)
         self._tickets = 0
-        self._neighbours = {name: _Neighbour(name, place.name < name) for name in place.neighbours}
-        self._style, self._asks = _style(agent)
+        self._neighbours = {name: Neighbour(name, place.name < name) for name in place.neighbours}
+        self._style, self._asks = style_of(agent)
         self._held: dict[str, Question] = {}
         self._stopping = False
         self._began = time.monotonic()
@@ -153,8 +100,8 @@ class Node:
         self._odd: set[tuple[str, str]] = set()
         self.floats_sent = self.bytes_sent = 0
         self.state = agent.start(name=place.name)
-        self._before: _Round | None = None
-        self._now = _Round(1, self.state.function)
+        self._before: Spoken | None = None
+        self._now = Spoken(1, self.state.function)
         self._restore()
 
     # ---- the run
@@ -179,7 +126,7 @@ class Node:
                     continue  # stopped while waiting; the mini-batch has not been used
                 yield self._step()
         finally:
-            self._save()
+            self._save(last=True)
             self._source.close()
             if self._keeper is not None:
                 self._keeper.close()
@@ -195,6 +142,13 @@ class Node:
             for neighbour in missing:
                 self._ask(neighbour, time.monotonic(), ping=True)
             self._serve(_TICK)
+        for neighbour in self._neighbours.values():
+            if self.state.steps == 0 and not neighbour.alive(time.monotonic()) and not self._stopping:
+                _log.warning(
+                    "%s has not answered yet: is it running, does it name this agent, and is its mesh %r?",
+                    neighbour.name,
+                    self.place.mesh,
+                )
 
     def _open(self) -> bool:
         """Take a mini-batch and decide what to say about it; False while there is none."""
@@ -211,7 +165,8 @@ class Node:
         self._prepare(now)
         if ended and not self._ended:
             self._ended = True
-            _log.info("the stream has ended after %d samples", self.state.samples)
+            left_out = f"; {self._source.refused} rows could not be used" if self._source.refused else ""
+            _log.info("the stream has ended after %d samples%s", self.state.samples, left_out)
             self._save()
         for question in [self._held.pop(name) for name in list(self._held)]:
             self._question(question)  # which keeps those that are about a later step
@@ -227,7 +182,7 @@ class Node:
             _log.error("left out a mini-batch of %d rows: %s", len(batch.points), error)
             return None
 
-    def _prepare(self, spoken: _Round) -> None:
+    def _prepare(self, spoken: Spoken) -> None:
         """What neighbours will be asked or told in this round."""
         if self._style == "offers":
             if spoken.batch is not None:
@@ -258,7 +213,7 @@ class Node:
         for neighbour in self._neighbours.values() if self._style != "nothing" else ():
             self._ask(neighbour, now)
 
-    def _ask(self, neighbour: _Neighbour, now: float, *, ping: bool = False, again: bool = False) -> None:
+    def _ask(self, neighbour: Neighbour, now: float, *, ping: bool = False, again: bool = False) -> None:
         if neighbour.ticket or now < neighbour.ask_again:
             return
         if self._guard.ignores(neighbour.name, neighbour.token, now=now):
@@ -276,13 +231,13 @@ class Node:
         )
 
     def _note(
-        self, neighbour: _Neighbour, *, whole: bool = False, ping: bool = False, ended: bool | None = None
+        self, neighbour: Neighbour, *, whole: bool = False, ping: bool = False, ended: bool | None = None
     ) -> Note:
         edge = self.state.edges.get(neighbour.name)
         epoch, done = (edge.epoch, edge.done) if edge is not None else (0, 0)
         age = time.monotonic() - self._active
         ended = self._ended if ended is None else ended
-        return Note(self._now.step, self._token, self._share, epoch, done, age, ended, whole, ping)
+        return Note(self._now.step, self._token, self._share, epoch, done, age, ended, whole, ping, self._model)
 
     def _gather(self) -> bool:
         """Wait for what the step needs, serving others meanwhile; False if the run is to stop."""
@@ -314,7 +269,7 @@ class Node:
             self._serve(wait)
         return False
 
-    def _lacks(self, neighbour: _Neighbour) -> bool:
+    def _lacks(self, neighbour: Neighbour) -> bool:
         if neighbour.answered_step != self._now.step:
             return True
         return self._style == "points" and not neighbour.ended and neighbour.question_step < self._now.step
@@ -379,7 +334,7 @@ class Node:
 
     def _move_on(self, state: State) -> None:
         self.state, self._before = state, self._now
-        self._now = _Round(state.steps + 1, state.function)
+        self._now = Spoken(state.steps + 1, state.function)
         for neighbour in self._neighbours.values():
             neighbour.offered = False
             neighbour.answer = None
@@ -404,7 +359,7 @@ class Node:
         """Be there for others while there are no samples."""
         now = time.monotonic()
         relays = self.agent.relays and self._neighbours and not self.place.lock_step
-        if relays and now - self._active < _ALIVE:
+        if relays and now - self._active < ALIVE:
             # a mini-batch that is merely due is not missed yet
             if now - self._stepped >= 2.0 * self._pace and now - self._relayed >= self._pace:
                 self._relay()
@@ -437,6 +392,8 @@ class Node:
                     self._guard.offend(neighbour.name, neighbour.token, f"step: {error.reason}", now=time.monotonic())
                     neighbour.answer = None
             return
+        if self._newest is not None:
+            self._newest = (self._newest[0], heard)
         self._move_on(state)
         if self._keeper is not None and self._now.step % self._keeper.every == 0:
             self._save()
@@ -449,7 +406,7 @@ class Node:
         if self.place.lock_step:  # who is silent may come back, and could never go on without us
             return all(n.finished or now - n.seen > _GONE for n in self._neighbours.values())
         return all(
-            n.finished or (not n.alive(now) and now - self._began > 2 * _ALIVE) for n in self._neighbours.values()
+            n.finished or (not n.alive(now) and now - self._began > 2 * ALIVE) for n in self._neighbours.values()
         )
 
     # ---- what arrives
@@ -482,7 +439,9 @@ class Node:
             return
         if self._guard.ignores(neighbour.name, question.note.token, now=now):
             return
-        if question.note.ping:
+        if not self._same(question.note):
+            self._guard.offend(neighbour.name, question.note.token, _OTHER_MODEL, now=now)
+        elif question.note.ping:
             self._saw(neighbour, question.note)
             neighbour.finished = question.note.ended
             payload = b""
@@ -494,6 +453,9 @@ class Node:
             self._held[neighbour.name] = question
         else:
             self._reply(question)
+
+    def _same(self, note: Note) -> bool:
+        return note.model in (0, self._model)
 
     def _ready(self, question: Question) -> bool:
         """Whether a question of lock step can be answered now; one that comes too early is kept until it can."""
@@ -528,7 +490,7 @@ class Node:
         ended = about.open and about.batch is None if self.place.lock_step else self._ended
         question.answer(self._note(neighbour, ended=ended), payload)
 
-    def _words(self, neighbour: _Neighbour, question: Question) -> Message | None:
+    def _words(self, neighbour: Neighbour, question: Question) -> Message | None:
         """What a neighbour is to hear, in answer to a question that has been found in order."""
         if self._style == "nothing":
             return None
@@ -553,7 +515,7 @@ class Node:
                 spoken.packed.pop(next(iter(spoken.packed)))
         return packed
 
-    def _note_question(self, neighbour: _Neighbour, payload: bytes, step: int) -> Message:
+    def _note_question(self, neighbour: Neighbour, payload: bytes, step: int) -> Message:
         asked: Message = decode(payload, most_bytes=self.place.most_bytes)
         if asked.kind != self._asks:
             raise Refused(f"question: must be {self._asks}, got {asked.kind}")
@@ -562,7 +524,7 @@ class Node:
             neighbour.question, neighbour.question_step, neighbour.raw_question = asked, step, payload
         return asked
 
-    def _newest_words(self, neighbour: _Neighbour, note: Note) -> Message | None:
+    def _newest_words(self, neighbour: Neighbour, note: Note) -> Message | None:
         if note.whole:
             neighbour.link.forget()
         if self._style == "functions":
@@ -572,7 +534,7 @@ class Node:
             neighbour.offered = True
         return None if said is None else neighbour.link.pack(said)
 
-    def _round_of(self, step: int) -> _Round:
+    def _round_of(self, step: int) -> Spoken:
         if self.place.lock_step and self._before is not None and step == self._before.step:
             return self._before
         return self._now
@@ -597,6 +559,8 @@ class Node:
                 neighbour.prompt = False
             return
         try:
+            if not self._same(answer.note):
+                raise Refused(_OTHER_MODEL)
             self._understand(neighbour, answer.note, answer.payload, step)
         except (Refused, ValueError) as error:
             self._guard.offend(neighbour.name, answer.note.token, str(error), now=now)
@@ -608,7 +572,7 @@ class Node:
         if step > 0:
             neighbour.prompt = True
 
-    def _understand(self, neighbour: _Neighbour, note: Note, payload: bytes, step: int) -> None:
+    def _understand(self, neighbour: Neighbour, note: Note, payload: bytes, step: int) -> None:
         """Take in what came back to the question about a step."""
         if step <= 0:
             neighbour.finished = note.ended
@@ -625,8 +589,8 @@ class Node:
                     return  # too late: it is about points that have been dealt with
                 self.agent.check_message("Node", "answer", message, rows=len(self._now.batch.points))
             else:
-                if message.kind not in _SPOKEN[self._style]:
-                    raise Refused(f"answer: must be one of {_SPOKEN[self._style]}, got {message.kind}")
+                if message.kind not in KINDS[self._style]:
+                    raise Refused(f"answer: must be one of {KINDS[self._style]}, got {message.kind}")
                 if (message := self._unpacked(neighbour, message)) is None:
                     return
                 self.agent.check_message("Node", "answer", message)
@@ -634,13 +598,13 @@ class Node:
         if self.place.lock_step:
             neighbour.share, neighbour.ended = note.share, note.ended
 
-    def _unpacked(self, neighbour: _Neighbour, message: Message) -> Message | None:
+    def _unpacked(self, neighbour: Neighbour, message: Message) -> Message | None:
         try:
             return neighbour.link.unpack(message)
         except Refused:  # it builds on something that a process before this one had: the next will be whole
             return None
 
-    def _saw(self, neighbour: _Neighbour, note: Note) -> None:
+    def _saw(self, neighbour: Neighbour, note: Note) -> None:
         neighbour.seen, neighbour.token, neighbour.share = time.monotonic(), note.token, note.share
         self._active = max(self._active, neighbour.seen - note.age)
         if not self.place.lock_step:
@@ -680,8 +644,7 @@ class Node:
             self.agent.check_message("Node", "request", points)
             request.answer(encode(Values(self.agent.predict(self.state, points.points))))
         except (Refused, ValueError) as error:
-            self._guard.offend("a client", 0, str(error), now=time.monotonic())
-            request.refuse(str(error))
+            request.refuse(str(error))  # a client's slip is no offence
 
     def status(self) -> dict[str, Any]:
         """How the agent is doing, as something JSON can hold."""
@@ -724,9 +687,10 @@ class Node:
 
     # ---- what survives
 
-    def _save(self) -> None:
+    def _save(self, *, last: bool = False) -> None:
+        """Write a checkpoint, unless nothing has been learned since; the last one also holds what waits and was counted."""
         keeper = self._keeper
-        if keeper is None or (keeper.newest == self.state.steps and not keeper.trouble):
+        if keeper is None or (keeper.newest == self.state.steps and not keeper.trouble and not last):
             return
         self._save_again = time.monotonic() + _RETRY
         if self._now.batch is not None:  # taken, but not learned from before the run was stopped: it will come again
@@ -783,7 +747,7 @@ class Node:
                 state = self._again(entry)
             except Diverged as error:  # that is where the process before this one ended; the samples will come again
                 _log.error("step %d is not taken again: %s", entry.step, error)
-                self._now = _Round(self.state.steps + 1, self.state.function)
+                self._now = Spoken(self.state.steps + 1, self.state.function)
                 break
             self._move_on(state)
             position, replayed = entry.position, replayed + len(entry.batch.points)
@@ -818,7 +782,7 @@ class Node:
 
     def _take_over(self, kept: Kept) -> None:
         self.floats_sent, self.bytes_sent = kept.counts["floats_sent"], kept.counts["bytes_sent"]
-        self._now = _Round(self.state.steps + 1, self.state.function)
+        self._now = Spoken(self.state.steps + 1, self.state.function)
         if not kept.said:
             return
         said = dict(kept.said)
@@ -826,26 +790,20 @@ class Node:
         before = self.state.function
         if isinstance(function, Function):
             before = Expansion(self.agent.kernel, function.centres, function.weights)
-        self._before = _Round(self.state.steps, before, said=said)
+        self._before = Spoken(self.state.steps, before, said=said)
         self._before.question = b"" if question is None else encode(question)
+
+
+_OTHER_MODEL = "note: must come from an agent with the same kernel, loss, consensus, mode and number of outputs"
+
+
+def _model(agent: Agent, place: Place) -> int:
+    """A digest of what neighbours must have in common to make sense of each other."""
+    consensus = (type(agent.consensus).__name__, getattr(agent.consensus, "budget", None))
+    common = (agent.dimension, agent.outputs, agent.kernel, agent.loss, consensus, place.lock_step)
+    return int.from_bytes(hashlib.blake2b(repr(common).encode(), digest_size=8).digest(), "big") | 1
 
 
 # The key in a checkpoint of the function that answered in the round before; no agent can have this name.
 _FUNCTION = "/function"
 _QUESTION = "/question"
-
-_SPOKEN = {
-    "functions": ("function", "difference"),
-    "offers": ("offer", "offer-difference", "repair"),
-}
-
-
-def _style(agent: Agent) -> tuple[str, str]:
-    """What goes over an edge: offers, functions, points with values coming back, or nothing."""
-    if agent.offers:
-        return "offers", ""
-    zero = Expansion.zero(agent.kernel, dimension=agent.dimension, outputs=agent.outputs)
-    question = agent.consensus.ask(zero, np.zeros((1, agent.dimension)))
-    if question is None:
-        return "nothing", ""
-    return "functions" if isinstance(question, Function) else "points", question.kind

@@ -72,7 +72,8 @@ class Place:
             if endpoint != "":
                 self._check_endpoint(f"neighbours.{neighbour}", endpoint)
         object.__setattr__(self, "neighbours", MappingProxyType(dict(sorted(self.neighbours.items()))))
-        positive("Place", "patience", self.patience)
+        if positive("Place", "patience", self.patience) > 3600.0:
+            raise refuse("Place", "patience", "be at most 3600 seconds", self.patience)
         whole("Place", "most_bytes", self.most_bytes, least=1024)
         if self.tls is None and not self.insecure and not _loopback(self.listen):
             raise refuse(

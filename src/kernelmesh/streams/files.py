@@ -453,7 +453,10 @@ class _Records:
         """A digest of each of the first rows: writing the file anew may change its bytes, but not these."""
         batches = self._file.iter_batches(batch_size=_HEAD_ROWS, columns=list(self._columns.names))
         batch = next(batches, None)
-        rows = [] if batch is None else batch.select(list(self._columns.names)).to_pylist()
+        if batch is None:
+            return b""
+        columns = [self._values(batch.column(name)) for name in self._columns.names]
+        rows = zip(*(column.tolist() if isinstance(column, np.ndarray) else column for column in columns), strict=True)
         return b"".join(_digest(repr(row).encode()) for row in rows)
 
     def _from(self, row: int) -> Iterator[Any]:
@@ -491,6 +494,8 @@ class _Records:
         kinds = self._pyarrow.types
         if not column.null_count and (kinds.is_integer(column.type) or kinds.is_floating(column.type)):
             return column.to_numpy(zero_copy_only=False)
+        if kinds.is_temporal(column.type):
+            return ["a time"] * len(column)  # no number; and not every one fits into a time of Python's
         return column.to_pylist()
 
     def close(self) -> None:

@@ -203,7 +203,8 @@ class LineSource:
     r"""Samples from lines that are fed in, in pieces of any length, by one thread while another one takes mini-batches.
 
     CSV begins with a header line. Beyond `most_pending` waiting rows the oldest are dropped, or `feed` waits for room. The
-    mini-batches are those that a FileSource makes of the same lines, so half a mini-batch waits until `finish`.
+    mini-batches are those that a FileSource makes of the same lines, so half a mini-batch waits until `finish`; not so if the
+    lines are `endless`.
 
     >>> source = LineSource(Columns(points=("x",), targets=("y",), labels=False), format="csv", batch_size=2)
     >>> source.feed(b"x,y\n1,0\n2,")
@@ -221,6 +222,7 @@ class LineSource:
         format: str,  # noqa: A002 (what it is called)
         batch_size: int = 32,
         most_pending: int = 65536,
+        endless: bool = False,
     ) -> None:
         if format not in ("csv", "ndjson"):
             raise refuse("LineSource", "format", "be 'csv' or 'ndjson'", format)
@@ -228,6 +230,7 @@ class LineSource:
         self.batch_size = whole("LineSource", "batch_size", batch_size, least=1)
         # with less room than a mini-batch and the half behind it, a feeder that waits would wait forever
         self.most_pending = whole("LineSource", "most_pending", most_pending, least=2 * self.batch_size)
+        self._endless = endless
         self._parser = LineParser(columns, format)
         self._feeding = threading.Lock()
         self._changed = threading.Condition()
@@ -366,7 +369,10 @@ class LineSource:
         with self._changed:
             if self._closed:
                 return None
-            size = size_of_next(self._queue.rows, self.batch_size, more=not self._finished)
+            if self._endless and not self._finished:
+                size = self.batch_size if self._queue.rows >= self.batch_size else 0
+            else:
+                size = size_of_next(self._queue.rows, self.batch_size, more=not self._finished)
             if not size:
                 if self._error is not None:
                     raise self._error
@@ -416,6 +422,8 @@ def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.
     >>> source.take().points.tolist()
     [[1.0]]
     """
+    if stream is None and sys.stdin is None:
+        raise refuse("read_stdin", "standard input", "be open", None)
     # read1 gives what there is, rather than wait for all that was asked for
     read = _reader(sys.stdin.buffer) if stream is None else getattr(stream, "read1", stream.read)
     thread = threading.Thread(target=_read, args=(source, read), name="kernelmesh-stdin", daemon=True)

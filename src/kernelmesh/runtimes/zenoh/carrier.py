@@ -32,6 +32,7 @@ class ZenohCarrier:
     """One zenoh session for one agent. Callbacks only put events into a queue; they run in zenoh's threads."""
 
     def __init__(self, place: Place, *, feeds: dict[str, Any] | None = None) -> None:
+        import zenoh
         from zenoh import CongestionControl
         from zenoh.handlers import Callback
 
@@ -48,15 +49,23 @@ class ZenohCarrier:
         root = f"kernelmesh/{place.mesh}/{place.name}"
         self._sent_from = f"from/{place.name}"
         self._root = f"kernelmesh/{place.mesh}"
+        try:
+            self._declare(root, feeds or {})
+        except zenoh.ZError as error:
+            self.session.close()
+            raise ValueError(f"zenoh: cannot declare the agent's keys: {error}") from None
+
+    def _declare(self, root: str, feeds: dict[str, Any]) -> None:
+        callback = self._callback
         self._kept = [
-            self.session.declare_queryable(f"{root}/from/*", Callback(self._asked, indirect=False)),
+            self.session.declare_queryable(f"{root}/from/*", callback(self._asked, indirect=False)),
             *(
-                self.session.declare_queryable(f"{root}/{kind}", Callback(self._requested(kind), indirect=False))
+                self.session.declare_queryable(f"{root}/{kind}", callback(self._requested(kind), indirect=False))
                 for kind in ("predict", "status")
             ),
             *(
-                self.session.declare_subscriber(key, Callback(self._fed(feed), indirect=False))
-                for key, feed in (feeds or {}).items()
+                self.session.declare_subscriber(key, callback(self._fed(feed), indirect=False))
+                for key, feed in feeds.items()
             ),
         ]
 
@@ -163,7 +172,7 @@ class ZenohCarrier:
     def _admit(self, sender: str, token: int) -> bool:
         """Whether one more of this sender may wait: a flood must neither fill the memory nor drown honest neighbours."""
         with self._lock:
-            most = 64 if sender == "" else _MOST_OF_ONE
+            most = 16 if sender == "" else _MOST_OF_ONE
             if self._waiting[sender, token] >= most or self._waiting.total() >= _MOST_WAITING:
                 self.dropped += 1
                 return False

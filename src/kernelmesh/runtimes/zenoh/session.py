@@ -59,6 +59,8 @@ def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
         "transport/shared_memory/enabled": False,
         # by default a message is given up when the queue is busy for a millisecond, which a busy machine often is
         "transport/link/tx/queue/congestion_control/drop/wait_before_drop": 50_000,
+        # whoever stops reading is hung up on before it holds us up for long
+        "transport/link/tx/queue/congestion_control/block/wait_before_close": 1_000_000,
         **settings,
     }
     for key, value in everything.items():
