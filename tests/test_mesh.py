@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelmesh import simulate
+from kernelmesh import simulate, storage
 from kernelmesh.deploy import issue, read
 from kernelmesh.messages import Offer, Points, Values, encode
 from kernelmesh.runtimes.carrier import Note
@@ -141,6 +141,51 @@ class TestFreeRunning:
                 worst[mode] = min(accuracies.values())
                 print(mode, accuracies)
         assert worst["free"] >= worst["lock-step"] - 0.02
+
+
+FILE = 'kind = "file"  # file, stdin or zenoh\npath = "data/agent-0.csv"\nformat = "csv"  # csv, ndjson or parquet\n'
+
+
+class TestStreams:
+    def lone(self, folder: Path, stream: str) -> Mesh:
+        change = {FILE: stream, "follow = false  # true: wait for more when the file ends\n": "", **LEAVE}
+        return Mesh(folder, agents=1, topology="line", samples=32, protocol="diffusion", change=change)
+
+    @staticmethod
+    def rows(count: int, rng: np.random.Generator) -> bytes:
+        table = [
+            {"x1": float(x[0]), "x2": float(x[1]), "label": int(y)}
+            for x, y in zip(rng.standard_normal((count, 2)), rng.integers(0, 5, count), strict=True)
+        ]
+        return "".join(json.dumps(row) + "\n" for row in table).encode()
+
+    def test_standard_input(self, tmp_path):
+        with self.lone(tmp_path / "mesh", 'kind = "stdin"\nformat = "ndjson"\n') as mesh:
+            data = self.rows(200, np.random.default_rng(0)) + b"not a row\n"
+            command = [sys.executable, "-m", "kernelmesh", "agent", str(mesh.files[0])]
+            done = subprocess.run(command, input=data, env=ENVIRONMENT, capture_output=True, timeout=100, check=False)
+            assert done.returncode == 0, done.stderr
+            assert mesh.states()["agent-0"].samples == 200
+            assert b"1 rows could not be used" in done.stderr
+
+    def test_what_a_sensor_publishes(self, tmp_path):
+        from kernelmesh.runtimes.zenoh import open_client
+
+        with self.lone(tmp_path / "mesh", 'kind = "zenoh"\nkey = "sensors/*"\n') as mesh:
+            mesh.start()
+            mesh.wait(lambda all_: True, seconds=90)
+            session = open_client(mesh.lines["agent-0"].address.endpoint, None)
+            rng = np.random.default_rng(0)
+            for _ in range(8):
+                session.put("sensors/north", self.rows(10, rng))
+            mesh.wait_for_samples(64, seconds=30)
+            session.close()
+            mesh.stop()
+            kept = mesh.states()["agent-0"]
+            assert kept.samples == 64
+            # the sixteen rows that wait are kept, too
+            waiting = storage.read(newest(mesh, "agent-0"), kind="agent")[0]["pending/points"]
+            assert len(waiting) == 16
 
 
 def settle(mesh: Mesh, states: dict) -> dict:
@@ -289,11 +334,12 @@ def disagreement(mesh: Mesh) -> float:
     return float(np.mean(looks))
 
 
-def checkpoint_about(mesh: Mesh, name: str) -> dict:
-    from kernelmesh import storage
+def newest(mesh: Mesh, name: str) -> Path:
+    return sorted((mesh.folder / "state" / name).glob("checkpoint-*.safetensors"))[-1]
 
-    newest = sorted((mesh.folder / "state" / name).glob("checkpoint-*.safetensors"))[-1]
-    return storage.read(newest, kind="agent")[1]
+
+def checkpoint_about(mesh: Mesh, name: str) -> dict:
+    return storage.read(newest(mesh, name), kind="agent")[1]
 
 
 def resident(pid: int) -> float:
