@@ -27,13 +27,13 @@ from kernelmesh.maths.graphs import Graph
 from kernelmesh.maths.inverse_gram import InverseGram
 from kernelmesh.messages import Offer
 
-__all__ = ["UnreadableFile", "describe", "pack", "read", "restore", "unpack", "write"]
+__all__ = ["KINDS", "UnreadableFile", "describe", "pack", "read", "restore", "unpack", "write"]
 
 VERSION = "3"
+_READABLE = ("2", "3")  # 3 only adds parts that need not be there
 
-_KNOWN: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
+KINDS: Mapping[str, tuple[type[Any], ...]] = {
+    "kernel": (
         kernels.Gaussian,
         kernels.Laplacian,
         kernels.Linear,
@@ -43,18 +43,17 @@ _KNOWN: dict[str, type[Any]] = {
         kernels.Product,
         kernels.Scaled,
         kernels.Sum,
-        losses.Hinge,
-        losses.Huber,
-        losses.Logistic,
-        losses.Squared,
-        losses.SquaredHinge,
+    ),
+    "loss": (losses.Hinge, losses.Huber, losses.Logistic, losses.Squared, losses.SquaredHinge),
+    "schedule": (
         schedules.Constant,
         schedules.Doubling,
         schedules.InverseRoot,
         schedules.InverseTime,
         schedules.Power,
-        compression.Komp,
-        compression.Uncompressed,
+    ),
+    "compression": (compression.Komp, compression.Uncompressed),
+    "consensus": (
         consensus.Diffusion,
         consensus.ExactDiffusion,
         consensus.Hilbert,
@@ -62,9 +61,12 @@ _KNOWN: dict[str, type[Any]] = {
         consensus.Penalty,
         consensus.Proximal,
         consensus.Symmetric,
-        Graph,
-    )
+    ),
+    "graph": (Graph,),
 }
+"""The settings that files may name, by the role that they play."""
+
+_KNOWN: dict[str, type[Any]] = {kind.__name__: kind for kinds in KINDS.values() for kind in kinds}
 
 
 class UnreadableFile(ValueError):
@@ -150,8 +152,8 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[
         raise UnreadableFile(f"{path}: must be a complete safetensors file: {error}") from None
     if metadata.get("format") != "kernelmesh":
         raise UnreadableFile(f"{path}: must be a kernelmesh file, got another safetensors file")
-    if metadata.get("version") != VERSION:
-        raise UnreadableFile(f"{path}: version must be {VERSION}, got {metadata.get('version')!r}")
+    if metadata.get("version") not in _READABLE:
+        raise UnreadableFile(f"{path}: version must be {' or '.join(_READABLE)}, got {metadata.get('version')!r}")
     digest = metadata.pop("digest", None)
     if digest != _digest(arrays, metadata):
         raise UnreadableFile(f"{path}: contents must match their digest; the file was damaged or changed")

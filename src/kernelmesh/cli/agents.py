@@ -18,6 +18,7 @@ from kernelmesh.cli.base import app, console, fail
 
 if TYPE_CHECKING:
     from kernelmesh.checks import Floats
+    from kernelmesh.deploy import Config
     from kernelmesh.deploy.asking import Address
     from kernelmesh.runtimes.node import Node
 
@@ -43,25 +44,33 @@ def agent(
     except OSError as error:
         fail(f"agent: CONFIG must be a file that can be read, got {str(config)!r} ({error.strerror})", code=2)
     if check:
-        from kernelmesh.deploy.launch import look
-
-        logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stderr)
-        try:
-            look(settings)
-        except (ImportError, OSError, ValueError) as error:
-            fail(str(error), code=2)
-        place = settings.place
-        around = ", ".join(place.neighbours) or "nobody"
-        kinds = (settings.agent.kernel, settings.agent.loss, settings.agent.consensus)
-        console.print(
-            f"{config}: in order. {place.name} listens on {place.listen}"
-            f"{' with TLS' if place.tls else ''} and talks to {around}; "
-            f"{', '.join(type(kind).__name__ for kind in kinds)}.",
-            highlight=False,
-            soft_wrap=True,
-        )
+        _say_in_order(settings)
         return
+    _run(settings, parent)
 
+
+def _say_in_order(settings: Config) -> None:
+    """What `--check` says of a file without mistakes, after a look at its stream."""
+    from kernelmesh.deploy.launch import look
+
+    logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stderr)
+    try:
+        look(settings)
+    except (ImportError, OSError, ValueError) as error:
+        fail(str(error), code=2)
+    place, agent = settings.place, settings.agent
+    around = ", ".join(place.neighbours) or "nobody"
+    kinds = ", ".join(type(kind).__name__ for kind in (agent.kernel, agent.loss, agent.consensus))
+    console.print(
+        f"{settings.path.name}: in order. {place.name} listens on {place.listen}{' with TLS' if place.tls else ''} "
+        f"and talks to {around}; {kinds}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _run(settings: Config, parent: int) -> None:
+    """Launch the agent, and have it learn until it is told to stop."""
     logging.basicConfig(
         level=settings.log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
@@ -79,6 +88,8 @@ def agent(
         fail(f"agent {settings.place.name}: {error}", code=2)
     except Diverged as error:
         fail(f"agent {settings.place.name}: {error}", code=1)
+    except MemoryError:
+        fail(f"agent {settings.place.name}: the model does not fit into the memory of this machine", code=1)
     _stop_on_signals(node, parent)
     log.info("%s is up on %s, process %d", settings.place.name, settings.place.listen, os.getpid())
     told = time.monotonic()

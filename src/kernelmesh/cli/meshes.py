@@ -95,7 +95,7 @@ def mesh_up(
         processes = start_all(files, folder / "logs")
     except Mistakes as error:
         fail(str(error), code=2)
-    except OSError as error:
+    except (MemoryError, OSError) as error:
         fail(f"mesh up: {error}", code=1)
     except ValueError as error:
         fail(str(error), code=2)

@@ -22,38 +22,7 @@ from kernelmesh.runtimes.place import Place, Tls
 __all__ = ["ROLES", "Config", "KeepSettings", "Mistakes", "StreamSettings", "read"]
 
 ROLES: Mapping[str, Mapping[str, type[Any]]] = {
-    role: {kind.__name__: kind for kind in kinds}
-    for role, kinds in {
-        "kernel": (
-            kernels.Gaussian,
-            kernels.Laplacian,
-            kernels.Linear,
-            kernels.Matern32,
-            kernels.Matern52,
-            kernels.Polynomial,
-            kernels.Product,
-            kernels.Scaled,
-            kernels.Sum,
-        ),
-        "loss": (losses.Hinge, losses.Huber, losses.Logistic, losses.Squared, losses.SquaredHinge),
-        "schedule": (
-            schedules.Constant,
-            schedules.Doubling,
-            schedules.InverseRoot,
-            schedules.InverseTime,
-            schedules.Power,
-        ),
-        "compression": (compression.Komp, compression.Uncompressed),
-        "consensus": (
-            consensus.Diffusion,
-            consensus.ExactDiffusion,
-            consensus.Hilbert,
-            consensus.Local,
-            consensus.Penalty,
-            consensus.Proximal,
-            consensus.Symmetric,
-        ),
-    }.items()
+    role: {kind.__name__: kind for kind in kinds} for role, kinds in storage.KINDS.items() if role != "graph"
 }
 """The kinds that a file may name, by the role that they play."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
 
+from kernelmesh.agent import Diverged
 from kernelmesh.checks import Told, refuse
 from kernelmesh.consensus import ExactDiffusion
 from kernelmesh.deploy.config import Config
@@ -42,16 +44,13 @@ def warm_up(config: Config) -> None:
     """Have the inner loops compiled, which takes long once on every machine, before anybody waits for an answer."""
     agent, rng = config.agent, np.random.default_rng(0)
     state = agent.start()
-    for _ in range(3):
-        points = rng.standard_normal((config.stream.batch_size, agent.dimension))
-        targets = (
-            np.arange(len(points)) % agent.outputs
-            if agent.loss.classifies
-            else rng.standard_normal((len(points), agent.outputs))
-        )
-        state, _ = agent.step(state, points, targets)
+    points = rng.standard_normal((config.stream.batch_size, agent.dimension))
+    labels, values = np.arange(len(points)) % agent.outputs, rng.standard_normal((len(points), agent.outputs))
+    with contextlib.suppress(Diverged):  # on these numbers, which mean nothing
+        for _ in range(3):
+            state, _ = agent.step(state, points + rng.standard_normal(), labels if agent.loss.classifies else values)
     if isinstance(agent.consensus, ExactDiffusion):
-        compressed(agent.kernel, points, rng.standard_normal((len(points), agent.outputs)), 0.1)
+        compressed(agent.kernel, points, values, 0.1)
 
 
 def look(config: Config) -> None:
