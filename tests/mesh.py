@@ -162,6 +162,13 @@ def assert_opposite(states: dict) -> int:
                 there = states[other].edges[name]
                 assert (edge.epoch, edge.done) == (there.epoch, there.done), (name, other, edge.done, there.done)
                 assert np.array_equal(edge.dual.centres, there.dual.centres)
-                assert np.array_equal(edge.dual.weights, -there.dual.weights)
+                apart = np.abs(edge.dual.weights + there.dual.weights).max()
+                assert np.array_equal(edge.dual.weights, -there.dual.weights), (
+                    name,
+                    other,
+                    edge.epoch,
+                    edge.done,
+                    apart,
+                )
                 edges += 1
     return edges
