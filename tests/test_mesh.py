@@ -194,19 +194,19 @@ def settle(mesh: Mesh, states: dict) -> dict:
     from kernelmesh.consensus import Heard
 
     agent, graph = read(mesh.files[0]).agent, mesh.graph()
-    states = {name: state.copy() for name, state in states.items()}
-    for i, j in graph.edges:
-        for name, other in ((graph.names[i], graph.names[j]), (graph.names[j], graph.names[i])):
+    settled = {}
+    for i, name in enumerate(graph.names):
+        heard, share = [], 1.0 / (1 + graph.degree(i))
+        for j in graph.neighbours[i]:
+            other = graph.names[j]
             edge, there = states[name].edges.get(other), states[other].edges.get(name)
             if edge is None or there is None or (edge.epoch, edge.done) >= (there.epoch, there.done):
                 continue
-            share = 1.0 / (1 + graph.degree(graph.names.index(name)))
-            words = agent.offer(
-                states[other], name, 1.0 / (1 + graph.degree(graph.names.index(other))), (edge.epoch, edge.done)
-            )
-            heard = Heard(words, None, min(share, words.share), other, name < other, share)
-            states[name] = agent.relay(states[name], [heard])
-    return states
+            words = agent.offer(states[other], name, 1.0 / (1 + graph.degree(j)), (edge.epoch, edge.done))
+            heard.append(Heard(words, None, min(share, words.share), other, name < other, share))
+        # all at once: what was offered to the others is the function before this
+        settled[name] = agent.relay(states[name].copy(), heard) if heard else states[name]
+    return settled
 
 
 class TestFaults:
