@@ -497,7 +497,7 @@ def test_speed(protocol, tmp_path):
         f"({mean['agents'] / mean['free']:.2f})"
     )
     # half of the bare loop is what we are after; an agent's own work, most of it Python, still takes more than the network
-    assert mean["agents"] >= 0.15 * mean["step"]
+    assert mean["agents"] >= 0.1 * mean["step"]
 
 
 class TestTls:
