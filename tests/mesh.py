@@ -148,11 +148,6 @@ def samples_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(points), np.concatenate(labels)
 
 
-def distance(f, g) -> float:
-    """‖f − g‖² in the Hilbert norm."""
-    return max(f.inner(f) + g.inner(g) - 2.0 * f.inner(g), 0.0)
-
-
 def assert_opposite(states: dict) -> int:
     """The duals of every edge are opposite bit for bit; gives back how many edges there are."""
     edges = 0

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from kernelmesh import simulate, storage
 from kernelmesh.deploy import issue, read
@@ -234,8 +233,7 @@ class TestFaults:
             for name, state in states.items():  # every sample once: the position in the file is the number learned from
                 about = checkpoint_about(mesh, name)
                 assert about["position"]["row"] == state.samples, name
-            with threadpool_limits(1):  # as the agents do: another number of threads rounds differently
-                assert assert_opposite(settle(mesh, states)) == 5
+            assert assert_opposite(settle(mesh, states)) == 5
 
     @pytest.mark.slow
     def test_frozen(self, tmp_path):

@@ -72,6 +72,7 @@ class Spoken:
     open: bool = False
     """Whether it is known if there are samples for it."""
     question: bytes = b""
+    question_floats: int = 0
     said: dict[str, Message] = field(default_factory=dict)
     """What each neighbour is told, where functions are exchanged."""
     packed: dict[tuple[str, int], Message] = field(default_factory=dict)

@@ -198,7 +198,7 @@ class Node:
         elif self._style == "points" and spoken.batch is not None:
             question = self.agent.ask(self.state, spoken.batch.points)
             if question is not None:
-                spoken.question = encode(question)
+                spoken.question, spoken.question_floats = encode(question), weigh(question)[0]
                 self._count(question, len(self._neighbours) if self.place.lock_step else 0)
         if self.place.lock_step:  # before anything of this round is unpacked, as in simulation
             for name, message in spoken.said.items():
@@ -225,7 +225,7 @@ class Node:
         note = self._note(neighbour, whole=again or neighbour.link.lost, ping=ping or again)
         timeout = _LONG if self.place.lock_step else max(2.0 * self.place.patience, 2.0)
         if not self.place.lock_step and self._now.question and not ping:
-            self._add(len(self._now.question), self._question_floats())
+            self._add(len(self._now.question), self._now.question_floats)
         self._carrier.ask(
             neighbour.name, self._tickets, note, b"" if note.ping else self._now.question, timeout=timeout
         )
@@ -624,12 +624,6 @@ class Node:
     def _add(self, size: int, floats: int) -> None:
         self.bytes_sent += size
         self.floats_sent += floats
-
-    def _question_floats(self) -> int:
-        batch = self._now.batch
-        assert batch is not None
-        probe = self.agent.consensus.ask(self._now.function, batch.points)
-        return 0 if probe is None else weigh(probe)[0]
 
     # ---- those who look on
 

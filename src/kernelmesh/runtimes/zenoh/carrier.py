@@ -43,8 +43,6 @@ class ZenohCarrier:
         self._waiting: Counter[tuple[str, int]] = Counter()
         self._lock = threading.Lock()
         self._queriers: dict[tuple[str, float], zenoh.Querier] = {}
-        self.dropped = 0
-        """Questions that found too many others waiting."""
         self.session: zenoh.Session = open_peer(place, feeds=tuple(feeds or ()))
         root = f"kernelmesh/{place.mesh}/{place.name}"
         self._sent_from = f"from/{place.name}"
@@ -174,7 +172,6 @@ class ZenohCarrier:
         with self._lock:
             most = 16 if sender == "" else _MOST_OF_ONE
             if self._waiting[sender, token] >= most or self._waiting.total() >= _MOST_WAITING:
-                self.dropped += 1
                 return False
             self._waiting[sender, token] += 1
             return True
