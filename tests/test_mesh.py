@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -349,10 +351,10 @@ def resident(pid: int) -> float:
 
 
 def hostile_messages(count: int, rng: np.random.Generator, *, dimension: int = 2, outputs: int = 5):
-    """Pairs of a note and a payload: garbage of every kind that came to mind."""
+    """Pairs of what goes beside a message and a payload: garbage of every kind that came to mind."""
     good = encode(Points(rng.standard_normal((32, dimension))))
     offer = Offer(np.zeros((3, dimension)), np.zeros((3, outputs)), 0, 1, 0, 0, 0.5)
-    note = Note(step=1, token=int(rng.integers(1 << 60)), share=0.5).encode()
+    note = bytes(8) + Note(step=1, token=int(rng.integers(1 << 60)), share=0.5).encode()
     nan = bytearray(good)
     nan[-8:] = np.array([np.nan]).tobytes()
     huge = (2**33).to_bytes(8, "little") + b"{}"
@@ -372,7 +374,16 @@ def hostile_messages(count: int, rng: np.random.Generator, *, dimension: int = 2
         lambda: b"",
         lambda: b"[" * 2000,
     ]
-    notes = [lambda: note, lambda: note, lambda: rng.bytes(len(note)), lambda: b"", lambda: note[:-1]]
+    behind = struct.pack(">QQ?", 1, 100, False)  # of an answer, the question that goes with it
+    notes = [
+        *(2 * [lambda: note]),
+        lambda: rng.bytes(len(note)),
+        lambda: b"",
+        lambda: note[:-1],
+        lambda: note + behind,
+        lambda: note + behind[:-1],
+        lambda: note + rng.bytes(len(behind)),
+    ]
     for number in range(count):
         yield notes[int(rng.integers(len(notes)))](), payloads[number % len(payloads)]()
 
@@ -380,6 +391,8 @@ def hostile_messages(count: int, rng: np.random.Generator, *, dimension: int = 2
 class TestHostility:
     @pytest.mark.parametrize("protocol", ["penalty", "exact-diffusion"])
     def test_ten_thousand_hostile_messages(self, protocol, tmp_path):
+        import zenoh
+
         from kernelmesh.runtimes.zenoh import open_client
 
         options = {"partition": "identical", "rate": 500.0, "samples": 100_000, "protocol": protocol}
@@ -390,12 +403,14 @@ class TestHostility:
             before = mesh.status("agent-0")
             memory = [resident(mesh.processes["agent-0"].pid)]
             session = open_client(address.endpoint, None)
-            keys = [
-                f"kernelmesh/demo/agent-0/{key}" for key in ("from/agent-1", "from/nobody", "predict", "from/agent-2")
-            ]
+            keys = itertools.cycle(["from/agent-1", "answer/agent-1", "from/nobody", "predict", "from/agent-2"])
             rng, slowest = np.random.default_rng(0), 0.0
-            for number, (note, payload) in enumerate(hostile_messages(10_000, rng)):
-                session.get(keys[number % len(keys)], lambda _: None, payload=payload, attachment=note, timeout=1.0)
+            for number, (beside, payload) in enumerate(hostile_messages(10_000, rng)):
+                key = f"kernelmesh/demo/agent-0/{next(keys)}"
+                if key.endswith("predict"):
+                    session.get(key, lambda _: None, payload=payload, attachment=beside, timeout=1.0)
+                else:
+                    session.put(key, payload, attachment=beside, congestion_control=zenoh.CongestionControl.BLOCK)
                 if number % 1000 == 999:
                     began = time.monotonic()
                     assert mesh.lines["agent-0"].predict(np.zeros((1, 2))).shape == (1, 5)
@@ -527,11 +542,32 @@ class TestTls:
                     session = open_client(endpoint, who)
                 except ConnectionError:
                     return 0
-                note = Note(step=1, token=1, share=0.5).encode()
-                payload = encode(Points(np.zeros((1, 2)))) if key == "predict" else b""
-                found = list(session.get(f"{root}/{key}", payload=payload, attachment=note, timeout=1.0))
+                if key.startswith("from/"):
+                    found = asked_as(session, key.removeprefix("from/"))
+                else:
+                    payload = encode(Points(np.zeros((1, 2)))) if key == "predict" else b""
+                    replies = session.get(f"{root}/{key}", payload=payload, timeout=1.0)
+                    found = sum(reply.ok is not None for reply in replies)
                 session.close()
-                return sum(reply.ok is not None for reply in found)
+                return found
+
+            def asked_as(session, name: str) -> int:
+                ticket, heard = struct.pack(">Q", 77), []
+                listener = session.declare_subscriber(f"kernelmesh/demo/{name}/answer/agent-0", heard.append)
+                note = Note(step=1, token=1, share=0.5).encode()
+                for _ in range(20):  # until both ends know of each other
+                    session.put(f"{root}/from/{name}", b"", attachment=ticket + note)
+                    time.sleep(0.05)
+                listener.undeclare()
+                return int(any(bytes(sample.attachment)[:8] == ticket for sample in heard))
+
+            def overheard(who: Tls) -> int:
+                session, heard = open_client(endpoint, who), []
+                listener = session.declare_subscriber("kernelmesh/**", heard.append)
+                time.sleep(1.0)
+                listener.undeclare()
+                session.close()
+                return len(heard)
 
             assert answers(files(tls, "operator"), "status") == 1  # so that a 0 below means something
             for key in ("status", "predict", "from/agent-1"):
@@ -542,6 +578,8 @@ class TestTls:
             assert answers(files(tls, "agent-2"), "from/agent-1") == 0  # and nobody is another
             assert answers(files(tls, "agent-2"), "from/agent-2") == 0  # agent-2 is no neighbour of agent-0
             assert answers(files(tls, "agent-1"), "from/agent-1") == 1
+            assert overheard(files(tls, "operator")) == 0  # what neighbours say is nobody else's business
+            assert overheard(files(tls, "agent-2")) == 0
             self.no_certificate(endpoint, tls, root)
             after = mesh.status("agent-0")
             assert after["samples"] > before["samples"]

@@ -243,9 +243,12 @@ class FakeCarrier:
             self.put(Answer(neighbour, ticket))
             return
 
-        def answer(told, words):
+        def answer(told, words, ahead=None):
             assert isinstance(words, bytes)
             told = Note.decode(told.encode())
+            if ahead is not None:  # a message of its own here: it may be lost, or come before the answer
+                note = told.ahead(whole=ahead.whole)
+                world.carriers[neighbour].ask(self.name, ahead.ticket, note, ahead.payload, timeout=ahead.timeout)
             if world.rng.random() < world.garbage:
                 words = rubbish(world.rng, words)
             if world.rng.random() >= world.loss:
@@ -642,7 +645,7 @@ class TestFreeRunning:
         ]
         heard = run_with(clock, agent, silent, at=events, rows=800, stay=True)
         assert len(answered) == len(notes)
-        for told, words in answered:
+        for told, words, _ in answered:
             assert Note.decode(told.encode()) == told
             decode(words)
         json.dumps(heard.node.status(), allow_nan=False)

@@ -534,23 +534,21 @@ def test_a_mini_batch_that_is_given_back_comes_again(kind, data, rows, size, tmp
         lines.finish()
         source = lines if kind == "lines" else Paced(lines, 1, clock=itertools.count(step=1000).__next__)
     source.give_back()  # nothing to give back yet
-    batches = []
+    batches, before = [], []
     while not source.ended:
-        before, waiting = source.position, source.pending
+        now = (source.position, source.pending)
         batch = source.take()
         if batch is None:
             continue
-        if data.draw(st.booleans()):
-            source.give_back()
-            assert not source.ended
-            assert source.position == before
-            same([waiting] if waiting else [], [source.pending] if source.pending else [])
-            if data.draw(st.booleans()):
-                source.give_back()  # once is enough
-                same([source.take()], [batch])
-            else:
-                continue
         batches.append(batch)
+        before = [*before[-1:], now]
+        for _ in range(data.draw(st.integers(0, len(before)))):
+            source.give_back()
+            batches.pop()
+            position, waiting = before.pop()
+            assert not source.ended
+            assert source.position == position
+            same([waiting] if waiting else [], [source.pending] if source.pending else [])
     same(batches, stream(rows, size))
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "Ints",
     "Told",
     "class_labels",
+    "finite",
     "generator",
     "matrix",
     "non_negative",
@@ -27,6 +28,8 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_FEW = 10_000
 
 
 def refuse(owner: str, argument: str, rule: str, value: object, *, remedy: str = "") -> ValueError:
@@ -99,10 +102,21 @@ def matrix(owner: str, argument: str, value: Any, *, columns: int | None = None,
     if rows is not None and array.shape[0] != rows:
         raise refuse(owner, argument, f"have {rows} rows", Told(f"shape {array.shape}"))
     array = np.ascontiguousarray(array, dtype=np.float64)
-    if not np.logical_and.reduce(np.isfinite(array), axis=None):  # what .all() does, without its detour
+    if not finite(array):
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise refuse(owner, argument, "be finite", Told(f"{array[row, column]} at row {row}, column {column}"))
     return array
+
+
+def finite(array: Floats) -> bool:
+    """Whether every number is.
+
+    >>> finite(np.array([1.0, 2.0])), finite(np.array([1.0, np.nan]))
+    (True, False)
+    """
+    each = np.isfinite(array)
+    # looking at bytes takes a fraction of the time of .all(), unless there are many
+    return b"\0" not in each.tobytes() if each.size <= _FEW else bool(each.all())
 
 
 def generator(owner: str, value: object) -> np.random.Generator:

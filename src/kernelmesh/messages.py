@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from kernelmesh.checks import Floats
+from kernelmesh.checks import Floats, finite
 
 __all__ = [
     "Difference",
@@ -298,10 +298,11 @@ def decode(data: bytes, *, most_bytes: int = 1 << 26) -> Any:
         raise Refused(f"message: header must be at most {min(_MOST_HEADER, len(data) - 8)} bytes, got {length}")
     plan = _plan(bytes(data[8 : 8 + length]), len(data) - 8 - length)
     tables: dict[str, NDArray[Any]] = {}
-    for name, dtype, shape, start in plan.tables:
-        tables[name] = np.frombuffer(data, dtype, math.prod(shape), 8 + length + start).reshape(shape)
-        if name != "rows" and not np.logical_and.reduce(np.isfinite(tables[name]), axis=None):
+    for name, dtype, shape, size, start in plan.tables:
+        table = np.frombuffer(data, dtype, size, 8 + length + start)
+        if name != "rows" and not finite(table):
             raise Refused("message: every number must be finite")
+        tables[name] = table.reshape(shape)
     if "rows" in tables:
         _check_rows(tables)
     return plan.kind(**tables, **plan.numbers)
@@ -311,7 +312,7 @@ class _Plan(NamedTuple):
     """What a header says, found in order: where each matrix lies, and the single numbers."""
 
     kind: type[Message]
-    tables: tuple[tuple[str, str, tuple[int, int], int], ...]
+    tables: tuple[tuple[str, np.dtype[Any], tuple[int, int], int, int], ...]
     numbers: dict[str, Any]
 
 
@@ -336,7 +337,8 @@ def _plan(text: bytes, size: int) -> _Plan:
             raise Refused(f"message: {' and '.join(group)} must have as many rows as each other, got shapes {shapes}")
     numbers = _numbers(kind, metadata)
     starts = _starts(header, shapes, size)
-    return _Plan(kind, tuple((name, _dtype(name), shapes[name], starts[name]) for name in names), numbers)
+    tables = ((name, np.dtype(_dtype(name)), shapes[name], math.prod(shapes[name]), starts[name]) for name in names)
+    return _Plan(kind, tuple(tables), numbers)
 
 
 def _numbers(kind: type[Message], metadata: dict[str, Any]) -> dict[str, Any]:

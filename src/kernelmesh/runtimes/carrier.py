@@ -12,9 +12,12 @@ from typing import NamedTuple, Protocol
 
 from kernelmesh.messages import Refused
 
-__all__ = ["Answer", "Carrier", "Event", "Note", "Offence", "Question", "Request"]
+__all__ = ["NOTE_BYTES", "TOKEN_AT", "Ahead", "Answer", "Carrier", "Event", "Note", "Offence", "Question", "Request"]
 
 _LAYOUT = struct.Struct(">4sBQQQdQQd")
+NOTE_BYTES = _LAYOUT.size
+TOKEN_AT = slice(13, 21)
+"""Where the token stands in a note, for those who must not read all of it yet."""
 _MAGIC = b"kmn2"
 _MOST = 1 << 62  # so that counting on never leaves 64 bits
 
@@ -42,6 +45,12 @@ class Note(NamedTuple):
     model: int = 0
     """A digest of what both ends must have in common, such as the kernel; 0: not told."""
 
+    def ahead(self, *, whole: bool) -> Note:
+        """The note of a question about the next step that goes behind an answer with this one."""
+        return Note(
+            self.step + 1, self.token, self.share, self.epoch, self.done, self.age, self.ended, whole, False, self.model
+        )
+
     def encode(self) -> bytes:
         """As bytes, always equally many."""
         flags = self.ended | self.whole << 1 | self.ping << 2
@@ -65,25 +74,37 @@ class Note(NamedTuple):
         return cls(step, token, share, epoch, done, age, bool(flags & 1), bool(flags & 2), bool(flags & 4), model)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Question:
+class Ahead(NamedTuple):
+    """A question of ours about the step after the one that an answer is about, to go behind it.
+
+    What its note would say is in the note of the answer, except for `whole`.
+    """
+
+    ticket: int
+    payload: bytes
+    whole: bool
+    timeout: float
+
+
+class Question(NamedTuple):
     """A neighbour, or somebody who uses its name, wants to know something."""
 
     sender: str
     note: Note
     payload: bytes
-    answer: Callable[[Note, bytes], None]
+    answer: Callable[[Note, bytes, Ahead | None], None]
     """Sends the answer; may be called later, or never."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What came back to a question of ours; nothing if nobody answered in time."""
 
     neighbour: str
     ticket: int
     note: Note | None = None
     payload: bytes | None = None
+    behind: Question | None = None
+    """The neighbour's question about the next step, if it was sent along."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

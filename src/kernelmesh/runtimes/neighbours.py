@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +12,10 @@ from kernelmesh.agent import Agent
 from kernelmesh.links import Link
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.messages import Function, Message
+from kernelmesh.runtimes.carrier import Answer
 from kernelmesh.streams import Batch
 
-__all__ = ["ALIVE", "KINDS", "Neighbour", "Spoken", "style_of"]
+__all__ = ["ALIVE", "KINDS", "Neighbour", "Spoken", "Taken", "style_of"]
 
 ALIVE = 3.0
 """Seconds without a sign of life for which a neighbour still counts as there."""
@@ -38,6 +41,10 @@ class Neighbour:
     """The step that question is about; 0: a sign of life is all that is wanted; negative: its own question, once more."""
     prompt: bool = True
     """Whether it answered in time when last asked: only then is it waited for."""
+    ahead: int = 0
+    """In lock step, the ticket of the question about the step after the one at hand; 0: it has not been asked yet."""
+    early: Answer | None = None
+    """The answer to that."""
     failures: int = 0
     ask_again: float = 0.0
     answer: Message | None = None
@@ -63,6 +70,16 @@ class Neighbour:
 
 
 @dataclass(eq=False, slots=True)
+class Taken:
+    """A mini-batch, where the stream stands after it, and what neighbours are asked about it."""
+
+    batch: Batch
+    position: Mapping[str, Any]
+    question: bytes = b""
+    question_floats: int = 0
+
+
+@dataclass(eq=False, slots=True)
 class Spoken:
     """What this agent has to say in a step, from the state before it."""
 
@@ -71,6 +88,8 @@ class Spoken:
     batch: Batch | None = None
     open: bool = False
     """Whether it is known if there are samples for it."""
+    position: Mapping[str, Any] | None = None
+    """Where the stream stands after the mini-batch."""
     question: bytes = b""
     question_floats: int = 0
     said: dict[str, Message] = field(default_factory=dict)

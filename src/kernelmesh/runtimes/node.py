@@ -28,10 +28,10 @@ from kernelmesh.consensus import Heard
 from kernelmesh.links import Link
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.messages import Function, Message, Points, Refused, Values, decode, encode, weigh
-from kernelmesh.runtimes.carrier import Answer, Carrier, Event, Note, Offence, Question, Request
+from kernelmesh.runtimes.carrier import Ahead, Answer, Carrier, Event, Note, Offence, Question, Request
 from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.keeping import Entry, Keeper, Kept
-from kernelmesh.runtimes.neighbours import ALIVE, KINDS, Neighbour, Spoken, style_of
+from kernelmesh.runtimes.neighbours import ALIVE, KINDS, Neighbour, Spoken, Taken, style_of
 from kernelmesh.runtimes.place import Place
 from kernelmesh.streams import Batch, Source
 
@@ -45,6 +45,7 @@ _PING = 1.0  # seconds after which a silent neighbour is asked for a sign of lif
 _MEETING = 10.0  # seconds to wait for neighbours before the first step
 _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 _GONE = 60.0  # seconds of silence after which a neighbour in lock step counts as gone for good
+_AHEAD = 2  # steps by which a question in lock step may come too early: the other's step, and one that it looks ahead
 _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
 
 
@@ -83,10 +84,14 @@ class Node:
         self._model = _model(agent, place)
         self._guard = Guard()
         self._token = secrets.randbits(62)
-        self._tickets = 0
+        self._timeout = _LONG if place.lock_step else max(2.0 * place.patience, 2.0)
+        self._tickets = secrets.randbits(62)  # so that nobody can answer what it was not asked
         self._neighbours = {name: Neighbour(name, place.name < name) for name in place.neighbours}
         self._style, self._asks = style_of(agent)
-        self._held: dict[str, Question] = {}
+        # what neighbours are asked about a mini-batch can be told before the step unless it depends on the state
+        self._foresees = place.lock_step and self._style != "nothing" and self._asks != "probe"
+        self._ahead: Taken | None = None
+        self._held: dict[tuple[str, int], Question] = {}
         self._stopping = False
         self._began = time.monotonic()
         self._active = -math.inf  # when anybody is known to have learned something
@@ -157,30 +162,50 @@ class Node:
             return True
         if now.open:
             return False
-        batch = self._take()
-        ended = batch is None and self._source.ended
-        if batch is None and not ended:
+        taken, self._ahead = self._ahead or self._take(), None
+        ended = taken is None and self._source.ended
+        if taken is None and not ended:
             return False
-        now.batch, now.open = batch, True
+        now.open = True
+        if taken is not None:
+            now.batch, now.position = taken.batch, taken.position
+            now.question, now.question_floats = taken.question, taken.question_floats
         self._prepare(now)
+        if taken is not None and self._foresees:
+            self._look_ahead()
         if ended and not self._ended:
             self._ended = True
             left_out = f"; {self._source.refused} rows could not be used" if self._source.refused else ""
             _log.info("the stream has ended after %d samples%s", self.state.samples, left_out)
             self._save()
-        for question in [self._held.pop(name) for name in list(self._held)]:
+        held, self._held = self._held, {}
+        for question in held.values():
             self._question(question)  # which keeps those that are about a later step
-        return batch is not None
+        for neighbour in self._neighbours.values():
+            if neighbour.early is not None:
+                early, neighbour.early = neighbour.early, None
+                self._answer(early)
+        return taken is not None
 
-    def _take(self) -> Batch | None:
+    def _take(self) -> Taken | None:
         batch = self._source.take()
         if batch is None:
             return None
         try:
-            return Batch(*self.agent.check(*batch))
+            return Taken(Batch(*self.agent.check(*batch)), self._source.position)
         except ValueError as error:  # the source checks rows one by one; this is for sources of other people
             _log.error("left out a mini-batch of %d rows: %s", len(batch.points), error)
             return None
+
+    def _look_ahead(self) -> None:
+        """Take the next mini-batch, if it is there: the question about it can go with the answers of this step."""
+        self._ahead = ahead = self._take()
+        if ahead is not None and self._style == "points":
+            ahead.question, ahead.question_floats = self._wording(ahead.batch)
+
+    def _wording(self, batch: Batch) -> tuple[bytes, int]:
+        question = self.agent.ask(self.state, batch.points)
+        return (b"", 0) if question is None else (encode(question), weigh(question)[0])
 
     def _prepare(self, spoken: Spoken) -> None:
         """What neighbours will be asked or told in this round."""
@@ -196,10 +221,11 @@ class Node:
             if said is not None:
                 spoken.said = dict.fromkeys(self._neighbours, said)
         elif self._style == "points" and spoken.batch is not None:
-            question = self.agent.ask(self.state, spoken.batch.points)
-            if question is not None:
-                spoken.question, spoken.question_floats = encode(question), weigh(question)[0]
-                self._count(question, len(self._neighbours) if self.place.lock_step else 0)
+            if not spoken.question:
+                spoken.question, spoken.question_floats = self._wording(spoken.batch)
+            if self.place.lock_step:
+                times = len(self._neighbours)
+                self._add(times * len(spoken.question), times * spoken.question_floats)
         if self.place.lock_step:  # before anything of this round is unpacked, as in simulation
             for name, message in spoken.said.items():
                 if not self._neighbours[name].ended:
@@ -216,19 +242,32 @@ class Node:
     def _ask(self, neighbour: Neighbour, now: float, *, ping: bool = False, again: bool = False) -> None:
         if neighbour.ticket or now < neighbour.ask_again:
             return
+        if self.place.lock_step and neighbour.answered_step == self._now.step and not (ping or again):
+            return
         if self._guard.ignores(neighbour.name, neighbour.token, now=now):
             neighbour.prompt = False
             return
-        self._tickets += 1
-        neighbour.ticket = self._tickets
+        neighbour.ticket = self._ticket()
         neighbour.asked_step = -self._now.step if again else 0 if ping else self._now.step
         note = self._note(neighbour, whole=again or neighbour.link.lost, ping=ping or again)
-        timeout = _LONG if self.place.lock_step else max(2.0 * self.place.patience, 2.0)
         if not self.place.lock_step and self._now.question and not ping:
             self._add(len(self._now.question), self._now.question_floats)
-        self._carrier.ask(
-            neighbour.name, self._tickets, note, b"" if note.ping else self._now.question, timeout=timeout
-        )
+        payload = b"" if note.ping else self._now.question
+        self._carrier.ask(neighbour.name, neighbour.ticket, note, payload, timeout=self._timeout)
+
+    def _ask_ahead(self, neighbour: Neighbour, step: int) -> Ahead | None:
+        """The question about the next step, to go with an answer in this one; in lock step only.
+
+        What goes over an edge in a round thus takes one message each way instead of two.
+        """
+        if self._ahead is None or step != self._now.step or neighbour.ahead or neighbour.ended:
+            return None
+        neighbour.ahead = self._ticket()
+        return Ahead(neighbour.ahead, self._ahead.question, neighbour.link.lost, self._timeout)
+
+    def _ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets
 
     def _note(
         self, neighbour: Neighbour, *, whole: bool = False, ping: bool = False, ended: bool | None = None
@@ -314,7 +353,7 @@ class Node:
             entry = Entry(
                 step=self._now.step,
                 batch=self._now.batch or self._nothing(),
-                position=self._source.position,
+                position=self._now.position or self._source.position,
                 heard=heard,
                 counts=self._counts(),
                 raw=self._raw(heard) if self._style == "points" else None,
@@ -340,6 +379,8 @@ class Node:
             neighbour.answer = None
             if not self.place.lock_step:
                 neighbour.question = None
+            elif neighbour.ahead:
+                neighbour.ticket, neighbour.asked_step, neighbour.ahead = neighbour.ahead, self._now.step, 0
 
     def _heard(self) -> list[Heard]:
         heard = []
@@ -425,6 +466,8 @@ class Node:
             self._question(event)
         elif isinstance(event, Answer):
             self._answer(event)
+            if event.behind is not None:
+                self._question(event.behind)
         elif isinstance(event, Request):
             self._request(event)
         elif isinstance(event, Offence):
@@ -432,10 +475,14 @@ class Node:
         return event is not None
 
     def _question(self, question: Question) -> None:
-        now = time.monotonic()
+        now, step = time.monotonic(), question.note.step
         neighbour = self._neighbours.get(question.sender)
         if neighbour is None:
             self._guard.offend(question.sender, 0, "question: must come from a neighbour", now=now)
+            return
+        early = self.place.lock_step and 0 < step - self._now.step <= _AHEAD and self._now.batch is not None
+        if early and not question.note.ping:
+            self._held[neighbour.name, step] = question  # and looked at when its time has come
             return
         if self._guard.ignores(neighbour.name, question.note.token, now=now):
             return
@@ -448,9 +495,10 @@ class Node:
             if question.note.whole and self._style == "points":
                 spoken = self._round_of(question.note.step)
                 payload = spoken.question if spoken.step == question.note.step else b""
-            question.answer(self._note(neighbour), payload)
+            question.answer(self._note(neighbour), payload, None)
         elif self.place.lock_step and not self._ready(question):
-            self._held[neighbour.name] = question
+            if 0 <= step - self._now.step <= _AHEAD:
+                self._held[neighbour.name, step] = question
         else:
             self._reply(question)
 
@@ -464,7 +512,7 @@ class Node:
             return True
         if self._before is not None and step == self._before.step:
             return True
-        if not now.step <= step <= now.step + 1:
+        if not now.step <= step <= now.step + _AHEAD:
             self._remark(
                 question.sender,
                 f"is about to take step {step} while this agent is at {now.step}: they cannot go on in lock step; "
@@ -488,7 +536,7 @@ class Node:
                 self._count(message)
         about = self._round_of(step)
         ended = about.open and about.batch is None if self.place.lock_step else self._ended
-        question.answer(self._note(neighbour, ended=ended), payload)
+        question.answer(self._note(neighbour, ended=ended), payload, self._ask_ahead(neighbour, step))
 
     def _words(self, neighbour: Neighbour, question: Question) -> Message | None:
         """What a neighbour is to hear, in answer to a question that has been found in order."""
@@ -548,6 +596,13 @@ class Node:
 
     def _answer(self, answer: Answer) -> None:
         neighbour, now = self._neighbours[answer.neighbour], time.monotonic()
+        if neighbour.ahead == answer.ticket and answer.note is None:
+            neighbour.ahead = 0  # it will be asked when its time has come
+            return
+        waits = neighbour.asked_step == self._now.step and not self._now.open and self.place.lock_step
+        if answer.ticket == (neighbour.ticket if waits else neighbour.ahead):
+            neighbour.early = answer  # nothing of a round is unpacked before what is said in it has been packed
+            return
         if neighbour.ticket != answer.ticket:
             return
         neighbour.ticket = 0
@@ -687,9 +742,10 @@ class Node:
         if keeper is None or (keeper.newest == self.state.steps and not keeper.trouble and not last):
             return
         self._save_again = time.monotonic() + _RETRY
-        if self._now.batch is not None:  # taken, but not learned from before the run was stopped: it will come again
-            self._source.give_back()
-            self._now.batch = None
+        for taken in (self._ahead, self._now.batch):  # but not learned from: it will come again
+            if taken is not None:
+                self._source.give_back()
+        self._ahead = self._now.batch = None
         kept = Kept(
             state=self.state,
             position=self._source.position,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -95,7 +96,7 @@ class FileSource:
         self._queue = Queue()
         self._closed = False
         self._place = _Place()
-        self._last: tuple[_Place, _Block] | None = None
+        self._taken: deque[tuple[_Place, _Block]] = deque(maxlen=2)  # what can be given back
         if not follow and not self.path.exists():
             remedy = "with follow=True it may come later"
             raise refuse("FileSource", "path", "be a file", str(self.path), remedy=remedy)
@@ -132,16 +133,15 @@ class FileSource:
             if self._reader.ended or not self._fill():
                 return None
         block = _Block(*self._queue.take(size))
-        self._last = self._place, block
+        self._taken.append((self._place, block))
         offset, line, refused = (int(array[-1]) for array in (block.offsets, block.lines, block.refused))
         self._place = _Place(offset, line, refused, self._place.row + size)
         return Batch(block.points, block.targets)
 
     def give_back(self) -> None:
-        if self._last is not None:
-            self._place, block = self._last
+        if self._taken:
+            self._place, block = self._taken.pop()
             self._queue.put_back(*block)
-            self._last = None
 
     def _size(self) -> int:
         """How many rows the next mini-batch has, 0 if more must be read to know."""
@@ -170,7 +170,8 @@ class FileSource:
         )
         self._reader.seek(place.offset, place.line, position.get("head"))
         self._queue = Queue()
-        self._place, self._last = place, None
+        self._place = place
+        self._taken.clear()
         # those behind the position are read and counted again
         self._tally.count = place.refused
 
@@ -185,6 +186,7 @@ class _Head:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known = b""
+        self._told: dict[str, Any] = {}
         self._expected: tuple[int, str] | None = None
 
     def expect(self, told: Any) -> None:
@@ -198,8 +200,10 @@ class _Head:
         """What a position says about the first bytes of a file that was read up to `length`."""
         if self._expected is not None:
             return {"bytes": self._expected[0], "blake2b": self._expected[1]}
-        start = self._known[:length]
-        return {"bytes": len(start), "blake2b": _digest(start).hex()}
+        if min(length, len(self._known)) != self._told.get("bytes"):
+            start = self._known[:length]
+            self._told = {"bytes": len(start), "blake2b": _digest(start).hex()}
+        return dict(self._told)
 
     def check(self, start: bytes) -> None:
         """Refuse a file that begins with `start` if that is not how it began."""
@@ -212,11 +216,11 @@ class _Head:
             remedy = "give it the file it had before, or move the agent's checkpoint folder away to begin anew"
             raise refuse("FileSource", "path", "begin as it did when it was read", str(self._path), remedy=remedy)
         if self._expected is not None:
-            self._known, self._expected = start[: self._expected[0]], None
+            self._known, self._told, self._expected = start[: self._expected[0]], {}, None
 
     def learn(self, start: bytes) -> None:
         """Remember how the part that was read begins."""
-        self._known = start
+        self._known, self._told = start, {}
 
 
 def _digest(data: bytes) -> bytes:

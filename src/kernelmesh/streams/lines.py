@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
@@ -113,7 +114,7 @@ class LineParser:
             rows = list(csv.reader(lines, strict=True))
         except csv.Error as error:
             raise _bad(f"be CSV ({error})", lines[0]) from None
-        if len(rows) != len(lines) or any(text.count('"') % 2 for text in lines):
+        if len(rows) != len(lines) or any('"' in text and text.count('"') % 2 for text in lines):
             raise _bad("close every quote it opens: a record is one line", lines[0])
         return rows
 
@@ -240,7 +241,7 @@ class LineSource:
         self._skipping = False
         self._line = 1
         self._row = 0
-        self._last: Batch | None = None
+        self._taken: deque[Batch] = deque(maxlen=2)  # what can be given back
         self._finished = self._closed = False
         self._error: Exception | None = None
 
@@ -379,22 +380,23 @@ class LineSource:
                 return None
             batch = Batch(*self._queue.take(size))
             self._row += size
-            self._last = batch
+            self._taken.append(batch)
             self._changed.notify_all()
             return batch
 
     def give_back(self) -> None:
         with self._changed:
-            if self._last is not None:
-                self._queue.put_back(*self._last)
-                self._row -= len(self._last.points)
-                self._last = None
+            if self._taken:
+                batch = self._taken.pop()
+                self._queue.put_back(*batch)
+                self._row -= len(batch.points)
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
         row = whole("LineSource", "position['row']", position.get("row"), least=0)
         back = None if pending is None else self._checked(pending)
         with self._changed:
-            self._row, self._last = row, None
+            self._row = row
+            self._taken.clear()
             if back is not None:
                 self._queue.put_back(*back)
 

@@ -55,7 +55,7 @@ class Source(Protocol):
         ...
 
     def give_back(self) -> None:
-        """The mini-batch that was handed out last has not been used: it is to come again."""
+        """The mini-batch that was handed out last has not been used and is to come again. Once more: the one before, too."""
         ...
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:

@@ -1,21 +1,30 @@
 """Carrying questions and answers over zenoh, peer to peer: every neighbour by its address, no broker, no discovery.
 
-    kernelmesh/MESH/AGENT/from/ASKER   a neighbour's question, answered by AGENT
-    kernelmesh/MESH/AGENT/predict      a prediction, for whoever may ask
-    kernelmesh/MESH/AGENT/status       how the agent is doing
+    kernelmesh/MESH/AGENT/from/ASKER     a neighbour's question to AGENT
+    kernelmesh/MESH/ASKER/answer/AGENT   what AGENT answers, with its own next question behind it in lock step
+    kernelmesh/MESH/AGENT/predict        a prediction, for whoever may ask
+    kernelmesh/MESH/AGENT/status         how the agent is doing
 
-The asker's name is part of the key, so that access rules by certificate keep anybody from using another's name.
+The sender's name is part of the key, so that access rules by certificate keep anybody from using another's name.
+
+Neighbours publish to each other instead of using zenoh's queries: a query is three messages with bookkeeping at both ends, a
+publication is one, and what a query would add (that nobody is there, that time is up) is little to do here. Clients, who come
+seldom, do use queries.
 """
 
 from __future__ import annotations
 
 import queue
+import struct
 import threading
-from collections import Counter
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernelmesh.messages import Refused
-from kernelmesh.runtimes.carrier import Answer, Event, Note, Offence, Question, Request
+from kernelmesh.runtimes.carrier import NOTE_BYTES, TOKEN_AT, Ahead, Answer, Event, Note, Offence, Question, Request
 from kernelmesh.runtimes.place import Place
 from kernelmesh.runtimes.zenoh.session import open_peer
 
@@ -24,160 +33,222 @@ if TYPE_CHECKING:
 
 __all__ = ["ZenohCarrier"]
 
-# How much may wait to be looked at: in all, and of one sender. Honest neighbours have one question out at a time.
+_Sender = tuple[str, bytes]
+
+# How much may wait to be looked at: in all, and of one sender. Honest neighbours have two messages under way at a time.
 _MOST_WAITING, _MOST_OF_ONE = 512, 4
+_CLIENTS, _MOST_OF_CLIENTS = ("", b""), 16
+
+# Beside a message go its ticket and its note; beside an answer with a question behind it also the question's ticket, where
+# it begins, and whether it wants a whole function.
+_TICKET = struct.Struct(">Q")
+_BEHIND = struct.Struct(">QQ?")
+_NOTE = slice(_TICKET.size, _TICKET.size + NOTE_BYTES)
+_TOKEN = slice(_TICKET.size + TOKEN_AT.start, _TICKET.size + TOKEN_AT.stop)
+
+
+@dataclass(eq=False, slots=True)
+class _Other:
+    """One neighbour and the way to it."""
+
+    name: str
+    questions: zenoh.Publisher
+    answers: zenoh.Publisher
+    there: bool = False
+    """Whether it listens to our questions."""
+    out: dict[int, float] = field(default_factory=dict)
+    """The tickets of questions that are out, and when they are given up."""
 
 
 class ZenohCarrier:
-    """One zenoh session for one agent. Callbacks only put events into a queue; they run in zenoh's threads."""
+    """One zenoh session for one agent. Callbacks only put what arrives into a queue; they run in zenoh's threads."""
 
     def __init__(self, place: Place, *, feeds: dict[str, Any] | None = None) -> None:
         import zenoh
-        from zenoh import CongestionControl
-        from zenoh.handlers import Callback
 
-        # in lock step a lost message would stop everybody until it is missed; otherwise nobody may stop us
-        self._congestion = CongestionControl.BLOCK if place.lock_step else CongestionControl.DROP
-        self._place, self._callback = place, Callback
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._waiting: Counter[tuple[str, int]] = Counter()
+        self._place = place
+        self._arrived: queue.SimpleQueue[Callable[[], Event | None]] = queue.SimpleQueue()
+        self._waiting: dict[_Sender, int] = {}
         self._lock = threading.Lock()
-        self._queriers: dict[tuple[str, float], zenoh.Querier] = {}
+        self._others: dict[str, _Other] = {}
         self.session: zenoh.Session = open_peer(place, feeds=tuple(feeds or ()))
-        root = f"kernelmesh/{place.mesh}/{place.name}"
-        self._sent_from = f"from/{place.name}"
-        self._root = f"kernelmesh/{place.mesh}"
         try:
-            self._declare(root, feeds or {})
+            self._declare(feeds or {})
         except zenoh.ZError as error:
             self.session.close()
             raise ValueError(f"zenoh: cannot declare the agent's keys: {error}") from None
 
-    def _declare(self, root: str, feeds: dict[str, Any]) -> None:
-        callback = self._callback
-        self._kept = [
-            self.session.declare_queryable(f"{root}/from/*", callback(self._asked, indirect=False)),
-            *(
-                self.session.declare_queryable(f"{root}/{kind}", callback(self._requested(kind), indirect=False))
-                for kind in ("predict", "status")
-            ),
-            *(
-                self.session.declare_subscriber(key, callback(self._fed(feed), indirect=False))
-                for key, feed in feeds.items()
-            ),
-        ]
+    def _declare(self, feeds: dict[str, Any]) -> None:
+        from zenoh import CongestionControl
+        from zenoh.handlers import Callback
+
+        session, mesh, own = self.session, f"kernelmesh/{self._place.mesh}", self._place.name
+        # in lock step a lost message would stop everybody until it is missed; otherwise nobody may stop us
+        congestion = CongestionControl.BLOCK if self._place.lock_step else CongestionControl.DROP
+        kept: list[Any] = []
+        for name in self._place.neighbours:
+            questions, answers = (
+                session.declare_publisher(f"{mesh}/{name}/{kind}/{own}", congestion_control=congestion)
+                for kind in ("from", "answer")
+            )
+            other = self._others[name] = _Other(name, questions, answers)
+            for kind, heard in (("from", self._asked), ("answer", self._answered)):
+                called = Callback(partial(heard, other), indirect=False)
+                kept.append(session.declare_subscriber(f"{mesh}/{own}/{kind}/{name}", called))
+            kept.append(questions.declare_matching_listener(Callback(partial(self._matched, other), indirect=False)))
+        for kind in ("predict", "status"):
+            called = Callback(partial(self._requested, kind), indirect=False)
+            kept.append(session.declare_queryable(f"{mesh}/{own}/{kind}", called))
+        for key, feed in feeds.items():
+            kept.append(session.declare_subscriber(key, Callback(partial(self._fed, feed), indirect=False)))
+        self._kept = kept
 
     def ask(self, neighbour: str, ticket: int, note: Note, payload: bytes, *, timeout: float) -> None:
         """Send a question; what comes back, or that nothing does, is put into the queue."""
-        found: list[Event] = []
-
-        def answered(reply: zenoh.Reply) -> None:
-            sample = reply.ok
-            if sample is None or found:
-                return
-            event: Event
-            try:
-                if len(sample.payload) > self._place.most_bytes:
-                    raise Refused(f"answer: must be at most {self._place.most_bytes} bytes, got {len(sample.payload)}")
-                told = Note.decode(b"" if sample.attachment is None else bytes(sample.attachment))
-                event = Answer(neighbour, ticket, told, bytes(sample.payload))
-            except Refused as error:
-                event = Offence(neighbour, 0, str(error))
-                self._events.put(event)
-                event = Answer(neighbour, ticket)
-            found.append(event)
-            self._events.put(event)
-
-        def over() -> None:
-            if not found:
-                self._events.put(Answer(neighbour, ticket))
-
-        querier = self._queriers.get((neighbour, timeout))
-        if querier is None:
-            querier = self._queriers[neighbour, timeout] = self.session.declare_querier(
-                f"{self._root}/{neighbour}/{self._sent_from}", timeout=timeout, congestion_control=self._congestion
-            )
-        querier.get(self._callback(answered, over, indirect=False), payload=payload, attachment=note.encode())
+        other = self._others[neighbour]
+        if other.there:
+            other.out[ticket] = time.monotonic() + timeout
+            other.questions.put(payload, attachment=_TICKET.pack(ticket) + note.encode())
+        else:
+            self._arrived.put(partial(Answer, neighbour, ticket))
 
     def wait(self, seconds: float) -> Event | None:
-        try:
-            event = self._events.get(timeout=seconds) if seconds > 0 else self._events.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(event, Question):
-            self._served(event.sender, event.note.token)
-        elif isinstance(event, Request):
-            self._served("", 0)
-        elif isinstance(event, Offence):
-            self._served("", 1)
+        arrived, event = self._arrived, None
+        while event is None:
+            try:
+                if seconds > 0:
+                    event = arrived.get(timeout=seconds)()
+                elif arrived.empty():
+                    return None
+                else:
+                    event = arrived.get_nowait()()
+            except queue.Empty:
+                return self._overdue()
         return event
 
     def close(self) -> None:
         self.session.close()
 
-    def _asked(self, query: zenoh.Query) -> None:
-        sender = str(query.key_expr).rpartition("/")[2]
-        payload, attachment, token = query.payload, query.attachment, 0
-        size = 0 if payload is None else len(payload)
-        try:
-            note = Note.decode(b"" if attachment is None else bytes(attachment))
-            token = note.token
-            if sender not in self._place.neighbours:
-                raise Refused("question: must come from a neighbour")
-            if size > self._place.most_bytes:
-                raise Refused(f"question: must be at most {self._place.most_bytes} bytes, got {size}")
-        except Refused as error:
-            if self._admit("", 1):
-                self._events.put(Offence(sender, token, str(error)))
-            return
-        if not self._admit(sender, token):
-            return
+    def _overdue(self) -> Event | None:
+        now = time.monotonic()
+        for other in self._others.values():
+            for ticket, deadline in other.out.items():
+                if now > deadline:
+                    return self._given_up(other, ticket)
+        return None
 
-        def answer(told: Note, payload: bytes) -> None:
-            query.reply(query.key_expr, payload, attachment=told.encode())
-            query.drop()
+    def _given_up(self, other: _Other, ticket: int) -> Event | None:
+        """There will be no answer, unless it is here already."""
+        return None if other.out.pop(ticket, None) is None else Answer(other.name, ticket)
 
-        self._events.put(Question(sender, note, b"" if payload is None else bytes(payload), answer))
+    # ---- in zenoh's threads: as little as possible, for they keep the agent from computing
 
-    def _requested(self, kind: str) -> Any:
-        def requested(query: zenoh.Query) -> None:
-            size = 0 if query.payload is None else len(query.payload)
-            if size > self._place.most_bytes:
-                query.reply_err(f"request: must be at most {self._place.most_bytes} bytes, got {size}")
-                return
-            if not self._admit("", 0):
-                return
+    def _matched(self, other: _Other, status: Any) -> None:
+        other.there = status.matching
+        if not status.matching:
+            self._arrived.put(partial(self._gone, other))
 
-            def answer(payload: bytes) -> None:
-                query.reply(query.key_expr, payload)
-                query.drop()
+    def _asked(self, other: _Other, sample: zenoh.Sample) -> None:
+        beside = b"" if sample.attachment is None else bytes(sample.attachment)
+        who = (other.name, beside[_TOKEN])
+        if self._admit(who, _MOST_OF_ONE):
+            self._arrived.put(partial(self._question, other, who, beside, sample.payload))
 
-            def refuse(reason: str) -> None:
-                query.reply_err(reason)
-                query.drop()
+    def _answered(self, other: _Other, sample: zenoh.Sample) -> None:
+        beside = b"" if sample.attachment is None else bytes(sample.attachment)
+        who = (other.name, beside[_TOKEN])
+        if self._admit(who, _MOST_OF_ONE):
+            self._arrived.put(partial(self._answer, other, who, beside, sample.payload))
 
-            self._events.put(Request(kind, b"" if query.payload is None else bytes(query.payload), answer, refuse))
+    def _requested(self, kind: str, query: zenoh.Query) -> None:
+        size = 0 if query.payload is None else len(query.payload)
+        if size > self._place.most_bytes:
+            query.reply_err(f"request: must be at most {self._place.most_bytes} bytes, got {size}")
+        elif self._admit(_CLIENTS, _MOST_OF_CLIENTS):
+            self._arrived.put(partial(self._request, kind, query))
 
-        return requested
+    def _fed(self, feed: Any, sample: zenoh.Sample) -> None:
+        if len(sample.payload) <= self._place.most_bytes:
+            feed(bytes(sample.payload))
 
-    def _fed(self, feed: Any) -> Any:
-        def fed(sample: zenoh.Sample) -> None:
-            if len(sample.payload) <= self._place.most_bytes:
-                feed(bytes(sample.payload))
-
-        return fed
-
-    def _admit(self, sender: str, token: int) -> bool:
+    def _admit(self, who: _Sender, most: int) -> bool:
         """Whether one more of this sender may wait: a flood must neither fill the memory nor drown honest neighbours."""
         with self._lock:
-            most = 16 if sender == "" else _MOST_OF_ONE
-            if self._waiting[sender, token] >= most or self._waiting.total() >= _MOST_WAITING:
+            waiting = self._waiting.get(who, 0)
+            if waiting >= most or self._arrived.qsize() >= _MOST_WAITING:
                 return False
-            self._waiting[sender, token] += 1
+            self._waiting[who] = waiting + 1
             return True
 
-    def _served(self, sender: str, token: int) -> None:
+    # ---- in the agent's thread
+
+    def _served(self, who: _Sender) -> None:
         with self._lock:
-            self._waiting[sender, token] -= 1
-            if self._waiting[sender, token] <= 0:
-                del self._waiting[sender, token]
+            left = self._waiting.pop(who) - 1
+            if left:
+                self._waiting[who] = left
+
+    def _gone(self, other: _Other) -> Event | None:
+        for ticket in other.out:
+            self._arrived.put(partial(self._given_up, other, ticket))
+        return None
+
+    def _question(self, other: _Other, who: _Sender, beside: bytes, payload: zenoh.ZBytes) -> Event:
+        self._served(who)
+        try:
+            body = self._body("question", payload)
+            note = Note.decode(beside[_TICKET.size :])
+        except Refused as error:
+            return Offence(other.name, int.from_bytes(who[1], "big"), str(error))
+        return Question(other.name, note, body, partial(self._reply, other, beside[: _TICKET.size]))
+
+    def _reply(self, other: _Other, ticket: bytes, note: Note, payload: bytes, ahead: Ahead | None) -> None:
+        beside = ticket + note.encode()
+        if ahead is not None and len(payload) + len(ahead.payload) > self._place.most_bytes:
+            self.ask(other.name, ahead.ticket, note.ahead(whole=ahead.whole), ahead.payload, timeout=ahead.timeout)
+        elif ahead is not None:
+            other.out[ahead.ticket] = time.monotonic() + ahead.timeout
+            beside += _BEHIND.pack(ahead.ticket, len(payload), ahead.whole)
+            payload += ahead.payload
+        other.answers.put(payload, attachment=beside)
+
+    def _answer(self, other: _Other, who: _Sender, beside: bytes, payload: zenoh.ZBytes) -> Event | None:
+        self._served(who)
+        ticket, behind = int.from_bytes(beside[: _TICKET.size], "big"), None
+        try:
+            body = self._body("answer", payload)
+            note = Note.decode(beside[_NOTE])
+            if len(beside) > _NOTE.stop:
+                body, behind = self._parted(other, note, body, beside[_NOTE.stop :])
+        except Refused as error:
+            self._arrived.put(partial(self._given_up, other, ticket))
+            return Offence(other.name, int.from_bytes(who[1], "big"), str(error))
+        if other.out.pop(ticket, None) is None:  # too late, or never asked for
+            return behind
+        return Answer(other.name, ticket, note, body, behind)
+
+    def _parted(self, other: _Other, note: Note, body: bytes, beside: bytes) -> tuple[bytes, Question]:
+        """An answer, and the question behind it."""
+        if len(beside) != _BEHIND.size:
+            raise Refused(f"answer: the question behind it must be told of in {_BEHIND.size} bytes, got {len(beside)}")
+        _, length, whole = _BEHIND.unpack(beside)
+        reply = partial(self._reply, other, beside[: _TICKET.size])
+        return body[:length], Question(other.name, note.ahead(whole=whole), body[length:], reply)
+
+    def _body(self, what: str, payload: zenoh.ZBytes) -> bytes:
+        if len(payload) > self._place.most_bytes:
+            raise Refused(f"{what}: must be at most {self._place.most_bytes} bytes, got {len(payload)}")
+        return bytes(payload)
+
+    def _request(self, kind: str, query: zenoh.Query) -> Event:
+        self._served(_CLIENTS)
+
+        def answer(payload: bytes) -> None:
+            query.reply(query.key_expr, payload)
+            query.drop()
+
+        def refuse(reason: str) -> None:
+            query.reply_err(reason)
+            query.drop()
+
+        return Request(kind, b"" if query.payload is None else bytes(query.payload), answer, refuse)

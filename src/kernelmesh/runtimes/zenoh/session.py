@@ -89,7 +89,7 @@ def _tls(tls: Tls, *, listens: bool) -> dict[str, Any]:
 
 
 def _rules(place: Place, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
-    """Each neighbour may ask under its own name and be asked under ours, clients may ask and feed; nothing else passes."""
+    """Each neighbour may ask and answer under its own name, clients may ask and feed; nothing else passes."""
     root = f"kernelmesh/{place.mesh}"
     rules: list[dict[str, Any]] = []
     subjects: list[dict[str, Any]] = []
@@ -107,16 +107,15 @@ def _rules(place: Place, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
         policies.append({"rules": own, "subjects": [who]})
 
     for neighbour in place.neighbours:
-        to_us, to_them = f"{root}/{place.name}/from", f"{root}/{neighbour}/from"
+        to_us = [f"{root}/{place.name}/{kind}/{neighbour}" for kind in ("from", "answer")]
+        to_them = [f"{root}/{neighbour}/{kind}/{place.name}" for kind in ("from", "answer")]
         allow(
             neighbour,
             [
-                ("asks", "query", "ingress", [f"{to_us}/{neighbour}"]),
-                ("is answered", "reply", "egress", [f"{to_us}/{neighbour}"]),
-                ("is asked", "query", "egress", [f"{to_them}/{place.name}"]),
-                ("answers", "reply", "ingress", [f"{to_them}/{place.name}"]),
-                ("sees where to ask", "declare_queryable", "egress", [f"{to_us}/*"]),
-                ("shows where to ask", "declare_queryable", "ingress", [f"{to_them}/*"]),
+                ("asks and answers", "put", "ingress", to_us),
+                ("is asked and answered", "put", "egress", to_them),
+                ("sees that we listen", "declare_subscriber", "egress", to_us),
+                ("shows that it listens", "declare_subscriber", "ingress", to_them),
             ],
         )
     requests = [f"{root}/{place.name}/{kind}" for kind in ("predict", "status")]
