@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import shutil
 import tracemalloc
@@ -504,39 +503,57 @@ def test_a_stray_folder_is_passed_over_or_told(name, tmp_path):
 
 def rewritten(record: bytes, **changes) -> bytes:
     """A record that is in order but for what it says."""
-    size = keeping._LENGTH.size
     data = record[keeping._PREFIX.size :]
-    (length,) = keeping._LENGTH.unpack(data[:size])
-    about = {**json.loads(data[size : size + length]), **changes}
-    text = json.dumps({key: value for key, value in about.items() if value is not ...}, default=str).encode()
-    data = keeping._LENGTH.pack(len(text)) + text + data[size + length :]
+    fields = ("mark", "step", "rows", "columns", "labels", "width", "neighbours", "length")
+    head = dict(zip(fields, keeping._HEAD.unpack(data[: keeping._HEAD.size]), strict=True))
+    told, rest = data[keeping._HEAD.size :][: head["length"]], data[keeping._HEAD.size + head["length"] :]
+    told = changes.pop("told", told)
+    data = keeping._HEAD.pack(*{**head, "length": len(told), **changes}.values()) + told + rest
     return keeping._PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"step": "three"},
-        {"step": None},
-        {"points": [10**30, 1]},
-        {"points": [-2, 1]},
-        {"points": "many"},
-        {"targets": ["<O", [2]]},
-        {"targets": [["<f8"], [2]]},
-        {"heard": [["b"]]},
-        {"heard": 7},
-        {"heard": [["b", "0x1p0", True, 1.0, None, None]]},
-        {"position": 7, "counts": 7},
+        {"step": 0},
+        {"rows": 2**32 - 1, "columns": 2**32 - 1},
+        {"rows": 3},
+        {"columns": 0},
+        {"width": 2**32 - 1},
+        {"neighbours": 7},
+        {"length": 2**32 - 1},
+        {"told": b"{}"},
+        {"told": b"[1, 2]"},
+        {"told": b"[" * 5000},
+        {"told": b"\xff"},
     ],
     ids=str,
 )
 def test_a_journal_of_another_program_is_told(changes, tmp_path):
-    lengths = keep(tmp_path, "local", every=100, upto=3)
+    lengths = keep(tmp_path, "penalty", every=100, upto=3)
     path = newest(tmp_path, "journal")
     data = path.read_bytes()
     path.write_bytes(data[: lengths[2]] + rewritten(data[lengths[2] :], **changes))
-    with opened(tmp_path, "local") as keeper, contextlib.suppress(storage.UnreadableFile):
+    with opened(tmp_path, "penalty") as keeper, pytest.raises(storage.UnreadableFile, match="journal of this version"):
         keeper.restore(name="a")
+
+
+def test_whatever_a_record_says_is_read_or_told(tmp_path):
+    """Not even a digest that fits makes up for what does not make sense."""
+    lengths = keep(tmp_path, "penalty", every=100, upto=3)
+    path, rng = newest(tmp_path, "journal"), np.random.default_rng(0)
+    data, told = path.read_bytes(), 0
+    for _ in range(300):
+        record = bytearray(data[lengths[2] + keeping._PREFIX.size :])
+        record[int(rng.integers(len(record) if rng.random() < 0.3 else 150))] = int(rng.integers(256))
+        prefix = keeping._PREFIX.pack(len(record), hashlib.blake2b(record, digest_size=16).digest())
+        path.write_bytes(data[: lengths[2]] + prefix + record)
+        with opened(tmp_path, "penalty") as keeper:
+            try:
+                keeper.restore(name="a")
+            except storage.UnreadableFile:
+                told += 1
+    assert 0 < told < 300
 
 
 def test_what_was_said_and_what_waits_comes_back(tmp_path):

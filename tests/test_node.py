@@ -225,7 +225,7 @@ class FakeCarrier:
         now = self.world.now
         return self.doomed or (now >= self.frozen and (bool(self.events) or now >= self.deadline))
 
-    def wait(self, seconds):
+    def wait(self, seconds, *, answers=1):
         return self.world.wait(self, seconds)
 
     def close(self):

@@ -294,18 +294,19 @@ def decode(data: bytes, *, most_bytes: int = 1 << 26) -> Any:
     if len(data) < 8:
         raise Refused(f"message: must be at least 8 bytes, got {len(data)}")
     length = int.from_bytes(data[:8], "little")
-    if length > min(_MOST_HEADER, len(data) - 8):
+    begin = 8 + length
+    if length > _MOST_HEADER or begin > len(data):
         raise Refused(f"message: header must be at most {min(_MOST_HEADER, len(data) - 8)} bytes, got {length}")
-    plan = _plan(bytes(data[8 : 8 + length]), len(data) - 8 - length)
-    tables: dict[str, NDArray[Any]] = {}
-    for name, dtype, shape, size, start in plan.tables:
-        table = np.frombuffer(data, dtype, size, 8 + length + start)
+    kind, places, numbers = _plan(bytes(data[8:begin]), len(data) - begin)
+    tables = []
+    for name, dtype, shape, size, start in places:
+        table = np.frombuffer(data, dtype, size, begin + start)
         if name != "rows" and not finite(table):
             raise Refused("message: every number must be finite")
-        tables[name] = table.reshape(shape)
-    if "rows" in tables:
-        _check_rows(tables)
-    return plan.kind(**tables, **plan.numbers)
+        tables.append(table.reshape(shape))
+    if "rows" in kind.names:
+        _check_rows(dict(zip(kind.names, tables, strict=True)))
+    return kind(*tables, **numbers)
 
 
 class _Plan(NamedTuple):

@@ -136,8 +136,11 @@ class Carrier(Protocol):
         """Send a question; an `Answer` with this ticket will be in the queue in the end."""
         ...
 
-    def wait(self, seconds: float) -> Event | None:
-        """The next event, or None when there is none for so long."""
+    def wait(self, seconds: float, *, answers: int = 1) -> Event | None:
+        """The next event, or None when there is none for so long.
+
+        Whoever needs several answers to go on says so: being woken for each of them costs more than most of what is done.
+        """
         ...
 
     def close(self) -> None:

@@ -18,11 +18,11 @@ import hashlib
 import io
 import json
 import logging
-import math
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,7 +40,12 @@ __all__ = ["Entry", "Keeper", "Kept", "in_use"]
 _log = logging.getLogger("kernelmesh.agent")
 
 _PREFIX = struct.Struct("<I16s")
-_LENGTH = struct.Struct("<I")
+_HEAD = struct.Struct(
+    "<8sQII?IHI"
+)  # mark, step, points (rows and columns), labels, columns of the targets, heard, JSON
+_SENDER = struct.Struct("<dd?H")  # weight, share, lower, name
+_SIZE = struct.Struct("<i")
+_NOTHING = _SIZE.pack(-1)
 _KEPT = 2
 _MOST_RECORD = 1 << 31
 
@@ -85,7 +90,7 @@ class Keeper:
     def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, settings: Any, every: int = 100) -> None:
         self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(settings))
         self.every = whole("Keeper", "every", every, least=1)
-        self._mark = hashlib.blake2b(repr(agent).encode(), digest_size=8).hexdigest()
+        self._mark = hashlib.blake2b(repr(agent).encode(), digest_size=8).digest()
         self.newest: int | None = None
         """The step of the newest checkpoint that is known to be on disk."""
         self.trouble = ""
@@ -280,74 +285,80 @@ def in_use(folder: Path) -> bool:
     return False
 
 
-def _record(entry: Entry, mark: str) -> bytes:
-    """A length, a digest, and then a description in JSON and what it describes, one after the other."""
-    targets = np.asarray(entry.batch.targets)
-    blobs = [np.ascontiguousarray(entry.batch.points).tobytes(), np.ascontiguousarray(targets).tobytes()]
-    heard = []
+def _record(entry: Entry, mark: bytes) -> bytes:
+    """A length, a digest, and then what is described in this order by `_HEAD` and `_sender`: it is written in every step."""
+    points, targets = entry.batch
+    told = json.dumps([dict(entry.position), dict(entry.counts)]).encode()
+    labels, width = targets.dtype.kind == "i", targets.shape[1] if targets.ndim == 2 else 0
+    head = _HEAD.pack(mark, entry.step, *points.shape, labels, width, len(entry.heard), len(told))
+    parts = [head, told, points.tobytes(), targets.tobytes()]
     for i, said in enumerate(entry.heard):
         spoken: Sequence[bytes | None]
         if entry.raw is not None:
             spoken = entry.raw[i]
         else:
             spoken = [None if message is None else encode(message) for message in (said.asked, said.answered)]
-        sizes = [None if data is None else len(data) for data in spoken]
-        heard.append([said.neighbour, said.weight.hex(), said.lower, said.share.hex(), *sizes])
-        blobs += [data for data in spoken if data is not None]
-    about = {
-        "step": entry.step,
-        "mark": mark,
-        "position": dict(entry.position),
-        "counts": dict(entry.counts),
-        "points": entry.batch.points.shape,
-        "targets": [targets.dtype.str, targets.shape],
-        "heard": heard,
-    }
-    text = json.dumps(about).encode()
-    data = b"".join([_LENGTH.pack(len(text)), text, *blobs])
-    return _PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
+        parts.append(_sender(str(said.neighbour), said.weight, said.share, said.lower))
+        for data in spoken:
+            parts += [_NOTHING] if data is None else [_SIZE.pack(len(data)), data]
+    data = b"".join(parts)
+    return _PREFIX.pack(len(data), _digest(data)) + data
 
 
-def _read_journal(path: Path) -> Iterator[tuple[Entry, str]]:
+@lru_cache(maxsize=256)
+def _sender(name: str, weight: float, share: float, lower: bool) -> bytes:
+    return _SENDER.pack(weight, share, lower, len(name.encode())) + name.encode()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _read_journal(path: Path) -> Iterator[tuple[Entry, bytes]]:
     """The entries up to the first that is not complete: the one that was being written when the process was killed."""
     with open(path, "rb") as file:
         while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
             length, digest = _PREFIX.unpack(prefix)
             left = os.fstat(file.fileno()).st_size - file.tell()
             data = file.read(length) if length <= left else b""
-            if len(data) < length or hashlib.blake2b(data, digest_size=16).digest() != digest:
+            if len(data) < length or _digest(data) != digest:
                 return
             yield _entry(path, data)
 
 
-def _entry(path: Path, data: bytes) -> tuple[Entry, str]:
+def _entry(path: Path, data: bytes) -> tuple[Entry, bytes]:
     file = io.BytesIO(data)
 
     def cut(size: int) -> bytes:
-        found = file.read(size) if size >= 0 else b""
+        found = file.read(size)
         if len(found) != size:
             raise ValueError(f"{size} bytes are missing")
         return found
 
+    def message() -> Any:
+        (size,) = _SIZE.unpack(cut(_SIZE.size))
+        return None if size < 0 else decode(cut(size), most_bytes=_MOST_RECORD)
+
     try:
-        about = json.loads(cut(*_LENGTH.unpack(cut(_LENGTH.size))))
-        dtype, shape = about["targets"]
-        whole("journal", "step", about["step"], least=1)
-        if dtype not in ("<i8", "<f8"):
-            raise ValueError(f"targets of dtype {dtype}")
-        points = np.frombuffer(cut(8 * math.prod(about["points"])), "<f8").reshape(about["points"])
-        targets = np.frombuffer(cut(8 * math.prod(shape)), dtype).reshape(shape)
+        mark, step, rows, columns, labels, width, neighbours, length = _HEAD.unpack(cut(_HEAD.size))
+        whole("journal", "step", step, least=1)
+        position, counts = json.loads(cut(length))
+        if not (isinstance(position, dict) and isinstance(counts, dict)):
+            raise ValueError("position and counts must be objects")
+        points = np.frombuffer(cut(8 * rows * columns), "<f8").reshape(rows, columns)
+        targets = np.frombuffer(cut(8 * rows * (width or 1)), "<i8" if labels else "<f8")
         heard = []
-        for neighbour, weight, lower, share, *sizes in about["heard"]:
-            asked, answered = (None if size is None else decode(cut(size), most_bytes=_MOST_RECORD) for size in sizes)
-            heard.append(Heard(asked, answered, float.fromhex(weight), neighbour, lower, float.fromhex(share)))
+        for _ in range(neighbours):
+            weight, share, lower, size = _SENDER.unpack(cut(_SENDER.size))
+            name = cut(size).decode()
+            heard.append(Heard(message(), message(), weight, name, lower, share))
         entry = Entry(
-            step=about["step"],
-            batch=Batch(points, targets),
-            position=about["position"],
+            step=step,
+            batch=Batch(points, targets.reshape(rows, width) if width else targets),
+            position=position,
             heard=heard,
-            counts=about["counts"],
+            counts=counts,
         )
-        return entry, about["mark"]
-    except (KeyError, OverflowError, TypeError, ValueError, struct.error) as error:
+        return entry, mark
+    except (MemoryError, OverflowError, RecursionError, TypeError, ValueError, struct.error) as error:
         raise storage.UnreadableFile(f"{path}: must be a journal of this version ({error})") from None

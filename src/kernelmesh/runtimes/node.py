@@ -305,7 +305,7 @@ class Node:
                     missing = []
             if not missing:
                 return True
-            self._serve(wait)
+            self._serve(wait, answers=len(missing))
         return False
 
     def _lacks(self, neighbour: Neighbour) -> bool:
@@ -456,9 +456,9 @@ class Node:
         while self._handle(self._carrier.wait(0.0)):
             pass
 
-    def _serve(self, seconds: float) -> None:
-        """Deal with what arrives within so many seconds; returns after the first thing that has."""
-        if self._handle(self._carrier.wait(seconds)):
+    def _serve(self, seconds: float, *, answers: int = 1) -> None:
+        """Deal with what arrives within so many seconds; returns after the first thing, or so many answers, that has."""
+        if self._handle(self._carrier.wait(seconds, answers=answers)):
             self._serve_all()
 
     def _handle(self, event: Event | None) -> bool:

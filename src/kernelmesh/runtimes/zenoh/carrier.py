@@ -18,6 +18,7 @@ import queue
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,7 +69,10 @@ class ZenohCarrier:
 
         self._place = place
         self._arrived: queue.SimpleQueue[Callable[[], Event | None]] = queue.SimpleQueue()
+        self._answers: deque[Callable[[], Event | None]] = deque()
+        self._needed = 1
         self._waiting: dict[_Sender, int] = {}
+        self._total = 0
         self._lock = threading.Lock()
         self._others: dict[str, _Other] = {}
         self.session: zenoh.Session = open_peer(place, feeds=tuple(feeds or ()))
@@ -112,18 +116,19 @@ class ZenohCarrier:
         else:
             self._arrived.put(partial(Answer, neighbour, ticket))
 
-    def wait(self, seconds: float) -> Event | None:
-        arrived, event = self._arrived, None
+    def wait(self, seconds: float, *, answers: int = 1) -> Event | None:
+        event = None
+        self._needed = answers  # before looking: whoever puts one there now will ring
         while event is None:
-            try:
-                if seconds > 0:
-                    event = arrived.get(timeout=seconds)()
-                elif arrived.empty():
-                    return None
-                else:
-                    event = arrived.get_nowait()()
-            except queue.Empty:
-                return self._overdue()
+            if len(self._answers) >= (answers if seconds > 0 else 1):
+                event = self._answers.popleft()()
+            elif seconds <= 0 and self._arrived.empty():
+                return None
+            else:
+                try:
+                    event = self._arrived.get(timeout=max(seconds, 0.0))()
+                except queue.Empty:
+                    return self._answers.popleft()() if self._answers else self._overdue()
         return event
 
     def close(self) -> None:
@@ -158,7 +163,9 @@ class ZenohCarrier:
         beside = b"" if sample.attachment is None else bytes(sample.attachment)
         who = (other.name, beside[_TOKEN])
         if self._admit(who, _MOST_OF_ONE):
-            self._arrived.put(partial(self._answer, other, who, beside, sample.payload))
+            self._answers.append(partial(self._answer, other, who, beside, sample.payload))
+            if len(self._answers) >= self._needed:
+                self._arrived.put(_ring)
 
     def _requested(self, kind: str, query: zenoh.Query) -> None:
         size = 0 if query.payload is None else len(query.payload)
@@ -175,9 +182,10 @@ class ZenohCarrier:
         """Whether one more of this sender may wait: a flood must neither fill the memory nor drown honest neighbours."""
         with self._lock:
             waiting = self._waiting.get(who, 0)
-            if waiting >= most or self._arrived.qsize() >= _MOST_WAITING:
+            if waiting >= most or self._total >= _MOST_WAITING:
                 return False
             self._waiting[who] = waiting + 1
+            self._total += 1
             return True
 
     # ---- in the agent's thread
@@ -185,6 +193,7 @@ class ZenohCarrier:
     def _served(self, who: _Sender) -> None:
         with self._lock:
             left = self._waiting.pop(who) - 1
+            self._total -= 1
             if left:
                 self._waiting[who] = left
 
@@ -252,3 +261,7 @@ class ZenohCarrier:
             query.drop()
 
         return Request(kind, b"" if query.payload is None else bytes(query.payload), answer, refuse)
+
+
+def _ring() -> None:
+    """Stands in the queue for answers, which have a queue of their own."""

@@ -41,9 +41,9 @@ def open_client(endpoint: str, tls: Tls | None) -> zenoh.Session:
 
 
 def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
-    # an agent has a handful of neighbours: more threads of zenoh only take turns
-    pools = ", ".join(f"{pool}: (worker_threads: 1)" for pool in ("rx", "acc", "app", "net", "tx"))
-    os.environ.setdefault("ZENOH_RUNTIME", f"({pools})")
+    # an agent has a handful of neighbours: more threads of zenoh only wake each other
+    others = ", ".join(f"{pool}: (handover: rx)" for pool in ("acc", "app", "net", "tx"))
+    os.environ.setdefault("ZENOH_RUNTIME", f"(rx: (worker_threads: 1), {others})")
     try:
         import zenoh
     except ImportError:
