@@ -471,7 +471,7 @@ def test_speed(protocol, tmp_path):
     """Rounds per second in lock step as a share of a bare query loop with as many bytes, both in turns."""
     rounds, agents = 1000, 5
     rates: dict[str, list[float]] = {"agents": [], "step": [], "free": []}
-    for turn in range(2):
+    for turn in range(3):
         with Mesh(tmp_path / f"mesh{turn}", samples=32 * rounds, protocol=protocol, change=LEAVE, **LOCK_STEP) as mesh:
             for name in mesh.names:
                 script = Path(__file__).parent / "turns.py"
@@ -503,14 +503,14 @@ def test_speed(protocol, tmp_path):
             rates[pace].append(float(np.mean([float(file.read_text()) for file in files])))
             for file in files:
                 file.unlink()
-    mean = {what: float(np.mean(values)) for what, values in rates.items()}
+    middle = {what: float(np.median(values)) for what, values in rates.items()}
+    shares = {pace: np.divide(rates["agents"], rates[pace]) for pace in ("step", "free")}
     print(
-        f"{protocol}: {mean['agents']:.0f} rounds/s; bare loop in step {mean['step']:.0f} "
-        f"({mean['agents'] / mean['step']:.2f}), each at its own pace {mean['free']:.0f} "
-        f"({mean['agents'] / mean['free']:.2f})"
+        f"{protocol}: {middle['agents']:.0f} rounds/s; bare loop in step {middle['step']:.0f} "
+        f"({np.median(shares['step']):.2f}), each at its own pace {middle['free']:.0f} ({np.median(shares['free']):.2f})"
     )
-    # half of the bare loop is what we are after; an agent's own work, most of it Python, still takes more than the network
-    assert mean["agents"] >= 0.1 * mean["step"]
+    # where functions travel, an agent's own work alone takes longer than that: 0.6 and 1.8 ms of CPU time in simulation
+    assert np.median(shares["step"]) >= {"penalty": 0.5, "diffusion": 0.2, "exact-diffusion": 0.1}[protocol]
 
 
 class TestTls:
