@@ -9,10 +9,10 @@ import numpy as np
 
 from kernelmesh.agent import Diverged
 from kernelmesh.checks import Told, refuse
-from kernelmesh.consensus import ExactDiffusion
 from kernelmesh.deploy.config import Config
 from kernelmesh.maths.compression import compressed
 from kernelmesh.runtimes.keeping import Keeper
+from kernelmesh.runtimes.neighbours import style_of
 from kernelmesh.runtimes.node import Node
 from kernelmesh.streams import Columns, FileSource, LineSource, Paced, Source, read_stdin
 
@@ -49,7 +49,7 @@ def warm_up(config: Config) -> None:
     with contextlib.suppress(Diverged):  # on these numbers, which mean nothing
         for _ in range(3):
             state, _ = agent.step(state, points + rng.standard_normal(), labels if agent.loss.classifies else values)
-    if isinstance(agent.consensus, ExactDiffusion):
+    if style_of(agent)[0] in ("functions", "offers"):  # of which some points will be known already
         compressed(agent.kernel, points, values, 0.1)
 
 

@@ -19,6 +19,7 @@ from typing import Protocol, cast, runtime_checkable
 import numpy as np
 
 from kernelmesh.checks import Floats, Told, matrix, non_negative, positive, refuse, whole
+from kernelmesh.maths.compiled import folding
 from kernelmesh.maths.compiled import pruning as loops
 from kernelmesh.maths.expansion import Expansion
 from kernelmesh.maths.inverse_gram import BROKEN, InverseGram
@@ -270,20 +271,13 @@ def _put_together(memory: Memory, change: Change) -> tuple[Memory, Change]:
     """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one."""
     f = memory.function
     old, points = f.order, np.concatenate([f.centres, change.points])
-    rows = points.view(np.dtype((np.void, points.dtype.itemsize * points.shape[1]))).ravel()
-    _, first, which = np.unique(rows, return_index=True, return_inverse=True)
-    stands_for = first[which]  # the first of all equal points, old ones before new ones
-    fresh = np.flatnonzero(stands_for[old:] == np.arange(old, len(points)))
+    fresh, sums, touches = folding.fold(points.view(np.uint64), old, change.coefficients)
     if len(fresh) == len(change.points):
         return memory, change
-    places = np.arange(len(points))
-    places[old + fresh] = old + np.arange(len(fresh))
-    table = np.zeros((old + len(fresh), f.outputs))
-    np.add.at(table, places[stands_for[old:]], change.coefficients)
-    coefficients = np.ascontiguousarray(table[old:])
-    if old == 0 or not (stands_for[old:] < old).any():
+    coefficients = sums[old:]
+    if not touches:
         return memory, Change(change.points[fresh], coefficients, change.shrink)
-    weights = change.shrink * f.weights + table[:old]
+    weights = change.shrink * f.weights + sums[:old]
     moved = Expansion.trusted(f.kernel, f.centres, weights)
     square_norm = float((weights * moved.evaluate(f.centres)).sum())
     return replace(memory, function=moved, square_norm=max(square_norm, 0.0)), Change(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kernelmesh.messages import Refused
@@ -107,8 +106,7 @@ class Answer(NamedTuple):
     """The neighbour's question about the next step, if it was sent along."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Request:
+class Request(NamedTuple):
     """Somebody asks for a prediction or how the agent is doing."""
 
     kind: str
@@ -117,8 +115,7 @@ class Request:
     refuse: Callable[[str], None]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Offence:
+class Offence(NamedTuple):
     """Something arrived that was refused before it could become a question or an answer."""
 
     sender: str

@@ -1,0 +1,78 @@
+"""Making equal points one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.maths.compiled.jit import compile_on_first_call, compiled, in_matrix, indices, matrix
+
+__all__ = ["fold"]
+
+_bits = types.Array(types.uint64, 2, "C", readonly=True)
+
+
+@compiled()
+def _first_of_equals(bits: NDArray[np.uint64]) -> Ints:
+    """For each row the first one that has the same bits, by a table of hashes with twice as many places as rows."""
+    rows, columns = bits.shape
+    size = 4
+    while size < 2 * rows:
+        size *= 2
+    places = np.full(size, -1, dtype=np.int64)
+    first = np.empty(rows, dtype=np.int64)
+    for i in range(rows):
+        mixed = np.uint64(0x9E3779B97F4A7C15)
+        for k in range(columns):
+            mixed = (mixed ^ bits[i, k]) * np.uint64(0xFF51AFD7ED558CCD)
+            mixed ^= mixed >> np.uint64(32)
+        place = np.int64(mixed & np.uint64(size - 1))
+        first[i] = -1
+        while first[i] < 0:
+            j = places[place]
+            if j < 0:
+                places[place] = i
+                first[i] = i
+            else:
+                same = True
+                for k in range(columns):
+                    same = same and bits[i, k] == bits[j, k]
+                if same:
+                    first[i] = j
+            place = (place + 1) & (size - 1)
+    return first
+
+
+@compile_on_first_call(types.Tuple((indices, matrix, types.boolean))(_bits, types.int64, in_matrix))
+def fold(bits: NDArray[np.uint64], old: int, coefficients: Floats) -> tuple[Ints, Floats, Any]:
+    """Add up the coefficients of equal points. `bits` are those of `old` points and then of as many as have coefficients.
+
+    Gives the new points that equal none before them; the sums for the old points and then for those; and whether any new
+    point equals an old one. The sums are left out when all new points are such.
+    """
+    rows, outputs = coefficients.shape
+    first = _first_of_equals(bits)
+    place = np.empty(rows, dtype=np.int64)  # among the old points and the fresh ones
+    fresh = np.empty(rows, dtype=np.int64)
+    count, touches = 0, False
+    for i in range(rows):
+        if first[old + i] == old + i:
+            place[i] = old + count
+            fresh[count] = i
+            count += 1
+        elif first[old + i] < old:
+            place[i] = first[old + i]
+            touches = True
+        else:
+            place[i] = place[first[old + i] - old]
+    if count == rows:
+        return fresh, np.empty((0, outputs)), False
+    sums = np.zeros((old + count, outputs))
+    for i in range(rows):
+        for d in range(outputs):
+            sums[place[i], d] += coefficients[i, d]
+    return fresh[:count], sums, touches
