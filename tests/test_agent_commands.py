@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -197,6 +198,47 @@ class TestAgent:
         assert code == 2
         assert "another kernel" in text
 
+    def test_no_standard_input(self, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
+        change(file, ('kind = "file"', 'kind = "stdin"'), ('path = "data/agent-0.csv"\n', ""), ("follow = false", "#"))
+        command = f"exec {sys.executable} -m kernelmesh agent {file} <&-"
+        done = subprocess.run(
+            command, shell=True, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT
+        )
+        assert done.returncode == 2
+        assert "standard input" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_a_model_that_does_not_fit_into_memory(self, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=64, port=free_port(1))[0]
+        change(file, ("outputs = 5", "outputs = 400000000000"))
+        code, text = kernelmesh("agent", file)
+        assert code == 1
+        assert "does not fit into the memory" in text
+
+    def test_a_stop_keeps_what_waited_on_standard_input(self, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
+        change(file, ('kind = "file"', 'kind = "stdin"'), ('path = "data/agent-0.csv"\n', ""), ("follow = false", "#"))
+        command = [sys.executable, "-m", "kernelmesh", "agent", str(file)]
+        with open(tmp_path / "log.txt", "ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=ENVIRONMENT)
+        try:
+            process.stdin.write(b"x1,x2,label\n" + b"".join(b"%d,0,1\n" % i for i in range(7)))  # too few for a step
+            process.stdin.flush()
+            wait_until(lambda: "is up on" in (tmp_path / "log.txt").read_text())
+            time.sleep(1.0)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, (tmp_path / "log.txt").read_text()
+        finally:
+            process.kill()
+            process.wait()
+            process.stdin.close()
+        config = read(file)
+        with contextlib.closing(Keeper(config.keep.folder, agent=config.agent, settings=config.settings)) as keeper:
+            kept, _ = keeper.restore(name=config.place.name)
+        assert kept.state.samples == 0
+        assert kept.pending.points[:, 0].tolist() == list(range(7))
+
 
 class TestAsk:
     def test_a_point(self, one):
@@ -235,6 +277,15 @@ class TestAsk:
         code, text = invoke("ask", one, "--x", "1, 2", "--x", "1")
         assert code == 2
         assert "--x must" in text
+
+    def test_many_columns(self, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
+        names = ", ".join(f'"x{i}"' for i in range(40))
+        change(file, ("dimension = 2", "dimension = 40"), ('points = ["x1", "x2"]', f"points = [{names}]"))
+        code, text = invoke("ask", file, "--x", "1, 2")
+        assert code == 2
+        assert "must be 40 numbers" in text
+        assert len(text) < 500
 
     def test_nobody_there(self, tmp_path):
         file = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[0]
@@ -298,6 +349,30 @@ class TestMesh:
         assert code == 2
         assert "bandwidth" in text
         assert not (tmp_path / "mesh" / "logs").exists()
+
+    @pytest.mark.parametrize(
+        ("pair", "words"),
+        [
+            (('mesh = "demo"', 'mesh = "other"'), "mesh must be the same for all agents (agent-0 has 'demo')"),
+            (('mode = "free"', 'mode = "lock-step"'), "mode must be the same for all agents"),
+            (("bandwidth = 0.6", "bandwidth = 0.7"), "be the same for all agents"),
+            (('agent-0 = "', '# agent-0 = "'), "neighbours must name agent-0 too, which names it"),
+        ],
+        ids=lambda value: value[1] if isinstance(value, tuple) else "",
+    )
+    def test_files_that_do_not_fit_together(self, pair, words, tmp_path):
+        file = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[1]
+        change(file, pair)
+        if "lock-step" in pair[1]:
+            file.write_text(re.sub("patience = .*", "", file.read_text()))
+        code, text = invoke("mesh", "up", tmp_path / "mesh")
+        assert code == 2, text
+        assert words in text.replace("\n", " ")
+
+    def test_a_mesh_that_is_running_is_not_started_twice(self, one):
+        code, text = invoke("mesh", "up", one.parent)
+        assert code == 2, text
+        assert "checkpoint.folder must not be in use" in text.replace("\n", " ")
 
     def test_up_until_done(self, tmp_path):
         folder = tmp_path / "mesh"

@@ -266,6 +266,7 @@ TABLE = [
         "patience",
         ["be a finite number > 0, got nan"],
     ),
+    ("patience huge", [("patience = 0.5", "patience = 1e9")], "patience", "patience", ["be at most 3600 seconds"]),
     ("at_end", [('"stay"', '"go"')], "at_end", "at_end", ["be one of stay, leave", "'go'"]),
     ("log", [('"info"', '"loud"')], "loud", "log", ["debug, info, warning, error"]),
     ("insecure", [('"info"', '"info"\ninsecure = 1')], "insecure", "insecure", ["be true or false, got 1"]),

@@ -21,6 +21,7 @@ from kernelmesh import (
     Gaussian,
     Graph,
     Hilbert,
+    Hinge,
     Komp,
     Local,
     Logistic,
@@ -680,6 +681,26 @@ class TestFreeRunning:
             assert max(tmp_path.glob("checkpoint-*")).stem.endswith(str(steps))
         assert (steps, done.node.state.samples) == (11, 88)
         assert same(done.node.state.function, run_with(clock, agent, silent, rows=88).node.state.function)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kernel": Gaussian(bandwidth=0.7)}, {"loss": Hinge()}, {"consensus": Diffusion()}], ids=str
+)
+def test_neighbours_with_another_model_do_not_listen_to_each_other(changes, clock):
+    world, graph = clock(World()), Graph.line(2)
+    agents = [make(Penalty(coupling=0.05)), make(**{"consensus": Penalty(coupling=0.05), **changes})]
+    for i, (agent, place) in enumerate(zip(agents, places(graph, patience=0.01), strict=True)):
+        world.add(agent, place, ArraySource(*data(i, 64)))
+    world.stop_at_the_end()
+    for i, run in enumerate(world.run().values()):
+        status = run.node.status()
+        assert status["refused"] > 0
+        assert status["samples"] == 64
+        alone = make(**{**changes, "consensus": Local()} if i else {"consensus": Local()})
+        state = alone.start()
+        for points, targets in ArrayStream(*data(i, 64), batch_size=8):
+            state, _ = alone.step(state, points, targets)
+        assert same(run.node.state.function, state.function)
 
 
 class TestRequests:

@@ -286,6 +286,15 @@ def test_numbers_of_any_type_in_a_parquet_file_are_read_and_others_are_refused(t
     assert source.refused == 3
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.date32(), pa.duration("s"), pa.time64("ns")], ids=str)
+def test_times_in_a_parquet_file_are_no_numbers(kind, tmp_path):
+    path = tmp_path / "samples.parquet"
+    pq.write_table(pa.table({"a": pa.array([1, 2], kind), "b": [1.0, 2.0], "y": [0, 1]}), path)
+    source = FileSource(path, LABELS)
+    assert drain(source) == []
+    assert source.refused == 2
+
+
 def test_class_names_and_class_numbers():
     assert CLASSES.read({"a": 1, "b": "2", "y": "may,be"}) == ([1.0, 2.0], 2)
     assert CLASSES.outputs == 3
