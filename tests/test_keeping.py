@@ -225,7 +225,8 @@ def test_damaged_newest_checkpoint(protocol, tmp_path):
         for bad in damaged:
             path.write_bytes(bad)
             assert restored(keeper, protocol) == STEPS - 1
-        path.unlink()
+            assert path.with_name(f"damaged-{path.name}").read_bytes() == bad  # set aside
+            assert not path.exists()
         assert restored(keeper, protocol) == STEPS - 1
 
 

@@ -168,11 +168,14 @@ def test_a_parquet_file_that_is_still_being_written_is_waited_for(tmp_path):
     path.write_bytes(content[:-10])
     source = FileSource(path, VALUES, batch_size=1, follow=True)
     assert source.take() is None
+    path.write_bytes(content[:-200] + bytes(150) + content[-50:])  # whole by its length, but not yet what it will be
+    assert source.take() is None
     path.write_bytes(content)
     assert source.take().points.tolist() == [[1, 2]]
-    path.write_bytes(content[:-10])
-    with pytest.raises(ValueError, match="must be a Parquet file"):
-        FileSource(path, VALUES)
+    for damaged in (content[:-10], content[:-200] + bytes(150) + content[-50:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="must be a Parquet file"):
+            FileSource(path, VALUES)
 
 
 garbage = st.one_of(

@@ -122,10 +122,12 @@ class Keeper:
     def restore(self, *, name: str) -> tuple[Kept | None, list[Entry]]:
         """The newest checkpoint that can be read, and the inputs of all steps since; (None, steps from 1) without any.
 
-        Damaged files are passed over as long as an older checkpoint leads to the same place; otherwise the damage is told.
+        Damaged files are passed over as long as an older checkpoint leads to the same place, and set aside, so that they do
+        not count as one of the two that are kept; otherwise the damage is told.
         """
         checkpoints = sorted(self._numbered("checkpoint-*.safetensors"), reverse=True)
         damage: Exception | None = None
+        damaged: list[Path] = []
         for step in [*checkpoints, None]:
             kept = None
             if step is not None:
@@ -134,10 +136,15 @@ class Keeper:
                 except storage.UnreadableFile as error:
                     _log.warning("%s; trying the one before", error)
                     damage = damage or error
+                    damaged.append(self._path("checkpoint", step))
                     continue
             elif checkpoints and not self._path("journal", 0).exists():
                 break
-            return kept, self._entries(step or 0)
+            entries = self._entries(step or 0)
+            for path in damaged:
+                with contextlib.suppress(OSError):  # then it is in the way of nothing but itself
+                    path.rename(path.with_name(f"damaged-{path.name}"))
+            return kept, entries
         raise storage.UnreadableFile(
             f"{self.folder}: no checkpoint can be read ({damage}); move the folder away to begin anew"
         )

@@ -432,7 +432,9 @@ class _Records:
                 raise
             self._seen = None
             return
-        except self._pyarrow.ArrowInvalid as error:
+        except (self._pyarrow.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the file cannot be read; without a number it is what the library makes of what it has read
             if not self._follow:
                 raise refuse("FileSource", "path", f"be a Parquet file ({error})", str(self._path)) from None
             return  # it is being written: the end of the file, which says what is in it, comes last
