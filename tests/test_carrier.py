@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 
 import pytest
@@ -129,6 +130,39 @@ def test_nobody_answers(pair):
     assert time.monotonic() - began < 10.0
 
 
+def test_a_question_is_given_up_in_time_however_much_arrives(pair, stranger):
+    a = pair[0]
+    a.ask("b", 1, NOTE, b"", timeout=0.5)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.6:  # answers that nobody asked for, and questions that are never missing
+        put(stranger, "a/answer/b", b"", bytes(8) + NOTE.encode())
+        put(stranger, "a/from/b", b"", bytes(8) + NOTE.encode())
+    assert Answer("b", 1) in [a.wait(0.0) for _ in range(3)]
+
+
+def test_answers_that_nobody_asked_for_do_not_prolong_a_wait(pair, stranger):
+    over = threading.Event()
+
+    def flood():
+        while not over.is_set():
+            put(stranger, "a/answer/b", b"", bytes(8) + NOTE.encode())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        time.sleep(0.2)
+        for answers in (1, 2):
+            began = time.monotonic()
+            while time.monotonic() - began < 1.0:
+                asked = time.monotonic()
+                assert pair[0].wait(0.1, answers=answers) is None
+                assert time.monotonic() - asked < 0.5
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.mark.parametrize(
     "beside", [None, b"", bytes(8), bytes(8) + NOTE.encode()[:-1], bytes(8) + b"x" + NOTE.encode()[1:]]
 )
@@ -185,8 +219,9 @@ def test_requests(pair, stranger):
     assert (request.kind, request.payload) == ("status", b"?")
     request.answer(b"fine")
     assert [bytes(reply.ok.payload) for reply in replies] == [b"fine"]
-    refused = list(stranger.get(key, payload=bytes(5001), timeout=5.0))
-    assert b"at most 5000 bytes" in bytes(refused[0].err.payload)
+    refused = stranger.get(key, payload=bytes(5001), timeout=5.0)
+    assert pair[0].wait(0.5) is None
+    assert b"at most 5000 bytes" in bytes(next(iter(refused)).err.payload)
 
 
 def test_keys_that_zenoh_does_not_take():

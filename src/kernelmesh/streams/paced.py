@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,7 +35,8 @@ class Paced:
         self.source = source
         self.rate = positive("Paced", "rate", rate)
         self._clock = clock
-        self._next = self._before = clock()
+        self._next = clock()
+        self._before: deque[float] = deque(maxlen=2)
 
     @property
     def ended(self) -> bool:
@@ -57,13 +59,14 @@ class Paced:
         batch = None if now < self._next else self.source.take()
         if batch is not None:
             pause = len(batch.points) / self.rate
-            self._before = self._next
+            self._before.append(self._next)
             self._next = max(self._next, now - pause) + pause
         return batch
 
     def give_back(self) -> None:
         self.source.give_back()
-        self._next = self._before  # what was not used needs no pause
+        if self._before:
+            self._next = self._before.pop()  # what was not used needs no pause
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
         self.source.seek(position, pending)
