@@ -356,7 +356,7 @@ class TestMesh:
             (('mesh = "demo"', 'mesh = "other"'), "mesh must be the same for all agents (agent-0 has 'demo')"),
             (('mode = "free"', 'mode = "lock-step"'), "mode must be the same for all agents"),
             (("bandwidth = 0.6", "bandwidth = 0.7"), "be the same for all agents"),
-            (('agent-0 = "', '# agent-0 = "'), "neighbours must name agent-0 too, which names it"),
+            (('agent-0 = "', '# agent-0 = "'), "neighbours must name agent-0 too, which names agent-1, got agent-2"),
         ],
         ids=lambda value: value[1] if isinstance(value, tuple) else "",
     )
@@ -368,6 +368,21 @@ class TestMesh:
         code, text = invoke("mesh", "up", tmp_path / "mesh")
         assert code == 2, text
         assert words in text.replace("\n", " ")
+
+    def test_everything_that_does_not_fit_is_told_at_once_with_its_line(self, tmp_path):
+        _, file, other = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))
+        change(file, ("bandwidth = 0.6", "bandwidth = 0.7"), ('agent-0 = "', '# agent-0 = "'))
+        change(other, ('mesh = "demo"', 'mesh = "other"'))
+        code, text = invoke("mesh", "up", tmp_path / "mesh")
+        assert code == 2
+        for wrong in (
+            f"{file}:",
+            "model.kernel must be the same",
+            f"{file}:",
+            "neighbours must",
+            f"{other}:5: mesh must",
+        ):
+            assert wrong in text.replace("\n", ""), wrong
 
     def test_a_mesh_that_is_running_is_not_started_twice(self, one):
         code, text = invoke("mesh", "up", one.parent)

@@ -52,12 +52,14 @@ def agent(
 def _say_in_order(settings: Config) -> None:
     """What `--check` says of a file without mistakes, after a look at its stream."""
     from kernelmesh.deploy.launch import look
+    from kernelmesh.deploy.lines import locate
 
     logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stderr)
     try:
         look(settings)
     except (ImportError, OSError, ValueError) as error:
-        fail(str(error), code=2)
+        line = locate(settings.path.read_text(encoding="utf-8")).of(("stream", "path"))
+        fail(f"{settings.path}:{line}: {error}", code=2)
     place, agent = settings.place, settings.agent
     around = ", ".join(place.neighbours) or "nobody"
     kinds = ", ".join(type(kind).__name__ for kind in (agent.kernel, agent.loss, agent.consensus))

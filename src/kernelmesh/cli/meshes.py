@@ -39,7 +39,7 @@ def mesh_init(
     ] = "exact-diffusion",
     mode: Annotated[str, typer.Option(help="free (at their own pace) or lock-step.")] = "free",
     partition: Annotated[str, typer.Option(help="What each agent sees: one-class or identical.")] = "one-class",
-    samples: Annotated[int, typer.Option(help="Samples for each agent.")] = 20_000,
+    samples: Annotated[int, typer.Option(help="Samples for each agent.")] = 60_000,
     rate: Annotated[float, typer.Option(help="Samples per second at most, like a sensor; 0: no limit.")] = 1000.0,
     seed: Annotated[int, typer.Option(help="Seeds the data.")] = 0,
 ) -> None:
@@ -64,7 +64,7 @@ def mesh_init(
     except (ImportError, OSError) as error:
         fail(f"mesh init: {error}", code=1)
     except ValueError as error:
-        fail(str(error), code=2)
+        fail(str(error).replace("lay_out:", "mesh init:", 1), code=2)
     console.print(
         f"{len(files)} agent{'s' if len(files) > 1 else ''} in {folder}. Start with `kernelmesh mesh up {folder}`; "
         f"{folder / 'README.md'} has more.",

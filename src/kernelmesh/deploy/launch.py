@@ -64,11 +64,13 @@ def look(config: Config) -> None:
                 break
         if source.refused and source.position["row"] == 0:
             raise refuse(
-                str(config.path),
                 "stream",
-                "name columns and classes that fit the file",
+                "columns and classes",
+                "fit the file",
                 Told(f"{source.refused} rows that cannot be used, and none that can"),
-                remedy="text classes need classes = [...]",
+                remedy="what is wrong with the first ones is told above"
+                if config.stream.classes
+                else "text classes need classes = [...]",
             )
     finally:
         source.close()

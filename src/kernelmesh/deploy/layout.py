@@ -38,7 +38,7 @@ def lay_out(
     port: int = 7450,
     host: str = "127.0.0.1",
     seed: int = 0,
-    samples: int = 20_000,
+    samples: int = 60_000,
     partition: str = "one-class",
     protocol: str = "exact-diffusion",
     mode: str = "free",
@@ -202,7 +202,7 @@ class _Plan:
         yield f"listen = {quoted(place.listen)}  # where this agent can be reached"
         yield f'mode = {quoted(self.mode)}  # "free": at its own pace; "lock-step": everybody waits for everybody'
         if self.mode == "free":
-            yield "patience = 0.5  # seconds to wait for neighbours in a round"
+            yield "patience = 0.5  # seconds to wait for neighbours in a round; to be left out in lock step"
         yield 'at_end = "stay"  # when the stream has ended: "stay" and go on answering, or "leave"'
         yield 'log = "info"  # debug, info, warning or error'
         yield ""

@@ -14,11 +14,13 @@ from typing import Any
 from kernelmesh.checks import Told, refuse
 from kernelmesh.deploy.asking import Address, Line
 from kernelmesh.deploy.config import Config
+from kernelmesh.deploy.lines import KeyPath, locate
 from kernelmesh.runtimes.keeping import in_use
 
 __all__ = ["AgentProcess", "check_together", "start_all", "stop_all"]
 
 _AGAIN = 3.0  # seconds before a crashed agent is started again
+_MODES = {False: "free", True: "lock-step"}
 _PATIENCE = 20.0  # seconds for a clean end, with its checkpoint
 
 
@@ -97,28 +99,33 @@ class AgentProcess:
 
 
 def check_together(configs: list[Config]) -> None:
-    """Refuse agents that cannot learn together, or that are running already."""
+    """Refuse agents that cannot learn together, or that are running already, and tell everything that is in the way."""
     by_name = {config.place.name: config for config in configs}
     first = configs[0]
+    wrong: list[str] = []
+
+    def tell(config: Config, key: KeyPath, rule: str, value: object) -> None:
+        line = locate(config.path.read_text(encoding="utf-8")).of(key)
+        wrong.append(str(refuse(f"{config.path}:{line}", ".".join(map(str, key)), rule, value)))
+
     for config in configs:
-        place = config.place
-        for what, here, there in (
-            ("mesh", place.mesh, first.place.mesh),
-            ("mode", place.lock_step, first.place.lock_step),
-            *((key, value, first.settings[key]) for key, value in config.settings.items()),
-        ):
+        place, other = config.place, first.place
+        same: list[tuple[KeyPath, object, object]] = [
+            (("mesh",), place.mesh, other.mesh),
+            (("mode",), _MODES[place.lock_step], _MODES[other.lock_step]),
+            *((("model", key), value, first.settings[key]) for key, value in config.settings.items()),
+        ]
+        for key, here, there in same:
             if here != there:
-                rule = f"be the same for all agents ({first.place.name} has {there!r})"
-                raise refuse(str(config.path), what, rule, here)
-        for neighbour in place.neighbours:
-            if neighbour in by_name and place.name not in by_name[neighbour].place.neighbours:
-                raise refuse(
-                    str(by_name[neighbour].path), "neighbours", f"name {place.name} too, which names it", Told("none")
-                )
+                tell(config, key, f"be the same for all agents ({other.name} has {there!r})", here)
+        for name in place.neighbours:
+            if name in by_name and place.name not in (around := by_name[name].place.neighbours):
+                rule = f"name {place.name} too, which names {name}"
+                tell(by_name[name], ("neighbours",), rule, Told(", ".join(around) or "none"))
         if in_use(config.keep.folder):
-            raise refuse(
-                str(config.path), "checkpoint.folder", "not be in use", Told("a folder that a running agent keeps")
-            )
+            tell(config, ("checkpoint", "folder"), "not be in use", Told("one that a running agent keeps"))
+    if wrong:
+        raise ValueError("\n".join(wrong))
 
 
 def start_all(files: list[Path], logs: Path) -> list[AgentProcess]:

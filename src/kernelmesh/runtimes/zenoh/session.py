@@ -68,7 +68,9 @@ def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
     try:
         return zenoh.open(config)
     except zenoh.ZError as error:
-        reason = "the address is in use" if "in use" in str(error) else str(error).partition(" at ")[0][:200]
+        reason = str(error).partition(" at ")[0][:200]
+        for words, plain in (("in use", "the address is in use"), ("Unable to connect", "nobody answers there")):
+            reason = plain if words in str(error) else reason
         raise ConnectionError(f"zenoh: cannot {aim}: {reason}") from None
 
 
