@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -50,8 +50,7 @@ _KEPT = 2
 _MOST_RECORD = 1 << 31
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """The input of one step."""
 
     step: int

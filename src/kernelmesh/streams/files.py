@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints, Told, refuse, whole
 from kernelmesh.streams.columns import Columns, Tally, sift
-from kernelmesh.streams.lines import LONGEST, LineParser, Queue, size_of_next
+from kernelmesh.streams.lines import LONGEST, LineParser, Queue, copied, size_of_next
 from kernelmesh.streams.role import Batch
 
 __all__ = ["FileSource"]
@@ -136,7 +136,7 @@ class FileSource:
         self._taken.append((self._place, block))
         offset, line, refused = (int(array[-1]) for array in (block.offsets, block.lines, block.refused))
         self._place = _Place(offset, line, refused, self._place.row + size)
-        return Batch(block.points, block.targets)
+        return copied(block.points, block.targets)
 
     def give_back(self) -> None:
         if self._taken:

@@ -18,7 +18,7 @@ from kernelmesh.checks import Floats, Told, class_labels, matrix, refuse, whole
 from kernelmesh.streams.columns import BadRow, Columns, Sifted, Tally, sift
 from kernelmesh.streams.role import Batch
 
-__all__ = ["LONGEST", "LineParser", "LineSource", "Queue", "read_stdin", "size_of_next"]
+__all__ = ["LONGEST", "LineParser", "LineSource", "Queue", "copied", "read_stdin", "size_of_next"]
 
 LONGEST = 1 << 20
 """Bytes that a line may have at most; what has more is no sample, and must not fill the memory."""
@@ -155,8 +155,7 @@ class Queue:
         """The oldest rows; there must be as many."""
         self._gather(rows)
         first = self._blocks[0]
-        # a copy, so that a mini-batch that is kept does not keep everything that was read with it
-        taken = tuple(array[:rows].copy() for array in first)
+        taken = tuple(array[:rows] for array in first)
         if rows < len(first[0]):
             self._blocks[0] = tuple(array[rows:] for array in first)
         else:
@@ -184,6 +183,11 @@ class Queue:
         # all blocks at once: one by one, many small ones would be copied over and over
         if len(self._blocks[0][0]) < rows:
             self._blocks = [tuple(map(np.concatenate, zip(*self._blocks, strict=True)))]
+
+
+def copied(points: Floats, targets: NDArray[Any]) -> Batch:
+    """So that a mini-batch that is kept does not keep everything that was read with it."""
+    return Batch(points.copy(), targets.copy())
 
 
 def size_of_next(waiting: int, batch_size: int, *, more: bool) -> int:
@@ -378,7 +382,7 @@ class LineSource:
                 if self._error is not None:
                     raise self._error
                 return None
-            batch = Batch(*self._queue.take(size))
+            batch = copied(*self._queue.take(size))
             self._row += size
             self._taken.append(batch)
             self._changed.notify_all()

@@ -60,7 +60,7 @@ class _Other:
     there: bool = False
     """Whether it listens to our questions."""
     out: dict[int, float] = field(default_factory=dict)
-    """The tickets of questions that are out, and when they are given up."""
+    """The tickets of questions that are out, and when they are given up. Zenoh's thread takes out what is answered."""
 
 
 class ZenohCarrier:
@@ -149,10 +149,11 @@ class ZenohCarrier:
         self._due = min(self._due, deadline)
 
     def _overdue(self, now: float) -> Event | None:
-        late = [(other, ticket) for other in self._others.values() for ticket, end in other.out.items() if now > end]
-        if late:
-            return self._given_up(*late[0])
-        self._due = min((end for other in self._others.values() for end in other.out.values()), default=math.inf)
+        out = [(end, other, ticket) for other in self._others.values() for ticket, end in list(other.out.items())]
+        for end, other, ticket in out:
+            if now > end:
+                return self._given_up(other, ticket)
+        self._due = min((end for end, *_ in out), default=math.inf)
         return None
 
     def _given_up(self, other: _Other, ticket: int) -> Event | None:
@@ -174,11 +175,15 @@ class ZenohCarrier:
 
     def _answered(self, other: _Other, sample: zenoh.Sample) -> None:
         beside = b"" if sample.attachment is None else bytes(sample.attachment)
-        who = (other.name, beside[_TOKEN])
-        if self._admit(who, _MOST_OF_ONE):
-            self._answers.append(partial(self._answer, other, who, beside, sample.payload))
-            if len(self._answers) >= self._needed:
-                self._arrived.put(_ring)
+        ticket = int.from_bytes(beside[: _TICKET.size], "big")
+        who = None  # what is expected needs no room among the others
+        if other.out.pop(ticket, None) is None:
+            who = (other.name, beside[_TOKEN])
+            if not self._admit(who, _MOST_OF_ONE):
+                return
+        self._answers.append(partial(self._answer, other, who, ticket, beside, sample.payload))
+        if len(self._answers) >= self._needed:
+            self._arrived.put(_ring)
 
     def _requested(self, kind: str, query: zenoh.Query) -> None:
         if self._admit(_CLIENTS, _MOST_OF_CLIENTS):
@@ -208,7 +213,7 @@ class ZenohCarrier:
                 self._waiting[who] = left
 
     def _gone(self, other: _Other) -> Event | None:
-        for ticket in other.out:
+        for ticket in list(other.out):
             self._arrived.put(partial(self._given_up, other, ticket))
         return None
 
@@ -231,20 +236,23 @@ class ZenohCarrier:
             payload += ahead.payload
         other.answers.put(payload, attachment=beside)
 
-    def _answer(self, other: _Other, who: _Sender, beside: bytes, payload: zenoh.ZBytes) -> Event | None:
-        self._served(who)
-        ticket, behind = int.from_bytes(beside[: _TICKET.size], "big"), None
+    def _answer(
+        self, other: _Other, who: _Sender | None, ticket: int, beside: bytes, payload: zenoh.ZBytes
+    ) -> Event | None:
+        """`who` is None if we had asked; other answers come too late, or were never asked for."""
+        if who is not None:
+            self._served(who)
+        behind = None
         try:
             body = self._body("answer", payload)
             note = Note.decode(beside[_NOTE])
             if len(beside) > _NOTE.stop:
                 body, behind = self._parted(other, note, body, beside[_NOTE.stop :])
         except Refused as error:
-            self._arrived.put(partial(self._given_up, other, ticket))
-            return Offence(other.name, int.from_bytes(who[1], "big"), str(error))
-        if other.out.pop(ticket, None) is None:  # too late, or never asked for
-            return behind
-        return Answer(other.name, ticket, note, body, behind)
+            if who is None:
+                self._arrived.put(partial(Answer, other.name, ticket))
+            return Offence(other.name, int.from_bytes(beside[_TOKEN], "big"), str(error))
+        return Answer(other.name, ticket, note, body, behind) if who is None else behind
 
     def _parted(self, other: _Other, note: Note, body: bytes, beside: bytes) -> tuple[bytes, Question]:
         """An answer, and the question behind it."""
