@@ -28,7 +28,7 @@ _HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 def need_cryptography() -> None:
     """Refuse to go on without the library that makes and reads certificates."""
     try:
-        import cryptography  # noqa: F401
+        import cryptography  # noqa: F401 (is it there?)
     except ImportError:
         raise ImportError("TLS needs the library cryptography: pip install 'kernelmesh[zenoh]'") from None
 

@@ -672,9 +672,9 @@ class Node:
 
     # ---- numbers
 
-    def _count(self, message: Message, times: int = 1) -> None:
+    def _count(self, message: Message) -> None:
         floats, size = weigh(message)
-        self._add(times * size, times * floats)
+        self._add(size, floats)
 
     def _add(self, size: int, floats: int) -> None:
         self.bytes_sent += size
