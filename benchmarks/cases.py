@@ -28,10 +28,10 @@ from kernelmesh import (
     Penalty,
     simulate,
 )
-from kernelmesh.maths.compression import Change, Memory
-from kernelmesh.maths.products import product
+from kernelmesh.numerics.compression import Model, Update
+from kernelmesh.numerics.products import product
 from kernelmesh.streams import ArrayStream, Mixture
-from materialised import Materialised
+from materialized import Materialized
 
 BATCH = 32
 
@@ -54,7 +54,7 @@ def at_most(what: str, value: float, target: float, unit: str = "×") -> Line:
 
 
 def alternate(*jobs: Callable[[], Any], rounds: int) -> list[float]:
-    """The median time of each job, taken in turn so that a noisy neighbour hits all of them."""
+    """The median time of each job, taken in turn so that a noisy neighbor hits all of them."""
     times: list[list[float]] = [[] for _ in jobs]
     for job in jobs:
         job()
@@ -67,7 +67,7 @@ def alternate(*jobs: Callable[[], Any], rounds: int) -> list[float]:
 
 
 def small_step() -> list[Line]:
-    """One step of an agent on the paper's mixture (M ≈ 18, p = 2, C = 5) against the materialised way."""
+    """One step of an agent on the paper's mixture (M ≈ 18, p = 2, C = 5) against the materialized way."""
     rng = np.random.default_rng(0)
     points, labels = Mixture.draw(rng=rng).sample(5000, rng=rng)
     batches = list(ArrayStream(points, labels))[:-1]
@@ -93,14 +93,14 @@ def small_step() -> list[Line]:
         return step, lambda: state.function
 
     budget = 0.04 * 3**1.5
-    (ours, our_function), (theirs, their_function) = learner(Komp(budget=budget)), learner(Materialised(budget=budget))
+    (ours, our_function), (theirs, their_function) = learner(Komp(budget=budget)), learner(Materialized(budget=budget))
     for _ in range(100):
         ours()
         theirs()
     fast, slow = alternate(ours, theirs, rounds=300)
     gap = our_function().distance(their_function()) / our_function().norm()
     return [
-        at_least(f"step at M={our_function().order}, materialised / ours", slow / fast, 10),
+        at_least(f"step at M={our_function().order}, materialized / ours", slow / fast, 10),
         Line("our step", f"{fast * 1e6:.0f} µs"),
         Line("relative distance of the two functions after 401 steps", f"{gap:.1e}"),
     ]
@@ -114,19 +114,19 @@ class Bench:
         self.order, self.dimension, self.outputs = order, dimension, outputs
         self.kernel = Gaussian(bandwidth=float(np.sqrt(dimension)))
         function = Expansion(self.kernel, self.points(order), self.rng.standard_normal((order, outputs)))
-        self.memory = Komp(budget=0.0).start(function)
+        self.model = Komp(budget=0.0).start(function)
 
     def points(self, rows: int) -> np.ndarray:
         return self.rng.standard_normal((rows, self.dimension))
 
     def product(self) -> None:
-        """The yardstick of large steps: one product of the batch's kernel values with P."""
-        assert self.memory.workspace is not None
-        product(self.cross, self.memory.workspace.buffer)
+        """The baseline_loss of large steps: one product of the batch's kernel values with P."""
+        assert self.model.workspace is not None
+        product(self.cross, self.model.workspace.buffer)
 
     def prepare(self) -> None:
-        assert self.memory.workspace is not None
-        self.cross = self.rng.random((BATCH, self.memory.workspace.width))
+        assert self.model.workspace is not None
+        self.cross = self.rng.random((BATCH, self.model.workspace.width))
 
     def step(self, *, heavy: int) -> Callable[[], None]:
         """A mini-batch of which `heavy` points have coefficients like the old weights and the others next to none.
@@ -138,7 +138,7 @@ class Bench:
         def job() -> None:
             push = self.push.copy()
             push[heavy:] *= 1e-6
-            self.memory, _ = komp.absorb(self.memory, Change(self.batch, push), samples=0)
+            self.model, _ = komp.absorb(self.model, Update(self.batch, push), samples=0)
 
         return job
 
@@ -153,9 +153,9 @@ def measured(bench: Bench, job: Callable[[], None], rounds: int) -> tuple[float,
     bench.prepare()
     for turn in range(rounds + 1):
         bench.draw()
-        before = bench.memory.function.centres
+        before = bench.model.function.centers
         times = []
-        for task in (bench.product, lambda: bench.kernel(bench.batch, bench.memory.function.centres), job):
+        for task in (bench.product, lambda: bench.kernel(bench.batch, bench.model.function.centers), job):
             began = time.perf_counter()
             task()
             times.append(time.perf_counter() - began)
@@ -163,48 +163,48 @@ def measured(bench: Bench, job: Callable[[], None], rounds: int) -> tuple[float,
             products.append(times[0])
             kernels.append(times[1])
             jobs.append(times[2])
-            after = bench.memory.function.centres
+            after = bench.model.function.centers
             swaps.append(
                 0 if after is before else int((before[: len(after)] != after[: len(before)]).any(axis=1).sum())
             )
     return float(np.median(products)), float(np.median(kernels)), float(np.median(jobs)), float(np.mean(swaps))
 
 
-def materialised_step(bench: Bench, rounds: int) -> float:
+def materialized_step(bench: Bench, rounds: int) -> float:
     """A step the textbook way in which the batch only replaces itself: 32 removals, as in every other step here."""
-    memory = Memory(bench.memory.function)
-    core = Materialised(budget=1e-3)
+    memory = Model(bench.model.function)
+    core = Materialized(budget=1e-3)
     taken = []
     for _ in range(rounds):
         bench.draw()
         began = time.perf_counter()
-        core.absorb(memory, Change(bench.batch, bench.push * 1e-6), samples=0)
+        core.absorb(memory, Update(bench.batch, bench.push * 1e-6), samples=0)
         taken.append(time.perf_counter() - began)
     return float(np.median(taken))
 
 
 def medium_step() -> list[Line]:
-    """One step at M = 1000, p = 64, C = 13 against the materialised way, points being swapped."""
+    """One step at M = 1000, p = 64, C = 13 against the materialized way, points being swapped."""
     bench = Bench(1000, 64, 13)
     _, _, ours, swapped = measured(bench, bench.step(heavy=BATCH), 30)
     _, _, idle, _ = measured(bench, bench.step(heavy=0), 30)
-    slow = materialised_step(bench, 2)
+    slow = materialized_step(bench, 2)
     return [
-        at_least(f"step at M=1000 with {swapped:.0f} of 32 points swapped, materialised / ours", slow / ours, 20),
-        at_least("step at M=1000, batch replaces itself, materialised / ours", slow / idle, 20),
+        at_least(f"step at M=1000 with {swapped:.0f} of 32 points swapped, materialized / ours", slow / ours, 20),
+        at_least("step at M=1000, batch replaces itself, materialized / ours", slow / idle, 20),
     ]
 
 
 def large_step() -> list[Line]:
-    """One step at M = 4300, p = 256, C = 13 against the materialised way and against the one product P @ k."""
+    """One step at M = 4300, p = 256, C = 13 against the materialized way and against the one product P @ k."""
     bench = Bench(4300, 256, 13)
     one, _, swap, swapped = measured(bench, bench.step(heavy=BATCH // 2), 15)
     full, _, everything, all_swapped = measured(bench, bench.step(heavy=BATCH), 15)
     again, kernel, idle, _ = measured(bench, bench.step(heavy=0), 15)
-    slow = materialised_step(bench, 1)
+    slow = materialized_step(bench, 1)
     return [
         at_least(
-            f"step at M=4300 with {all_swapped:.0f} of 32 points swapped, materialised / ours", slow / everything, 40
+            f"step at M=4300 with {all_swapped:.0f} of 32 points swapped, materialized / ours", slow / everything, 40
         ),
         at_most(
             f"step with {swapped:.0f} of 32 points swapped, everything included / one product P @ k", swap / one, 3
@@ -215,7 +215,7 @@ def large_step() -> list[Line]:
         ),
         Line("P @ k", f"{again * 1e3:.0f} ms"),
         Line("kernel values of the batch / P @ k", f"{kernel / again:.2f}×"),
-        Line("materialised step", f"{slow:.1f} s"),
+        Line("materialized step", f"{slow:.1f} s"),
     ]
 
 
@@ -245,8 +245,8 @@ def _grow_to(order: int, dimension: int, outputs: int, sender: Any) -> None:
     kernel, komp = Gaussian(bandwidth=float(np.sqrt(dimension))), Komp(budget=1e-6)
     memory = komp.start(Expansion.zero(kernel, dimension=dimension, outputs=outputs))
 
-    def learn(memory: Memory) -> Memory:
-        change = Change(rng.standard_normal((BATCH, dimension)), rng.standard_normal((BATCH, outputs)))
+    def learn(memory: Model) -> Model:
+        change = Update(rng.standard_normal((BATCH, dimension)), rng.standard_normal((BATCH, outputs)))
         return komp.absorb(memory, change, samples=0)[0]
 
     while memory.function.order < 256:  # everything is compiled and loaded
@@ -283,7 +283,7 @@ def memory() -> list[Line]:
 
 
 def network() -> list[Line]:
-    """The paper's network, 20 agents with 5000 samples each, logistic loss: rounds per second against materialised."""
+    """The paper's network, 20 agents with 5000 samples each, logistic loss: rounds per second against materialized."""
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(rng=rng)
     points, labels = mixture.sample(5000, rng=rng)
@@ -306,16 +306,16 @@ def network() -> list[Line]:
 
     budget = 0.04 * 3**1.5
     rate(Komp(budget=budget))
-    pairs = [(rate(Komp(budget=budget)), rate(Materialised(budget=budget))) for _ in range(3)]
+    pairs = [(rate(Komp(budget=budget)), rate(Materialized(budget=budget))) for _ in range(3)]
     ratio = float(np.median([fast / slow for fast, slow in pairs]))
     return [
-        at_least("rounds per second, ours / materialised (median of 3 pairs of whole runs)", ratio, 8),
+        at_least("rounds per second, ours / materialized (median of 3 pairs of whole runs)", ratio, 8),
         Line("ours", f"{np.median([fast for fast, _ in pairs]):.0f} rounds/s of 20 agents"),
     ]
 
 
 def defaults() -> list[Line]:
-    """Three-fold scores of the estimators' defaults on standardised features beside scikit-learn's batch SVM.
+    """Three-fold scores of the estimators' defaults on standardized features beside scikit-learn's batch SVM.
 
     The defaults were chosen on these very data sets, so this shows how they fit them, not how they carry over to others.
     """

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from kernelmesh import Graph
-from kernelmesh.deploy import lay_out, read
-from kernelmesh.deploy.asking import Address, Line, NoAnswer
-from kernelmesh.runtimes.keeping import Keeper
+from kernelmesh.deploy import create_mesh, read
+from kernelmesh.deploy.client import AgentAddress, Line
+from kernelmesh.errors import UnreachableAgent
+from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.streams import Columns, FileSource
 
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -44,7 +45,7 @@ class Mesh:
     def __init__(self, folder: Path, *, agents: int = 5, change: dict[str, str] | None = None, **options) -> None:
         self.folder = folder
         port = options.pop("port", None) or free_port(agents)
-        self.files = lay_out(folder, agents=agents, port=port, **options)
+        self.files = create_mesh(folder, agents=agents, port=port, **options)
         for file in self.files:
             text = file.read_text()
             for old, new in (change or {}).items():
@@ -53,7 +54,7 @@ class Mesh:
             file.write_text(text)
         self.names = [file.stem for file in self.files]
         self.processes: dict[str, subprocess.Popen] = {}
-        self.lines = {file.stem: Line(Address.read(file), timeout=3.0) for file in self.files}
+        self.lines = {file.stem: Line(AgentAddress.read(file), timeout=3.0) for file in self.files}
 
     def __enter__(self) -> Mesh:
         return self
@@ -94,7 +95,7 @@ class Mesh:
     def status(self, name: str) -> dict | None:
         try:
             return self.lines[name].status()
-        except NoAnswer:
+        except UnreachableAgent:
             self.lines[name].close()
             return None
 
@@ -118,15 +119,15 @@ class Mesh:
         found = {}
         for file in self.files:
             config = read(file)
-            keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings)
-            kept, entries = keeper.restore(name=config.place.name)
-            keeper.close()
+            store = CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
+            kept, entries = store.restore(name=config.place.name)
+            store.close()
             assert not entries, "the checkpoint at the end holds everything"
             found[config.place.name] = kept.state
         return found
 
     def graph(self) -> Graph:
-        around = [read(file).place.neighbours for file in self.files]
+        around = [read(file).place.neighbors for file in self.files]
         return Graph(tuple(self.names), tuple(tuple(self.names.index(other) for other in near) for near in around))
 
     def held_out(self) -> tuple[np.ndarray, np.ndarray]:
@@ -156,7 +157,7 @@ def assert_opposite(states: dict) -> int:
             if name < other:
                 there = states[other].edges[name]
                 assert (edge.epoch, edge.done) == (there.epoch, there.done), (name, other, edge.done, there.done)
-                assert np.array_equal(edge.dual.centres, there.dual.centres)
+                assert np.array_equal(edge.dual.centers, there.dual.centers)
                 apart = np.abs(edge.dual.weights + there.dual.weights).max()
                 assert np.array_equal(edge.dual.weights, -there.dual.weights), (
                     name,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 
-def rkhs_norm(kernel, centres, weights):
+def rkhs_norm(kernel, centers, weights):
     """‖Σ κ(d_m, ·) w_m‖ from the definition."""
-    return np.sqrt(max(float(np.sum(weights * (kernel(centres, centres) @ weights))), 0.0))
+    return np.sqrt(max(float(np.sum(weights * (kernel(centers, centers) @ weights))), 0.0))
 
 
-def rkhs_distance(kernel, centres, weights, other_centres, other_weights):
-    return rkhs_norm(kernel, np.vstack([centres, other_centres]), np.vstack([weights, -other_weights]))
+def rkhs_distance(kernel, centers, weights, other_centers, other_weights):
+    return rkhs_norm(kernel, np.vstack([centers, other_centers]), np.vstack([weights, -other_weights]))
 
 
 @dataclass
@@ -25,11 +25,11 @@ class Pursuit:
     """How clear the choices were: the least relative gap between a decision and the one that was nearly taken."""
 
 
-def komp(kernel, centres, weights, budget) -> Pursuit:
+def komp(kernel, centers, weights, budget) -> Pursuit:
     """Algorithm 2 word for word: refit by least squares for every candidate of every removal."""
-    gram = kernel(centres, centres)
-    total = rkhs_norm(kernel, centres, weights)
-    kept, fitted, error, margin = list(range(len(centres))), weights.copy(), 0.0, np.inf
+    gram = kernel(centers, centers)
+    total = rkhs_norm(kernel, centers, weights)
+    kept, fitted, error, margin = list(range(len(centers))), weights.copy(), 0.0, np.inf
     scale = max(total, 1e-300)
     while kept:
         trials = []
@@ -51,7 +51,7 @@ def komp(kernel, centres, weights, budget) -> Pursuit:
             margin = min(margin, (budget - gamma) / scale)
         # equal points, and points without weight, can go in either order; any other near tie is a different function
         for other, k, _, _ in trials[1:]:
-            same = (centres[k] == centres[trials[0][1]]).all()
+            same = (centers[k] == centers[trials[0][1]]).all()
             idle = max(np.abs(fitted[kept.index(i)]).max() for i in (k, trials[0][1])) <= 1e-12 * np.abs(weights).max()
             if not same and not idle:
                 margin = min(margin, (other - gamma) / scale)
@@ -81,9 +81,9 @@ def logistic_slope(z, y):
     return out
 
 
-def penalty_step(kernel, functions, neighbours, i, points, labels, *, eta, lam, c):
+def penalty_step(kernel, functions, neighbors, i, points, labels, *, eta, lam, c):
     """Equations (sgd_hilbert_local) and (param_tilde) for agent i, averaged over a mini-batch: the unprojected step."""
-    centres, weights = functions[i]
+    centers, weights = functions[i]
 
     def at(function, x):
         d, w = function
@@ -93,7 +93,7 @@ def penalty_step(kernel, functions, neighbours, i, points, labels, *, eta, lam, 
     for x, y in zip(points, labels, strict=True):
         here = at(functions[i], x)
         push = logistic_slope(here[None], np.array([y]))[0]
-        for j in neighbours[i]:
+        for j in neighbors[i]:
             push = push + c * (here - at(functions[j], x))
         new.append(-eta * push / len(points))
-    return np.vstack([centres, points]), np.vstack([(1 - eta * lam) * weights, np.array(new)])
+    return np.vstack([centers, points]), np.vstack([(1 - eta * lam) * weights, np.array(new)])

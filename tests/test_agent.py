@@ -137,7 +137,7 @@ def test_equal_functions_exert_no_force():
     assert pulled.function.distance(free.function) < 1e-12
 
 
-def test_a_neighbour_pulls_toward_itself():
+def test_a_neighbor_pulls_toward_itself():
     agent = make(consensus=Penalty(coupling=0.5))
     state = learned(agent)
     points, labels = batch(9)
@@ -160,7 +160,7 @@ def test_every_option_changes_something():
         {"radius": 0.3},
     ):
         other = learned(make(**change)).function
-        same_kernel = Expansion(base.kernel, other.centres, other.weights)
+        same_kernel = Expansion(base.kernel, other.centers, other.weights)
         assert base.distance(same_kernel) > 1e-6, change
 
 
@@ -239,7 +239,7 @@ def test_bad_questions_are_refused():
         ({"compression": 0.1}, "Agent: compression must be a compression, got 0.1"),
         ({"consensus": None}, "Agent: consensus must be a consensus"),
         ({"outputs": 1}, "Agent: outputs must be >= 2 with a classification loss, got 1"),
-        ({"dimension": 0}, "Agent: dimension must be a whole number >= 1, got 0"),
+        ({"dimension": 0}, "Agent: dimension must be an integer >= 1, got 0"),
         ({"radius": 0.0}, "Agent: radius must be a number > 0, got 0.0"),
     ],
 )
@@ -259,11 +259,11 @@ def test_divergence_says_who_where_and_what_to_do():
     agent = make(loss=Squared(), outputs=1, step_size=2.0, consensus=Penalty(coupling=Constant(50.0)))
     state = agent.start(name="north")
     points = np.random.default_rng(0).standard_normal((16, 2))
-    neighbour = Values(np.zeros((16, 1)))
+    neighbor = Values(np.zeros((16, 1)))
     with pytest.raises(Diverged) as caught:
         for _ in range(100):
             before = state
-            state, _ = agent.step(state, points, points[:, :1], [Heard(None, neighbour)])
+            state, _ = agent.step(state, points, points[:, :1], [Heard(None, neighbor)])
             assert np.isfinite(state.function.weights).all()
     text = str(caught.value)
     assert "agent 'north' diverged at sample" in text
@@ -286,7 +286,7 @@ def test_a_function_from_elsewhere_can_be_learned_on():
 
 def test_a_step_that_is_cut_short_leaves_a_state_that_goes_on(monkeypatch):
     """An interrupt in the middle of changing P: the function is whole, and P is formed anew from it."""
-    from kernelmesh.maths import inverse_gram
+    from kernelmesh.numerics import inverse_gram
 
     agent = make()
     state = learned(agent, steps=2)
@@ -310,7 +310,7 @@ def test_a_failure_after_a_repair_leaves_the_state_usable():
     rng = np.random.default_rng(0)
     for _ in range(10):
         state, _ = agent.step(state, rng.uniform(-2, 2, (8, 2)), rng.standard_normal(8))
-    state.memory.workspace.buffer[0, 0] *= 1.01
+    state.model.workspace.buffer[0, 0] *= 1.01
     with pytest.raises(Diverged):
         agent.step(state, np.zeros((1, 2)), [1e200])
     agent.step(state, np.zeros((1, 2)), [1.0])

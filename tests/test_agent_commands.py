@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelmesh.cli import app
-from kernelmesh.deploy import lay_out, read
-from kernelmesh.runtimes.keeping import Keeper, Kept
+from kernelmesh.deploy import create_mesh, read
+from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from mesh import ENVIRONMENT, free_port
 
 pytest.importorskip("zenoh")
@@ -90,9 +90,9 @@ def checkpoints(folder) -> dict[str, int]:
     found = {}
     for file in sorted(folder.glob("*.toml")):
         config = read(file)
-        keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings)
-        with contextlib.closing(keeper):
-            kept, entries = keeper.restore(name=config.place.name)
+        store = CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
+        with contextlib.closing(store):
+            kept, entries = store.restore(name=config.place.name)
         assert not entries
         found[config.place.name] = kept.state.samples
     return found
@@ -102,7 +102,7 @@ def checkpoints(folder) -> dict[str, int]:
 def one(tmp_path_factory):
     """An agent that runs, and its folder."""
     folder = tmp_path_factory.mktemp("one") / "mesh"
-    (file,) = lay_out(folder, agents=1, topology="line", samples=320, port=free_port(1))
+    (file,) = create_mesh(folder, agents=1, topology="line", samples=320, port=free_port(1))
     with running("agent", file, log=folder / "log.txt") as process:
         wait_until(lambda: "is up on" in (folder / "log.txt").read_text())
         yield file
@@ -111,7 +111,7 @@ def one(tmp_path_factory):
 
 class TestCheck:
     def test_a_file_in_order(self, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=3, samples=5)[0]
+        file = create_mesh(tmp_path / "mesh", agents=3, samples=5)[0]
         code, text = invoke("agent", "--check", file)
         assert code == 0
         assert "in order. agent-0 listens on tcp/127.0.0.1:7450 and talks to agent-1, agent-2" in text
@@ -132,7 +132,7 @@ class TestCheck:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_a_mistake_is_told_with_its_line(self, pair, words, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=3, samples=5)[0]
+        file = create_mesh(tmp_path / "mesh", agents=3, samples=5)[0]
         line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if pair[0] in text)
         change(file, pair)
         for arguments in (("--check", file), (file,)):
@@ -143,7 +143,7 @@ class TestCheck:
         assert not (tmp_path / "mesh" / "state").exists()
 
     def test_all_mistakes_at_once(self, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=3, samples=5)[0]
+        file = create_mesh(tmp_path / "mesh", agents=3, samples=5)[0]
         change(file, ("bandwidth = 0.6", "bandwidth = -1"), ("batch_size = 32", "batch_size = 0"))
         code, text = invoke("agent", "--check", file)
         assert code == 2
@@ -168,7 +168,7 @@ class TestCheck:
 class TestAgent:
     def test_port_in_use(self, tmp_path):
         port = free_port(1)
-        (file,) = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=port)
+        (file,) = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=port)
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(("127.0.0.1", port))
@@ -178,28 +178,28 @@ class TestAgent:
         assert f"cannot listen on tcp/127.0.0.1:{port}" in text
 
     def test_folder_in_use(self, tmp_path):
-        (file,) = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))
+        (file,) = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))
         config = read(file)
-        keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings)
-        with contextlib.closing(keeper):
+        store = CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
+        with contextlib.closing(store):
             code, text = kernelmesh("agent", file)
         assert code == 2
         assert "folder must not be in use by another process" in text
 
     def test_other_settings_than_those_of_the_checkpoint(self, tmp_path):
-        (file,) = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=64, port=free_port(1))
+        (file,) = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=64, port=free_port(1))
         config = read(file)
-        keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings)
-        with contextlib.closing(keeper):
+        store = CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
+        with contextlib.closing(store):
             state, _ = config.agent.step(config.agent.start(name="agent-0"), [[0.0, 0.0]], [1])
-            assert keeper.save(Kept(state=state, counts={}, said={}))
+            assert store.save(Checkpoint(state=state, counts={}, said={}))
         change(file, ("bandwidth = 0.6", "bandwidth = 0.7"))
         code, text = kernelmesh("agent", file)
         assert code == 2
         assert "another kernel" in text
 
     def test_no_standard_input(self, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
+        file = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
         change(file, ('kind = "file"', 'kind = "stdin"'), ('path = "data/agent-0.csv"\n', ""), ("follow = false", "#"))
         command = f"exec {sys.executable} -m kernelmesh agent {file} <&-"
         done = subprocess.run(
@@ -210,14 +210,14 @@ class TestAgent:
         assert "Traceback" not in done.stderr
 
     def test_a_model_that_does_not_fit_into_memory(self, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=64, port=free_port(1))[0]
+        file = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=64, port=free_port(1))[0]
         change(file, ("outputs = 5", "outputs = 400000000000"))
         code, text = kernelmesh("agent", file)
         assert code == 1
         assert "does not fit into the memory" in text
 
     def test_a_stop_keeps_what_waited_on_standard_input(self, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
+        file = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
         change(file, ('kind = "file"', 'kind = "stdin"'), ('path = "data/agent-0.csv"\n', ""), ("follow = false", "#"))
         command = [sys.executable, "-m", "kernelmesh", "agent", str(file)]
         with open(tmp_path / "log.txt", "ab") as log:
@@ -234,8 +234,10 @@ class TestAgent:
             process.wait()
             process.stdin.close()
         config = read(file)
-        with contextlib.closing(Keeper(config.keep.folder, agent=config.agent, settings=config.settings)) as keeper:
-            kept, _ = keeper.restore(name=config.place.name)
+        with contextlib.closing(
+            CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
+        ) as store:
+            kept, _ = store.restore(name=config.place.name)
         assert kept.state.samples == 0
         assert kept.pending.points[:, 0].tolist() == list(range(7))
 
@@ -279,7 +281,7 @@ class TestAsk:
         assert "--x must" in text
 
     def test_many_columns(self, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
+        file = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
         names = ", ".join(f'"x{i}"' for i in range(40))
         change(file, ("dimension = 2", "dimension = 40"), ('points = ["x1", "x2"]', f"points = [{names}]"))
         code, text = invoke("ask", file, "--x", "1, 2")
@@ -288,7 +290,7 @@ class TestAsk:
         assert len(text) < 500
 
     def test_nobody_there(self, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[0]
+        file = create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[0]
         code, text = invoke("ask", file, "--x", "1, 2")
         assert code == 1
         assert "agent-0 cannot be reached" in text
@@ -298,7 +300,7 @@ class TestMesh:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            (("--agents", 0), "agents must be a whole number >= 1, got 0"),
+            (("--agents", 0), "agents must be an integer >= 1, got 0"),
             (("--agents", 2), "agents must be >= 3 for a ring, got 2"),
             (("--topology", "torus"), "topology must be one of ring"),
             (("--protocol", "gossip"), "protocol must be one of"),
@@ -326,7 +328,7 @@ class TestMesh:
         assert os.listdir(tmp_path) == ["notes.txt"]
 
     def test_status_of_a_mesh_that_is_not_running(self, tmp_path):
-        lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))
+        create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))
         code, text = invoke("mesh", "status", tmp_path / "mesh")
         assert code == 1
         assert all(f"agent-{i}" in text for i in range(3))
@@ -343,7 +345,7 @@ class TestMesh:
         assert "must hold one TOML file per agent" in text
 
     def test_up_with_a_mistake_in_a_file_starts_nobody(self, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[2]
+        file = create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[2]
         change(file, ("bandwidth = 0.6", "bandwidth = -1"))
         code, text = invoke("mesh", "up", tmp_path / "mesh")
         assert code == 2
@@ -356,12 +358,12 @@ class TestMesh:
             (('mesh = "demo"', 'mesh = "other"'), "mesh must be the same for all agents (agent-0 has 'demo')"),
             (('mode = "free"', 'mode = "lock-step"'), "mode must be the same for all agents"),
             (("bandwidth = 0.6", "bandwidth = 0.7"), "be the same for all agents"),
-            (('agent-0 = "', '# agent-0 = "'), "neighbours must name agent-0 too, which names agent-1, got agent-2"),
+            (('agent-0 = "', '# agent-0 = "'), "neighbors must name agent-0 too, which names agent-1, got agent-2"),
         ],
         ids=lambda value: value[1] if isinstance(value, tuple) else "",
     )
     def test_files_that_do_not_fit_together(self, pair, words, tmp_path):
-        file = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[1]
+        file = create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[1]
         change(file, pair)
         if "lock-step" in pair[1]:
             file.write_text(re.sub("patience = .*", "", file.read_text()))
@@ -370,7 +372,7 @@ class TestMesh:
         assert words in text.replace("\n", " ")
 
     def test_everything_that_does_not_fit_is_told_at_once_with_its_line(self, tmp_path):
-        _, file, other = lay_out(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))
+        _, file, other = create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))
         change(file, ("bandwidth = 0.6", "bandwidth = 0.7"), ('agent-0 = "', '# agent-0 = "'))
         change(other, ('mesh = "demo"', 'mesh = "other"'))
         code, text = invoke("mesh", "up", tmp_path / "mesh")
@@ -379,7 +381,7 @@ class TestMesh:
             f"{file}:",
             "model.kernel must be the same",
             f"{file}:",
-            "neighbours must",
+            "neighbors must",
             f"{other}:5: mesh must",
         ):
             assert wrong in text.replace("\n", ""), wrong
@@ -391,7 +393,7 @@ class TestMesh:
 
     def test_up_until_done(self, tmp_path):
         folder = tmp_path / "mesh"
-        lay_out(folder, agents=3, samples=640, port=free_port(3))
+        create_mesh(folder, agents=3, samples=640, port=free_port(3))
         code, text = kernelmesh("mesh", "up", folder, "--until-done")
         assert code == 0, text
         assert checkpoints(folder) == dict.fromkeys(("agent-0", "agent-1", "agent-2"), 640)
@@ -399,7 +401,7 @@ class TestMesh:
 
     def test_ctrl_c_stops_all_with_their_checkpoints(self, tmp_path):
         folder = tmp_path / "mesh"
-        lay_out(folder, agents=3, samples=100_000, rate=500.0, port=free_port(3))
+        create_mesh(folder, agents=3, samples=100_000, rate=500.0, port=free_port(3))
         with running("mesh", "up", folder, log=tmp_path / "log.txt") as up:
             all_up(folder)
             up.send_signal(signal.SIGINT)
@@ -409,7 +411,7 @@ class TestMesh:
 
     def test_agents_end_with_the_process_that_started_them(self, tmp_path):
         folder = tmp_path / "mesh"
-        lay_out(folder, agents=3, samples=100_000, rate=500.0, port=free_port(3))
+        create_mesh(folder, agents=3, samples=100_000, rate=500.0, port=free_port(3))
         with running("mesh", "up", folder, log=tmp_path / "log.txt") as up:
             all_up(folder)
             up.kill()

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kernelmesh.runtimes.carrier import Ahead, Answer, Note, Offence, Question, Request
-from kernelmesh.runtimes.place import Place
+from kernelmesh.runtimes.membership import Membership
 from mesh import free_port
 
 zenoh = pytest.importorskip("zenoh")
@@ -21,16 +21,16 @@ pytestmark = pytest.mark.xdist_group("processes")
 NOTE = Note(step=5, token=7, share=0.5, epoch=1, done=2, age=0.25, model=9)
 
 
-def place(name: str, other: str, ports: tuple[int, int], **options) -> Place:
+def place(name: str, other: str, ports: tuple[int, int], **options) -> Membership:
     here, there = (f"tcp/127.0.0.1:{port}" for port in ports)
-    return Place(name=name, listen=here, neighbours={other: there}, **options)
+    return Membership(name=name, listen=here, neighbors={other: there}, **options)
 
 
 @pytest.fixture
 def pair():
     port = free_port(2)
-    a = ZenohCarrier(place("a", "b", (port, port + 1), most_bytes=5000))
-    b = ZenohCarrier(place("b", "a", (port + 1, port), most_bytes=5000))
+    a = ZenohCarrier(place("a", "b", (port, port + 1), max_bytes=5000))
+    b = ZenohCarrier(place("b", "a", (port + 1, port), max_bytes=5000))
     deadline = time.monotonic() + 20.0
     while not (a._others["b"].there and b._others["a"].there):
         assert time.monotonic() < deadline
@@ -51,7 +51,7 @@ def stranger(pair):
 def put(session, key: str, payload: bytes, beside: bytes | None) -> None:
     block = zenoh.CongestionControl.BLOCK
     session.put(
-        f"kernelmesh/{Place.__dataclass_fields__['mesh'].default}/{key}",
+        f"kernelmesh/{Membership.__dataclass_fields__['mesh'].default}/{key}",
         payload,
         attachment=beside,
         congestion_control=block,
@@ -195,7 +195,7 @@ def test_answers_that_nobody_asked_for_are_left_alone(pair, stranger):
     assert pair[0].wait(0.5) is None
 
 
-def test_a_flood_does_not_drown_a_neighbour(pair, stranger):
+def test_a_flood_does_not_drown_a_neighbor(pair, stranger):
     a, b = pair
     for _ in range(2000):
         put(stranger, "a/from/b", b"x", bytes(8) + NOTE.encode())

@@ -18,17 +18,17 @@ from kernelmesh import (
     Uncompressed,
     compress,
 )
-from kernelmesh.maths.compression import Change
+from kernelmesh.numerics.compression import Update
 
 KERNELS = st.sampled_from([Gaussian(bandwidth=0.6), Laplacian(), Matern52(), Polynomial(degree=2), Linear(offset=0.5)])
 BUDGETS = st.one_of(st.just(0.0), st.just(math.inf), st.floats(1e-3, 3.0))
 
 
 @st.composite
-def clouds(draw, least=1, most=11):
+def clouds(draw, minimum=1, most=11):
     """Points with weights: generic, duplicated, nearly duplicated, on a line, with zero weights."""
     rng = np.random.default_rng(draw(st.integers(0, 2**31)))
-    n, p, c = draw(st.integers(least, most)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    n, p, c = draw(st.integers(minimum, most)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     points, weights = rng.standard_normal((n, p)), rng.standard_normal((n, c))
     kind = draw(st.sampled_from(["generic", "duplicates", "near duplicates", "collinear", "zero weights"]))
     if n > 1:
@@ -44,28 +44,28 @@ def clouds(draw, least=1, most=11):
     return points, weights
 
 
-def check_against_oracle(kernel, points, weights, budget, centres, new_weights, error, *, accuracy=1e-6):
+def check_against_oracle(kernel, points, weights, budget, centers, new_weights, error, *, accuracy=1e-6):
     """The laws of a compression, and equality with the literal algorithm wherever its choices were clear."""
     size = oracle.rkhs_norm(kernel, points, weights)
-    true_error = oracle.rkhs_distance(kernel, points, weights, centres, new_weights)
-    assert len(centres) <= len(points)
+    true_error = oracle.rkhs_distance(kernel, points, weights, centers, new_weights)
+    assert len(centers) <= len(points)
     assert error == pytest.approx(true_error, rel=accuracy, abs=accuracy * size)
     assert error <= budget + accuracy * size
     expected = oracle.komp(kernel, points, weights, budget)
     clear = expected.margin > 1e-5
     event("clear choices" if clear else "near ties")
     assume(clear)
-    assert oracle.rkhs_distance(kernel, points[expected.kept], expected.weights, centres, new_weights) <= 1e-6 * size
+    assert oracle.rkhs_distance(kernel, points[expected.kept], expected.weights, centers, new_weights) <= 1e-6 * size
     assert error == pytest.approx(expected.error, rel=accuracy, abs=accuracy * size)
     if len(np.unique(points, axis=0)) == len(points):
-        assert sorted(map(tuple, centres)) == sorted(map(tuple, points[expected.kept]))
+        assert sorted(map(tuple, centers)) == sorted(map(tuple, points[expected.kept]))
 
 
 @given(cloud=clouds(), kernel=KERNELS, budget=BUDGETS)
 def test_compress_equals_algorithm_2(cloud, kernel, budget):
     points, weights = cloud
-    centres, new_weights, error = compress(kernel, points, weights, budget)
-    check_against_oracle(kernel, points, weights, budget, centres, new_weights, error)
+    centers, new_weights, error = compress(kernel, points, weights, budget)
+    check_against_oracle(kernel, points, weights, budget, centers, new_weights, error)
 
 
 @given(first=clouds(), seed=st.integers(0, 10_000), batch=st.integers(1, 9), kernel=KERNELS, budget=BUDGETS)
@@ -74,17 +74,17 @@ def test_a_step_equals_algorithm_2(first, seed, batch, kernel, budget):
     points, weights = first
     rng = np.random.default_rng(seed)
     komp = Komp(budget=budget)
-    memory = komp.start(Expansion(kernel, points.copy(), weights.copy()))
-    before = memory.function
+    model = komp.start(Expansion(kernel, points.copy(), weights.copy()))
+    before = model.function
     new, push = rng.standard_normal((batch, points.shape[1])), rng.standard_normal((batch, weights.shape[1]))
     if seed % 2 and before.order:
-        new[0] = before.centres[0]
-    stacked = np.vstack([before.centres, new]), np.vstack([0.9 * before.weights, push])
-    memory, pruned = komp.absorb(memory, Change(new, push, 0.9), samples=0)
-    f = memory.function
+        new[0] = before.centers[0]
+    stacked = np.vstack([before.centers, new]), np.vstack([0.9 * before.weights, push])
+    model, pruned = komp.absorb(model, Update(new, push, 0.9), samples=0)
+    f = model.function
     # dictionaries of near duplicates, which no pruned function has, leave the tally of errors fewer digits
-    check_against_oracle(kernel, *stacked, budget, f.centres, f.weights, pruned.error, accuracy=1e-5)
-    assert memory.square_norm == pytest.approx(
+    check_against_oracle(kernel, *stacked, budget, f.centers, f.weights, pruned.error, accuracy=1e-5)
+    assert model.square_norm == pytest.approx(
         f.norm() ** 2, rel=1e-6, abs=1e-7 * oracle.rkhs_norm(kernel, *stacked) ** 2
     )
 
@@ -93,16 +93,16 @@ def test_a_step_equals_algorithm_2(first, seed, batch, kernel, budget):
 def test_many_steps_stay_equal_to_algorithm_2(budget):
     rng = np.random.default_rng(0)
     kernel, komp = Gaussian(bandwidth=0.6), Komp(budget=budget)
-    memory = komp.start(Expansion.zero(kernel, dimension=2, outputs=3))
+    model = komp.start(Expansion.zero(kernel, dimension=2, outputs=3))
     for _ in range(40):
         new, push = rng.standard_normal((5, 2)), 0.4 * rng.standard_normal((5, 3))
-        f = memory.function
-        points, weights = np.vstack([f.centres, new]), np.vstack([0.95 * f.weights, push])
-        memory, pruned = komp.absorb(memory, Change(new, push, 0.95), samples=0)
+        f = model.function
+        points, weights = np.vstack([f.centers, new]), np.vstack([0.95 * f.weights, push])
+        model, pruned = komp.absorb(model, Update(new, push, 0.95), samples=0)
         expected = oracle.komp(kernel, points, weights, budget)
         assert pruned.error == pytest.approx(expected.error, rel=1e-6)
-        gap = memory.function.distance(Expansion(kernel, points[expected.kept], expected.weights))
-        assert gap <= 1e-7 * memory.function.norm()
+        gap = model.function.distance(Expansion(kernel, points[expected.kept], expected.weights))
+        assert gap <= 1e-7 * model.function.norm()
 
 
 def test_extreme_budgets():
@@ -117,43 +117,41 @@ def test_extreme_budgets():
 
 
 def test_vectors_of_weights_come_back_as_vectors():
-    centres, weights, _ = compress(Gaussian(), [[0.0], [9.0]], [1.0, 2.0], 0.1)
+    centers, weights, _ = compress(Gaussian(), [[0.0], [9.0]], [1.0, 2.0], 0.1)
     assert weights.shape == (2,)
-    assert centres.shape == (2, 1)
+    assert centers.shape == (2, 1)
 
 
 def test_opposite_duplicates_cancel():
-    centres, _, error = compress(Gaussian(), [[1.0], [1.0]], [[2.0], [-2.0]], 1e-9)
-    assert (len(centres), error) == (0, 0.0)
+    centers, _, error = compress(Gaussian(), [[1.0], [1.0]], [[2.0], [-2.0]], 1e-9)
+    assert (len(centers), error) == (0, 0.0)
 
 
 def test_the_order_cap_holds_and_is_reported():
     rng = np.random.default_rng(0)
     komp = Komp(budget=1e-3, max_order=10)
-    memory = komp.start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
+    model = komp.start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
     reports = []
     for _ in range(20):
-        memory, pruned = komp.absorb(
-            memory, Change(rng.standard_normal((8, 2)), rng.standard_normal((8, 1))), samples=0
-        )
+        model, pruned = komp.absorb(model, Update(rng.standard_normal((8, 2)), rng.standard_normal((8, 1))), samples=0)
         reports.append(pruned.over_budget)
-        assert memory.function.order <= 10
+        assert model.function.order <= 10
     assert any(reports)
     # with room to spare the cap changes nothing
     far = np.array([[0.0], [10.0]])
     assert compress(Gaussian(), far, [1.0, 1.0], 0.0, max_order=5)[2] == 0
 
 
-def drift(memory):
-    f = memory.function
-    return np.abs(memory.workspace.matrix @ f.kernel(f.centres, f.centres) - np.eye(f.order)).sum(axis=1).max()
+def drift(model):
+    f = model.function
+    return np.abs(model.workspace.matrix @ f.kernel(f.centers, f.centers) - np.eye(f.order)).sum(axis=1).max()
 
 
 def test_ten_thousand_mini_batches_with_duplicates_do_not_drift():
     """‖P K − I‖∞ stays below 1e-6 on a stream in which 1 % of the samples are exact repetitions."""
     rng = np.random.default_rng(0)
     kernel, komp = Gaussian(bandwidth=0.6), Komp(budget=0.2)
-    memory = komp.start(Expansion.zero(kernel, dimension=2, outputs=5))
+    model = komp.start(Expansion.zero(kernel, dimension=2, outputs=5))
     past = rng.standard_normal((1000, 2))
     worst = 0.0
     exchanges = 0
@@ -162,13 +160,13 @@ def test_ten_thousand_mini_batches_with_duplicates_do_not_drift():
         again = rng.random(32) < 0.01
         new[again] = past[rng.integers(1000, size=again.sum())]
         past[rng.integers(1000, size=4)] = new[:4]
-        stamp = memory.stamp
-        memory, pruned = komp.absorb(memory, Change(new, 0.1 * rng.standard_normal((32, 5)), 0.98), samples=step)
-        exchanges += memory.stamp != stamp
-        assert np.isfinite(memory.function.weights).all()
+        stamp = model.generation
+        model, pruned = komp.absorb(model, Update(new, 0.1 * rng.standard_normal((32, 5)), 0.98), samples=step)
+        exchanges += model.generation != stamp
+        assert np.isfinite(model.function.weights).all()
         assert pruned.error <= 0.2 * (1 + 1e-9)
         if step % 100 == 99:
-            worst = max(worst, drift(memory))
+            worst = max(worst, drift(model))
     assert exchanges > 1000, "the stream must make the dictionary change for this to mean anything"
     assert worst <= 1e-6
 
@@ -176,53 +174,51 @@ def test_ten_thousand_mini_batches_with_duplicates_do_not_drift():
 def test_drift_is_noticed_and_repaired():
     rng = np.random.default_rng(0)
     komp = Komp(budget=0.05, watch=1)
-    memory = komp.start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
+    model = komp.start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
     for _ in range(10):
-        memory, _ = komp.absorb(memory, Change(rng.standard_normal((4, 2)), rng.standard_normal((4, 1))), samples=0)
-    memory.workspace.buffer[: memory.function.order, : memory.function.order] *= 1.001
+        model, _ = komp.absorb(model, Update(rng.standard_normal((4, 2)), rng.standard_normal((4, 1))), samples=0)
+    model.workspace.buffer[: model.function.order, : model.function.order] *= 1.001
     repairs = []
     for _ in range(3):
-        memory, pruned = komp.absorb(
-            memory, Change(rng.standard_normal((4, 2)), rng.standard_normal((4, 1))), samples=0
-        )
+        model, pruned = komp.absorb(model, Update(rng.standard_normal((4, 2)), rng.standard_normal((4, 1))), samples=0)
         repairs.append(pruned.repaired)
     assert any(repairs)
-    assert drift(memory) <= 1e-9
+    assert drift(model) <= 1e-9
 
 
 def test_points_too_close_for_double_precision_stay_harmless():
     """With a budget of 0 nothing may be thrown away, yet a thousand points in a small box are numerically dependent."""
     rng = np.random.default_rng(0)
     kernel, komp = Gaussian(bandwidth=1.0), Komp(budget=0.0)
-    memory = komp.start(Expansion.zero(kernel, dimension=1, outputs=1))
+    model = komp.start(Expansion.zero(kernel, dimension=1, outputs=1))
     literal_points, literal_weights = np.zeros((0, 1)), np.zeros((0, 1))
     for _ in range(50):
         new, push = rng.uniform(-1, 1, (20, 1)), rng.standard_normal((20, 1))
-        memory, _ = komp.absorb(memory, Change(new, push), samples=0)
+        model, _ = komp.absorb(model, Update(new, push), samples=0)
         literal_points, literal_weights = np.vstack([literal_points, new]), np.vstack([literal_weights, push])
     grid = np.linspace(-1, 1, 50)[:, None]
     expected = kernel(grid, literal_points) @ literal_weights
-    assert memory.function.order < 40
-    np.testing.assert_allclose(memory.function(grid), expected, atol=1e-3 * np.abs(expected).max())
+    assert model.function.order < 40
+    np.testing.assert_allclose(model.function(grid), expected, atol=1e-3 * np.abs(expected).max())
 
 
 def test_without_compression_every_sample_stays():
     rng = np.random.default_rng(0)
     plain = Uncompressed()
-    memory = plain.start(Expansion.zero(Gaussian(), dimension=2, outputs=2))
+    model = plain.start(Expansion.zero(Gaussian(), dimension=2, outputs=2))
     for step in range(5):
         new = np.zeros((3, 2)) if step % 2 else rng.standard_normal((3, 2))
-        memory, pruned = plain.absorb(memory, Change(new, rng.standard_normal((3, 2)), 0.9), samples=0)
+        model, pruned = plain.absorb(model, Update(new, rng.standard_normal((3, 2)), 0.9), samples=0)
         assert pruned.error == 0
-    assert memory.function.order == 15
-    assert memory.square_norm == pytest.approx(memory.function.norm() ** 2)
+    assert model.function.order == 15
+    assert model.square_norm == pytest.approx(model.function.norm() ** 2)
 
 
 def test_a_stepped_memory_can_be_read_but_not_stepped_again():
     komp = Komp(budget=0.01)
     old = komp.start(Expansion.zero(Gaussian(), dimension=1, outputs=1))
     spare = old.copy()
-    change = Change(np.array([[0.0]]), np.array([[1.0]]))
+    change = Update(np.array([[0.0]]), np.array([[1.0]]))
     new, _ = komp.absorb(old, change, samples=0)
     assert old.function.order == 0
     with pytest.raises(RuntimeError, match="already stepped"):
@@ -235,21 +231,21 @@ def test_a_stepped_memory_can_be_read_but_not_stepped_again():
 
 def test_the_workspace_shrinks_with_the_dictionary():
     rng = np.random.default_rng(0)
-    memory = Komp(budget=0.0).start(Expansion(Gaussian(), 20 * rng.random((300, 3)), rng.standard_normal((300, 1))))
-    wide = memory.workspace.width
+    model = Komp(budget=0.0).start(Expansion(Gaussian(), 20 * rng.random((300, 3)), rng.standard_normal((300, 1))))
+    wide = model.workspace.width
     assert wide <= 1.06 * 300 + 16
-    memory, _ = Komp(budget=1e6, max_order=20).absorb(memory, Change(rng.random((1, 3)), np.ones((1, 1))), samples=0)
-    assert memory.workspace.width < 64
-    assert drift(memory) < 1e-9 if memory.function.order else True
+    model, _ = Komp(budget=1e6, max_order=20).absorb(model, Update(rng.random((1, 3)), np.ones((1, 1))), samples=0)
+    assert model.workspace.width < 64
+    assert drift(model) < 1e-9 if model.function.order else True
 
 
 def test_restoring_a_function_keeps_it():
     rng = np.random.default_rng(0)
     f = Expansion(Gaussian(), rng.standard_normal((20, 2)), rng.standard_normal((20, 3)))
-    memory = Komp(budget=0.1).start(f)
-    assert memory.function is f
-    assert drift(memory) < 1e-8
-    twice = Expansion(Gaussian(), np.vstack([f.centres, f.centres]), np.vstack([f.weights, f.weights]))
+    model = Komp(budget=0.1).start(f)
+    assert model.function is f
+    assert drift(model) < 1e-8
+    twice = Expansion(Gaussian(), np.vstack([f.centers, f.centers]), np.vstack([f.weights, f.weights]))
     folded = Komp(budget=0.1).start(twice)
     assert folded.function.order == 20
     assert folded.function.distance(twice) < 1e-6 * twice.norm()
@@ -266,11 +262,11 @@ def test_paper_rules():
     [
         (lambda: Komp(budget=-0.1), "Komp: budget must be a number >= 0, got -0.1"),
         (lambda: Komp(budget=math.nan), "Komp: budget"),
-        (lambda: Komp(budget=0.1, max_order=0), "Komp: max_order must be a whole number >= 1, got 0"),
+        (lambda: Komp(budget=0.1, max_order=0), "Komp: max_order must be an integer >= 1, got 0"),
         (lambda: compress(Gaussian(), [[0.0]], [1.0], -1.0), "Komp: budget must be a number >= 0, got -1.0"),
-        (lambda: compress(Gaussian(), [[math.nan]], [1.0], 0.1), "compress: centres must be finite"),
+        (lambda: compress(Gaussian(), [[math.nan]], [1.0], 0.1), "compress: centers must be finite"),
         (lambda: compress(Gaussian(), [[0.0]], [1.0, 2.0], 0.1), "compress: weights must have 1 rows"),
-        (lambda: compress(Gaussian(), [0.0], [1.0], 0.1), "compress: centres must have 2 dimensions"),
+        (lambda: compress(Gaussian(), [0.0], [1.0], 0.1), "compress: centers must have 2 dimensions"),
         (lambda: compress("rbf", [[0.0]], [1.0], 0.1), "compress: kernel must be a kernel, got 'rbf'"),
     ],
 )
@@ -285,47 +281,47 @@ def test_a_large_dictionary_does_not_drift_over_thousands_of_swaps(budget):
     """Hundreds of points in five dimensions, near duplicates among them, against the true error at every hundredth step."""
     rng = np.random.default_rng(1)
     kernel, komp = Gaussian(bandwidth=1.5), Komp(budget=budget, max_order=400)
-    memory = komp.start(Expansion.zero(kernel, dimension=5, outputs=3))
+    model = komp.start(Expansion.zero(kernel, dimension=5, outputs=3))
     worst = 0.0
     for step in range(4000):
         new = rng.standard_normal((32, 5))
-        if memory.function.order:
-            near = rng.integers(memory.function.order, size=3)
-            new[:3] = memory.function.centres[near] + 1e-4 * rng.standard_normal((3, 5))
+        if model.function.order:
+            near = rng.integers(model.function.order, size=3)
+            new[:3] = model.function.centers[near] + 1e-4 * rng.standard_normal((3, 5))
         push = 0.2 * rng.standard_normal((32, 3))
-        before = memory.function
-        memory, pruned = komp.absorb(memory, Change(new, push, 0.97), samples=step)
+        before = model.function
+        model, pruned = komp.absorb(model, Update(new, push, 0.97), samples=step)
         if step % 100 == 99:
-            worst = max(worst, drift(memory))
-            f = memory.function
-            stacked = np.vstack([before.centres, new]), np.vstack([0.97 * before.weights, push])
-            assert pruned.error == pytest.approx(oracle.rkhs_distance(kernel, *stacked, f.centres, f.weights), rel=1e-5)
-    assert memory.function.order > 50
+            worst = max(worst, drift(model))
+            f = model.function
+            stacked = np.vstack([before.centers, new]), np.vstack([0.97 * before.weights, push])
+            assert pruned.error == pytest.approx(oracle.rkhs_distance(kernel, *stacked, f.centers, f.weights), rel=1e-5)
+    assert model.function.order > 50
     assert worst <= 1e-6
 
 
 def test_a_dictionary_that_was_emptied_starts_clean():
-    """Nothing that lies about in memory may enter P when points come again after all of them had gone."""
+    """Nothing that lies about in model may enter P when points come again after all of them had gone."""
     rng = np.random.default_rng(0)
-    memory = Komp(budget=0.01).start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
+    model = Komp(budget=0.01).start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
     for step in range(60):
         loud = 1.0 if step % 20 < 10 else 0.0
         for _ in range(3):
-            np.full((32, memory.workspace.width), np.nan)  # garbage for the allocator to hand out again
-        change = Change(rng.standard_normal((32, 2)), loud * rng.standard_normal((32, 1)), 1.0 if loud else 1e-3)
-        memory, pruned = Komp(budget=0.01).absorb(memory, change, samples=step)
-        assert np.isfinite(memory.workspace.buffer).all()
+            np.full((32, model.workspace.width), np.nan)  # garbage for the allocator to hand out again
+        change = Update(rng.standard_normal((32, 2)), loud * rng.standard_normal((32, 1)), 1.0 if loud else 1e-3)
+        model, pruned = Komp(budget=0.01).absorb(model, change, samples=step)
+        assert np.isfinite(model.workspace.buffer).all()
         assert math.isfinite(pruned.error)
-        outside = memory.workspace.buffer.copy()
-        outside[: memory.function.order, : memory.function.order] = 0
+        outside = model.workspace.buffer.copy()
+        outside[: model.function.order, : model.function.order] = 0
         assert (outside == 0).all()
-        if memory.function.order == 0:
-            assert memory.square_norm == 0
-    assert memory.function.order == 0
+        if model.function.order == 0:
+            assert model.square_norm == 0
+    assert model.function.order == 0
 
 
 def test_komp_takes_over_from_no_compression():
     rng = np.random.default_rng(0)
     plain = Uncompressed().start(Expansion(Gaussian(), rng.standard_normal((9, 2)), rng.standard_normal((9, 1))))
-    memory, _ = Komp(budget=0.1).absorb(plain, Change(rng.standard_normal((4, 2)), np.ones((4, 1))), samples=0)
-    assert drift(memory) < 1e-8
+    model, _ = Komp(budget=0.1).absorb(plain, Update(rng.standard_normal((4, 2)), np.ones((4, 1))), samples=0)
+    assert drift(model) < 1e-8

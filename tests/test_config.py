@@ -25,11 +25,12 @@ from kernelmesh import (
     storage,
 )
 from kernelmesh.deploy import certificates, config
-from kernelmesh.deploy.config import Config, Mistakes, read
-from kernelmesh.deploy.layout import lay_out
-from kernelmesh.deploy.lines import locate
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Linear, Sum
+from kernelmesh.deploy.config import Config, read
+from kernelmesh.deploy.mesh_folder import create_mesh
+from kernelmesh.deploy.toml_positions import locate
+from kernelmesh.errors import InvalidConfig
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Linear, Sum
 
 BASE = """\
 name = "agent-0"
@@ -40,7 +41,7 @@ patience = 0.5
 at_end = "stay"
 log = "info"
 
-[neighbours]
+[neighbors]
 agent-1 = "tcp/127.0.0.1:7451"
 agent-2 = ""
 
@@ -95,10 +96,10 @@ def changed(text, *changes):
 
 def mistakes_of(folder, text):
     path = write(folder, text)
-    with pytest.raises(Mistakes) as refused:
+    with pytest.raises(InvalidConfig) as refused:
         read(path)
     lines = str(refused.value).split("\n")
-    assert tuple(lines) == refused.value.found
+    assert tuple(lines) == tuple(map(str, refused.value.problems))
     for line in lines:
         assert re.match(re.escape(f"{path}:") + r"\d+: \S.* must .*, got ", line), line
     return [line.removeprefix(f"{path}:") for line in lines]
@@ -120,7 +121,7 @@ def test_a_file_says_what_it_says(folder):
     )
     assert made.agent.consensus == ExactDiffusion(budget=0.05)
     assert (made.place.name, made.place.mesh, made.place.lock_step) == ("agent-0", "demo", False)
-    assert dict(made.place.neighbours) == {"agent-1": "tcp/127.0.0.1:7451", "agent-2": ""}
+    assert dict(made.place.neighbors) == {"agent-1": "tcp/127.0.0.1:7451", "agent-2": ""}
     assert (made.stream.kind, made.stream.format, made.stream.path) == ("file", "csv", folder / "data.csv")
     assert (made.stream.points, made.stream.targets) == (("x1", "x2"), ("label",))
     assert (made.keep.folder, made.keep.every) == (folder / "state/agent-0", 100)
@@ -158,7 +159,7 @@ folder = "state"
 
 def test_what_is_left_out_has_a_default(folder):
     made = read(write(folder, SHORT))
-    assert (made.place.mesh, made.place.patience, made.place.neighbours, made.place.tls) == ("mesh", 0.5, {}, None)
+    assert (made.place.mesh, made.place.patience, made.place.neighbors, made.place.tls) == ("mesh", 0.5, {}, None)
     assert (made.stay, made.log, made.keep.every) == (True, "info", 100)
     assert (made.stream.format, made.stream.batch_size, made.stream.rate, made.stream.classes) == ("csv", 32, 0.0, ())
     assert made.agent.consensus == Local()
@@ -166,19 +167,19 @@ def test_what_is_left_out_has_a_default(folder):
     assert made.agent.loss == Squared()
 
 
-NEIGHBOUR = ("[model]", '[neighbours]\nb = ""\n[model]')
+NEIGHBOR = ("[model]", '[neighbors]\nb = ""\n[model]')
 KOMP = '{ kind = "Komp", parsimony = 0.1 }'
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ([NEIGHBOUR], ExactDiffusion(budget=0.1 * 0.5**1.5 / 4)),
-        ([NEIGHBOUR, (KOMP, '{ kind = "Komp", budget = 0.4 }')], ExactDiffusion(budget=0.1)),
-        ([NEIGHBOUR, (KOMP, '{ kind = "Komp", budget = { kind = "InverseTime", scale = 1 } }')], Diffusion()),
-        ([NEIGHBOUR, (KOMP, '{ kind = "Uncompressed" }')], Diffusion()),
+        ([NEIGHBOR], ExactDiffusion(budget=0.1 * 0.5**1.5 / 4)),
+        ([NEIGHBOR, (KOMP, '{ kind = "Komp", budget = 0.4 }')], ExactDiffusion(budget=0.1)),
+        ([NEIGHBOR, (KOMP, '{ kind = "Komp", budget = { kind = "InverseTime", scale = 1 } }')], Diffusion()),
+        ([NEIGHBOR, (KOMP, '{ kind = "Uncompressed" }')], Diffusion()),
         (
-            [NEIGHBOUR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')],
+            [NEIGHBOR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')],
             Penalty(coupling=0.1),
         ),
         ([(KOMP, '{ kind = "Uncompressed" }')], Local()),
@@ -195,7 +196,7 @@ def test_the_protocol_where_none_is_named(folder, changes, expected):
         ([("patience = 0.5", "patience = 7")], lambda made: made.place.patience == 7),
         ([('"stay"', '"leave"')], lambda made: not made.stay),
         ([('"info"', '"debug"')], lambda made: made.log == "debug"),
-        ([('"info"', '"info"\nmost_bytes = 2048')], lambda made: made.place.most_bytes == 2048),
+        ([('"info"', '"info"\nmax_bytes = 2048')], lambda made: made.place.max_bytes == 2048),
         ([('"info"', '"info"\ninsecure = true'), ("tcp/127.0.0.1:7450", "tcp/10.0.0.1:1")], lambda m: m.place.insecure),
         (
             [("step_size = 3.0", 'step_size = { kind = "InverseRoot", scale = 2 }')],
@@ -270,7 +271,7 @@ TABLE = [
     ("at_end", [('"stay"', '"go"')], "at_end", "at_end", ["be one of stay, leave", "'go'"]),
     ("log", [('"info"', '"loud"')], "loud", "log", ["debug, info, warning, error"]),
     ("insecure", [('"info"', '"info"\ninsecure = 1')], "insecure", "insecure", ["be true or false, got 1"]),
-    ("most_bytes", [('"info"', '"info"\nmost_bytes = 10')], "most_bytes", "most_bytes", [">= 1024"]),
+    ("max_bytes", [('"info"', '"info"\nmax_bytes = 10')], "max_bytes", "max_bytes", [">= 1024"]),
     (
         "unknown key",
         [("patience = 0.5", "pateince = 0.5")],
@@ -306,35 +307,35 @@ TABLE = [
         "checkpoint.batch_size",
         ["belongs in [stream]"],
     ),
-    ("neighbour's address", [("7451", "x")], "agent-1", "neighbours.agent-1", ["be tcp/HOST:PORT"]),
-    ("neighbour's type", [('agent-2 = ""', "agent-2 = 4")], "agent-2", "neighbours.agent-2", ["got 4"]),
-    ("neighbour's name", [('agent-2 = ""', '"a b" = ""')], '"a b"', 'neighbours."a b"', ["letters"]),
+    ("neighbor's address", [("7451", "x")], "agent-1", "neighbors.agent-1", ["be tcp/HOST:PORT"]),
+    ("neighbor's type", [('agent-2 = ""', "agent-2 = 4")], "agent-2", "neighbors.agent-2", ["got 4"]),
+    ("neighbor's name", [('agent-2 = ""', '"a b" = ""')], '"a b"', 'neighbors."a b"', ["letters"]),
     (
-        "oneself as neighbour",
+        "oneself as neighbor",
         [('agent-2 = ""', 'agent-0 = ""')],
         'agent-0 = ""',
-        "neighbours.agent-0",
+        "neighbors.agent-0",
         ["be another agent"],
     ),
     (
         "address twice",
         [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7451"')],
         "agent-2",
-        "neighbours.agent-2",
+        "neighbors.agent-2",
         ["another address than agent-1"],
     ),
     (
         "own address",
         [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7450"')],
         "agent-2",
-        "neighbours.agent-2",
+        "neighbors.agent-2",
         ["another address than this agent"],
     ),
     (
-        "neighbours no table",
-        [('[neighbours]\nagent-1 = "tcp/127.0.0.1:7451"\nagent-2 = ""', ""), ("log", 'neighbours = ["b"]\nlog')],
-        "neighbours",
-        "neighbours",
+        "neighbors no table",
+        [('[neighbors]\nagent-1 = "tcp/127.0.0.1:7451"\nagent-2 = ""', ""), ("log", 'neighbors = ["b"]\nlog')],
+        "neighbors",
+        "neighbors",
         ["be a table"],
     ),
     (
@@ -342,7 +343,7 @@ TABLE = [
         [("dimension = 2", "dimension = 0")],
         "dimension",
         "model.dimension",
-        ["be a whole number >= 1, got 0"],
+        ["be an integer >= 1, got 0"],
     ),
     ("dimension true", [("dimension = 2", "dimension = true")], "dimension", "model.dimension", ["got True"]),
     ("no outputs", [("outputs = 5\n", "")], "[model]", "model.outputs", ["be given", "for example outputs = 5"]),
@@ -552,7 +553,7 @@ TABLE = [
         [("batch_size = 32", "batch_size = 0.5")],
         "batch_size",
         "stream.batch_size",
-        ["whole number >= 1, got 0.5"],
+        ["integer >= 1, got 0.5"],
     ),
     ("rate", [("rate = 0", "rate = -1")], "rate", "stream.rate", [">= 0, got -1"]),
     ("follow", [("follow = false", 'follow = "no"')], "follow", "stream.follow", ["be true or false, got 'no'"]),
@@ -560,7 +561,7 @@ TABLE = [
     ("file as folder", [('"state/agent-0"', '"data.csv"')], "folder", "checkpoint.folder", ["be a folder"]),
     ("every", [("every = 100", "every = 0")], "every", "checkpoint.every", [">= 1, got 0"]),
     ("a giant", [("every = 100", "every = 0x" + "f" * 4000)], "every", "checkpoint.every", ["64 bits"]),
-    ("date", [("dimension = 2", "dimension = 2024-01-01")], "dimension", "model.dimension", ["whole number"]),
+    ("date", [("dimension = 2", "dimension = 2024-01-01")], "dimension", "model.dimension", ["integer"]),
     (
         "model twice",
         [("[model]", "[[model]]"), ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', "")],
@@ -601,12 +602,12 @@ def test_syntax_has_the_line_of_tomllib(folder):
 
 
 def test_files_that_cannot_be_read(folder):
-    with pytest.raises(Mistakes, match=r"gone\.toml: the file must be one that can be read, got No such file"):
+    with pytest.raises(InvalidConfig, match=r"gone\.toml: the file must be one that can be read, got No such file"):
         read(folder / "gone.toml")
-    with pytest.raises(Mistakes, match="got Is a directory"):
+    with pytest.raises(InvalidConfig, match="got Is a directory"):
         read(folder)
     (folder / "bytes.toml").write_bytes(b'name = "a"\nmesh = "\xff"\n')
-    with pytest.raises(Mistakes, match=r"bytes\.toml:2: the file must be UTF-8, got the byte 0xff"):
+    with pytest.raises(InvalidConfig, match=r"bytes\.toml:2: the file must be UTF-8, got the byte 0xff"):
         read(folder / "bytes.toml")
 
 
@@ -637,9 +638,9 @@ def test_several_options_of_one_thing_are_all_told(folder):
 
 
 def test_mistakes_can_be_sent_to_another_process():
-    mistakes = Mistakes(["a:1: x must be 1, got 2", "a:2: y must be 1, got 2"])
+    mistakes = InvalidConfig(["a:1: x must be 1, got 2", "a:2: y must be 1, got 2"])
     copied = pickle.loads(pickle.dumps(mistakes))
-    assert (str(copied), copied.found) == (str(mistakes), mistakes.found)
+    assert (str(copied), copied.problems) == (str(mistakes), mistakes.problems)
 
 
 def test_every_kind_that_can_be_stored_can_be_named():
@@ -739,7 +740,7 @@ def test_lines_of_nasty_files():
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mesh") / "demo"
-    lay_out(folder, samples=10, tls=True)
+    create_mesh(folder, samples=10, tls=True)
     return folder
 
 
@@ -801,8 +802,8 @@ def test_garbled_files_give_a_config_or_mistakes(mesh, data):
     path.write_text("\n".join(lines), encoding="utf-8", newline="")
     try:
         assert isinstance(read(path), Config)
-    except Mistakes as mistakes:
-        for line in mistakes.found:
+    except InvalidConfig as mistakes:
+        for line in map(str, mistakes.problems):
             assert re.match(re.escape(f"{path}:") + r"\d+: ", line)
             assert 1 <= int(line.removeprefix(f"{path}:").split(":")[0]) <= len(lines) + 1
 
@@ -828,7 +829,7 @@ def with_tls(mesh, *changes):
         ([('key = "tls/agent-0.key"', "")], "tls.key", ["be given"]),
         ([('log = "info"', 'insecure = true\nlog = "info"')], "insecure", ["be false or left out"]),
         ([("tls/127.0.0.1:7450", "tcp/127.0.0.1:7450")], "listen", ["be tls/HOST:PORT (with TLS files)"]),
-        ([("tls/127.0.0.1:7451", "tcp/127.0.0.1:7451")], "neighbours.agent-1", ["be tls/HOST:PORT"]),
+        ([("tls/127.0.0.1:7451", "tcp/127.0.0.1:7451")], "neighbors.agent-1", ["be tls/HOST:PORT"]),
     ],
 )
 def test_mistakes_with_tls(mesh, changes, key, words):

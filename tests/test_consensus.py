@@ -71,7 +71,7 @@ class Indifferent(Squared):
 def total(functions):
     """The sum of all functions, as one expansion."""
     return Expansion(
-        KERNEL, np.concatenate([f.centres for f in functions]), np.concatenate([f.weights for f in functions])
+        KERNEL, np.concatenate([f.centers for f in functions]), np.concatenate([f.weights for f in functions])
     )
 
 
@@ -81,7 +81,7 @@ class TestLaws:
         points, labels = data(0, 160)
         *_, alone = simulate(make(Local()), Graph.line(1), [ArrayStream(points, labels)])
         *_, last = simulate(make(consensus), Graph.line(1), [ArrayStream(points, labels)])
-        sent = last.states[0].memory.function  # what a protocol shows may be one mini-batch behind what it has learned
+        sent = last.states[0].model.function  # what a protocol shows may be one mini-batch behind what it has learned
         assert sent.distance(alone.functions[0]) < 1e-6 * alone.functions[0].norm()
 
     def test_agents_that_are_equal_stay_equal(self, consensus):
@@ -90,7 +90,7 @@ class TestLaws:
         *_, alone = simulate(make(Local(), compression=Uncompressed()), Graph.line(1), streams[:1])
         *_, last = simulate(make(consensus, compression=Uncompressed()), Graph.complete(4), streams)
         assert disagreement(last.functions, Graph.complete(4)) < 1e-6
-        sent = last.states[0].memory.function
+        sent = last.states[0].model.function
         assert sent.distance(alone.functions[0]) < 1e-5 * alone.functions[0].norm()
 
     def test_a_network_learns(self, consensus):
@@ -196,7 +196,7 @@ def test_exact_diffusion_conserves_the_sum_of_what_is_sent_less_the_duals():
     states = [agent.start(name=name, function=f) for name, f in zip(graph.names, starts, strict=True)]
     streams = [ArrayStream(rng.standard_normal((24, 2)), np.zeros((24, 3)), batch_size=8) for _ in range(4)]
     for round in simulate(agent, graph, streams, states=states):
-        sent = total([state.memory.function for state in round.states])
+        sent = total([state.model.function for state in round.states])
         assert sent.distance(total(starts)) < 1e-6 * total(starts).norm()
         assert total(round.functions).distance(total(starts)) < 1e-6 * total(starts).norm()
 
@@ -219,7 +219,7 @@ def test_duals_are_opposite_bit_for_bit_and_sum_to_zero(budget):
         seen = duals(round)
         for (i, j), dual in seen.items():
             opposite = seen[j, i]
-            np.testing.assert_array_equal(dual.centres, opposite.centres)
+            np.testing.assert_array_equal(dual.centers, opposite.centers)
             np.testing.assert_array_equal(dual.weights, -opposite.weights)
     assert max(dual.norm() for dual in seen.values()) > 0.1
     assert total(list(seen.values())).norm() < 1e-6

@@ -33,7 +33,7 @@ from kernelmesh import (
     Polynomial,
     Squared,
 )
-from kernelmesh.storage import UnreadableFile
+from kernelmesh.errors import UnreadableFile
 
 CLASSIFIERS = [OnlineKernelClassifier, KernelMeshClassifier]
 REGRESSORS = [OnlineKernelRegressor, KernelMeshRegressor]
@@ -190,12 +190,12 @@ def test_learned_attributes_of_a_network():
 
 def test_rows_go_to_the_agents_that_saw_them():
     X, y = moons(90)
-    graph = nx.path_graph(["north", "centre", "south"])
-    who = np.array(["north", "centre", "south"])[(X[:, 0] > 0).astype(int) + (X[:, 0] > 1)]
+    graph = nx.path_graph(["north", "center", "south"])
+    who = np.array(["north", "center", "south"])[(X[:, 0] > 0).astype(int) + (X[:, 0] > 1)]
     mesh = KernelMeshClassifier(graph=graph, consensus=Local(), random_state=0).fit(X, y, agents=who)
     for name, f in mesh.agents_.items():
         mine = {tuple(row) for row in X[who == name]}
-        assert all(tuple(point) in mine for point in f.centres)
+        assert all(tuple(point) in mine for point in f.centers)
     with pytest.raises(ValueError, match=r"KernelMeshClassifier: agents must be among .*, got 'west'"):
         mesh.fit(X, y, agents=["west"] * 90)
     with pytest.raises(ValueError, match="agents must name an agent for each of 90 rows, got 3 names"):
@@ -251,7 +251,7 @@ def test_schedules_budgets_and_losses_are_taken():
     [
         (OnlineKernelClassifier(loss=Squared()), "OnlineKernelClassifier: loss must take class targets"),
         (OnlineKernelRegressor(loss=Logistic()), "OnlineKernelRegressor: loss must take value targets"),
-        (OnlineKernelClassifier(batch_size=0), "batch_size must be a whole number >= 1, got 0"),
+        (OnlineKernelClassifier(batch_size=0), "batch_size must be an integer >= 1, got 0"),
         (OnlineKernelClassifier(step_size=2e6), "OnlineKernelClassifier: step_size must be < 1/regularization"),
         (OnlineKernelClassifier(parsimony=-1.0), "OnlineKernelClassifier: parsimony must be"),
         (OnlineKernelClassifier(budget=-1.0), "OnlineKernelClassifier: budget must be"),

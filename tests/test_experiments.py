@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from kernelmesh.experiments import EXPERIMENTS, gmm, heterogeneous, violation
+from kernelmesh.experiments.base import Progress
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.gmm_logistic import Config
 from kernelmesh.experiments.mixture import Task
-from kernelmesh.experiments.role import Progress
 
 TINY = {"agents": 4, "samples": 192, "held_out": 100}
 TINIES = {
@@ -127,7 +127,7 @@ def test_the_whole_table_can_be_interrupted_and_gone_on_with(tmp_path):
     assert len(rows) == 3 * 7 + 2
     assert report.tables["goals"] == []  # they are for the full size only
     full = [{**row, "partition": row["partition"]} for row in report.tables["table"]]
-    goals = heterogeneous._goals(full, {"centralised": 0.5, "svm": 0.5, "bayes": 0.6})
+    goals = heterogeneous._goals(full, {"centralized": 0.5, "svm": 0.5, "bayes": 0.6})
     assert len(goals) == 10
     assert {line["met"] for line in goals} <= {"yes", "NO"}
 
@@ -149,15 +149,15 @@ def test_cells_are_kept_only_for_their_own_settings_and_damage_is_run_again(tmp_
         run_cells({**jobs, "b": (double, 5)}, watch=quiet, folder=tmp_path, resume=True)
 
 
-def test_proposition_2_holds_for_the_exact_minimiser():
+def test_proposition_2_holds_for_the_exact_minimizer():
     problem = violation.Config(agents=3, samples=12).problem()
-    optimum, together = problem.minimise(np.inf)
+    optimum, together = problem.minimize(np.inf)
     assert problem.violation(together) == 0
     lowest = 0.0
     for coupling in (0.01, 1.0, 100.0):
-        value, functions = problem.minimise(coupling)
+        value, functions = problem.minimize(coupling)
         assert 0 < problem.violation(functions) <= optimum / coupling
         assert lowest <= value <= optimum  # ψ_c rises to p* with c
         lowest = value
-    # a step in any direction costs: it is the minimiser
+    # a step in any direction costs: it is the minimizer
     assert value < optimum

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmesh.maths.compiled import folding
+from kernelmesh.numerics.compiled import folding
 
 
 def literal(points, old, coefficients):

@@ -28,13 +28,13 @@ GRAPHS = {
 class TestLaws:
     def test_symmetric_connected_without_loops(self, name):
         graph = GRAPHS[name]()
-        for i, around in enumerate(graph.neighbours):
+        for i, around in enumerate(graph.neighbors):
             assert list(around) == sorted(set(around))
-            assert all(i in graph.neighbours[j] and i != j for j in around)
+            assert all(i in graph.neighbors[j] and i != j for j in around)
         whole = nx.Graph(list(graph.edges))
         whole.add_nodes_from(range(len(graph)))
         assert nx.is_connected(whole)
-        assert 2 * len(graph.edges) == sum(map(len, graph.neighbours))
+        assert 2 * len(graph.edges) == sum(map(len, graph.neighbors))
 
     def test_metropolis_weights_are_doubly_stochastic(self, name):
         graph = GRAPHS[name]()
@@ -73,12 +73,12 @@ def test_numbered_agents_keep_their_order():
         (lambda: Graph.of("ring"), "Graph.of: graph must be"),
         (lambda: Graph.of([(0, 1, 2)]), "each edge must be a pair"),
         (lambda: Graph.of(7), "Graph.of: graph must be"),
-        (lambda: Graph.ring(2), "Graph.ring: agents must be a whole number >= 3, got 2"),
+        (lambda: Graph.ring(2), "Graph.ring: agents must be an integer >= 3, got 2"),
         (lambda: Graph.random(20, probability=1.5, rng=rng()), "probability must be in"),
         (lambda: Graph.random(30, probability=0.001, rng=rng()), "the draw must be connected"),
         (lambda: Graph.small_world(4, nearest=4, rng=rng()), "nearest must be < agents"),
-        (lambda: Graph((0, 1), ((1,), (0, 5))), "each neighbour must be an agent"),
-        (lambda: Graph((0, 1), ((1, 1), (0,))), "neighbours must be named once each"),
+        (lambda: Graph((0, 1), ((1,), (0, 5))), "each neighbor must be an agent"),
+        (lambda: Graph((0, 1), ((1, 1), (0,))), "neighbors must be named once each"),
         (lambda: Graph.random(5, rng=None), "Graph.random: rng must be a numpy.random.Generator, got None"),
         (lambda: Graph.random(5, probability=None, rng=rng()), "Graph.random: probability"),
         (lambda: Graph.of([([1], 2)]), "agents must have names that can be hashed"),

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kernelmesh import Gaussian, Laplacian, Linear, Matern32, Matern52, Polynomial
-from kernelmesh.maths.distances import squared_distances
+from kernelmesh.numerics.distances import squared_distances
 
 KERNELS = [
     Gaussian(bandwidth=0.7),
@@ -88,7 +88,7 @@ def test_distances_of_near_duplicates_keep_their_digits(dimension, offset):
         (lambda: Gaussian(bandwidth=-1), "Gaussian: bandwidth must be a finite number > 0, got -1"),
         (lambda: Matern32(bandwidth=float("nan")), "Matern32: bandwidth"),
         (lambda: Gaussian(bandwidth=1e-200), "Gaussian: bandwidth must be between 1e-150 and 1e150, got 1e-200"),
-        (lambda: Polynomial(degree=0), "Polynomial: degree must be a whole number >= 1, got 0"),
+        (lambda: Polynomial(degree=0), "Polynomial: degree must be an integer >= 1, got 0"),
         (lambda: Polynomial(offset=-0.1), "Polynomial: offset"),
         (lambda: Linear(offset=float("inf")), "Linear: offset"),
         (lambda: 0 * Gaussian(), "Scaled: factor"),

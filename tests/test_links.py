@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelmesh.errors import RefusedMessage
 from kernelmesh.links import Link
 from kernelmesh.messages import (
     Difference,
@@ -12,12 +13,11 @@ from kernelmesh.messages import (
     Offer,
     OfferDifference,
     Points,
-    Refused,
     Repair,
     Stamp,
     decode,
     encode,
-    weigh,
+    wire_size,
 )
 
 
@@ -29,10 +29,10 @@ def same(left, right):
         assert getattr(left, name) == getattr(right, name)
 
 
-def altered(rng, centres):
-    """The centres after a step: some leave, some are replaced, some are new, in an order of their own."""
-    kept = centres[rng.random(len(centres)) < 0.9]
-    fresh = rng.standard_normal((rng.integers(0, 3), centres.shape[1]))
+def altered(rng, centers):
+    """The centers after a step: some leave, some are replaced, some are new, in an order of their own."""
+    kept = centers[rng.random(len(centers)) < 0.9]
+    fresh = rng.standard_normal((rng.integers(0, 3), centers.shape[1]))
     out = np.concatenate([kept, fresh])
     return rng.permutation(out) if rng.random() < 0.2 else out
 
@@ -41,33 +41,33 @@ def altered(rng, centres):
 def test_what_arrives_is_what_was_sent_whatever_is_lost(seed, loss, offers, wire):
     rng = np.random.default_rng(seed)
     ends = [Link(), Link()]
-    centres = [rng.standard_normal((6, 3)) for _ in ends]
+    centers = [rng.standard_normal((6, 3)) for _ in ends]
     for number in range(25):
         said = []
         for i in range(2):
-            centres[i] = altered(rng, centres[i])
-            weights = rng.standard_normal((len(centres[i]), 2))
+            centers[i] = altered(rng, centers[i])
+            weights = rng.standard_normal((len(centers[i]), 2))
             said.append(
-                Offer(centres[i], weights, 1, number, number, 77, 0.25) if offers else Function(centres[i], weights)
+                Offer(centers[i], weights, 1, number, number, 77, 0.25) if offers else Function(centers[i], weights)
             )
         packed = [end.pack(message) for end, message in zip(ends, said, strict=True)]
         for i in range(2):
             if rng.random() >= loss:
                 data = encode(packed[i])
-                assert weigh(packed[i])[1] == len(data) <= len(encode(said[i])) + 140
+                assert wire_size(packed[i])[1] == len(data) <= len(encode(said[i])) + 140
                 same(ends[1 - i].unpack(decode(data) if wire else packed[i]), said[i])
 
 
 def test_a_settled_dictionary_sends_weights_alone():
     here, there = Link(), Link()
     rng = np.random.default_rng(0)
-    centres = rng.standard_normal((20, 30))
+    centers = rng.standard_normal((20, 30))
     sizes = []
     for _ in range(5):
-        out, back = (end.pack(Function(centres, rng.standard_normal((20, 2)))) for end in (here, there))
+        out, back = (end.pack(Function(centers, rng.standard_normal((20, 2)))) for end in (here, there))
         there.unpack(out)
         here.unpack(back)
-        sizes.append(weigh(out))
+        sizes.append(wire_size(out))
     # whole until the other end has said that it has something: it says so one round after it arrived
     assert [floats for floats, _ in sizes] == [640, 640, 40, 40, 40]
     assert sizes[-1][1] < 0.15 * sizes[0][1]
@@ -76,17 +76,17 @@ def test_a_settled_dictionary_sends_weights_alone():
 def test_an_end_that_forgot_everything_is_sent_whole_functions_again():
     rng = np.random.default_rng(0)
     here, there = Link(), Link()
-    centres = rng.standard_normal((20, 3))
+    centers = rng.standard_normal((20, 3))
 
     def exchange():
-        out, back = (end.pack(Function(centres, rng.standard_normal((20, 2)))) for end in (here, there))
+        out, back = (end.pack(Function(centers, rng.standard_normal((20, 2)))) for end in (here, there))
         here.unpack(back)
         return out, there.unpack(out)
 
     for _ in range(4):
         exchange()
     there = Link()  # restarted
-    with pytest.raises(Refused, match="must build on a function that has arrived"):
+    with pytest.raises(RefusedMessage, match="must build on a function that has arrived"):
         exchange()
     out, _ = exchange()
     assert isinstance(out, Function)
@@ -120,7 +120,7 @@ def test_a_restart_is_never_mistaken():
     new = rng.standard_normal((20, 8))
     here.pack(Function(new, weights))
     here.unpack(there.pack(Function(new, weights)))
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedMessage):
         there.unpack(here.pack(Function(new, weights)))
     here.unpack(there.pack(Function(new, weights)))
     same(there.unpack(here.pack(Function(new, weights))), Function(new, weights))
@@ -128,26 +128,26 @@ def test_a_restart_is_never_mistaken():
 
 def test_memory_is_bounded_and_arrays_may_change_afterwards():
     here, there = Link(), Link()
-    centres, weights = np.zeros((4, 8)), np.ones((4, 1))
+    centers, weights = np.zeros((4, 8)), np.ones((4, 1))
     for _ in range(3):
-        out, back = here.pack(Function(centres, weights)), there.pack(Function(centres, weights))
+        out, back = here.pack(Function(centers, weights)), there.pack(Function(centers, weights))
         there.unpack(decode(encode(out)))
         here.unpack(back)
-        centres[0] += 1.0  # in place
-        same(there.unpack(decode(encode(here.pack(Function(centres, weights))))), Function(centres, weights))
+        centers[0] += 1.0  # in place
+        same(there.unpack(decode(encode(here.pack(Function(centers, weights))))), Function(centers, weights))
     for number in range(2000, 0, -1):
-        there.unpack(Function(centres, weights, Stamp(number)))
+        there.unpack(Function(centers, weights, Stamp(number)))
     assert len(there._got) < 20
 
 
 def test_zeros_of_both_signs_are_different():
     here, there = Link(), Link()
     for value in (0.0, 0.0, 0.0, -0.0):
-        centres = np.full((4, 8), value)
-        out, back = (end.pack(Function(centres, np.ones((4, 1)))) for end in (here, there))
+        centers = np.full((4, 8), value)
+        out, back = (end.pack(Function(centers, np.ones((4, 1)))) for end in (here, there))
         arrived = there.unpack(out)
         here.unpack(back)
-        assert (np.signbit(arrived.centres) == np.signbit(centres)).all()
+        assert (np.signbit(arrived.centers) == np.signbit(centers)).all()
 
 
 def test_what_is_not_a_function_passes_through():
@@ -158,9 +158,9 @@ def test_what_is_not_a_function_passes_through():
 def test_a_repair_in_between_does_not_disturb_a_link():
     here, there = Link(), Link()
     rng = np.random.default_rng(0)
-    centres, weights = rng.standard_normal((20, 8)), np.ones((20, 1))
-    offer = Offer(centres, weights, 1, 2, 1, 0, 0.5)
-    for said in (offer, offer, Repair(centres, weights, centres, weights, 2, 1, 0, 0, 0.5), offer):
+    centers, weights = rng.standard_normal((20, 8)), np.ones((20, 1))
+    offer = Offer(centers, weights, 1, 2, 1, 0, 0.5)
+    for said in (offer, offer, Repair(centers, weights, centers, weights, 2, 1, 0, 0, 0.5), offer):
         out, back = here.pack(said), there.pack(offer)
         same(there.unpack(decode(encode(out))), said)
         same(here.unpack(decode(encode(back))), offer)
@@ -180,5 +180,5 @@ def test_forged_differences_are_refused(rows, order):
         Difference(table, np.zeros((len(rows), 2)), np.zeros((order, 1)), stamp),
         OfferDifference(table, np.zeros((len(rows), 2)), np.zeros((order, 1)), 0, 1, 0, 0, 0.5, stamp),
     ):
-        with pytest.raises(Refused, match="message: "):
+        with pytest.raises(RefusedMessage, match="message: "):
             there.unpack(decode(encode(forged)))

@@ -26,7 +26,7 @@ from turns import digest
 
 pytest.importorskip("zenoh")
 
-# one mesh at a time: agents that share two cores with more than their neighbours are another test
+# one mesh at a time: agents that share two cores with more than their neighbors are another test
 pytestmark = pytest.mark.xdist_group("processes")
 
 
@@ -118,7 +118,7 @@ class TestLockStep:
 class TestFreeRunning:
     def test_an_agent_alone_goes_on(self, tmp_path):
         with Mesh(tmp_path / "mesh", agents=3, samples=3200, topology="line", protocol="diffusion") as mesh:
-            mesh.start("agent-1")  # its neighbours never come
+            mesh.start("agent-1")  # its neighbors never come
             deadline = time.monotonic() + 60
             while (mesh.status("agent-1") or {"samples": 0})["samples"] < 3200:
                 assert time.monotonic() < deadline
@@ -198,7 +198,7 @@ def settle(mesh: Mesh, states: dict) -> dict:
     settled = {}
     for i, name in enumerate(graph.names):
         heard, share = [], 1.0 / (1 + graph.degree(i))
-        for j in graph.neighbours[i]:
+        for j in graph.neighbors[i]:
             other = graph.names[j]
             edge, there = states[name].edges.get(other), states[other].edges.get(name)
             if edge is None or there is None or (edge.epoch, edge.done) >= (there.epoch, there.done):
@@ -225,7 +225,7 @@ class TestFaults:
                     assert mesh.status(name)["samples"] > samples + 0.5 * 3.0 * rate, name
                 mesh.start("agent-2")
                 mesh.wait(
-                    lambda all_: all(sum(n["alive"] for n in s["neighbours"].values()) == 2 for s in all_.values())
+                    lambda all_: all(sum(n["alive"] for n in s["neighbors"].values()) == 2 for s in all_.values())
                 )
                 time.sleep(4.0)
             after = disagreement(mesh)
@@ -254,7 +254,7 @@ class TestFaults:
             during = rate(20.0)
             mesh.processes["agent-2"].send_signal(signal.SIGCONT)
             mesh.lines["agent-2"].close()
-            mesh.wait(lambda all_: all(sum(n["alive"] for n in s["neighbours"].values()) == 2 for s in all_.values()))
+            mesh.wait(lambda all_: all(sum(n["alive"] for n in s["neighbors"].values()) == 2 for s in all_.values()))
             after = rate(8.0)
             print("steps per second:", calm, during, after)
             for name in calm:
@@ -327,7 +327,7 @@ def full(folder: Path, on: bool) -> None:
 
 
 def disagreement(mesh: Mesh) -> float:
-    """The mean over three looks of the agents' own measure of how far their neighbours are."""
+    """The mean over three looks of the agents' own measure of how far their neighbors are."""
     looks = []
     for _ in range(5):
         gaps = [mesh.status(name)["disagreement"] for name in mesh.names]
@@ -427,10 +427,10 @@ class TestHostility:
             assert after["refused"] > before["refused"] + 100
             assert slowest < 3.0
             assert after["samples"] > before["samples"]
-            neighbours = after["neighbours"]
-            assert all(known["alive"] and not known["ignored"] for known in neighbours.values()), neighbours
-            for name in ("agent-1", "agent-2"):  # honest neighbours are still answered in time
-                assert mesh.status(name)["neighbours"]["agent-0"]["alive"]
+            neighbors = after["neighbors"]
+            assert all(known["alive"] and not known["ignored"] for known in neighbors.values()), neighbors
+            for name in ("agent-1", "agent-2"):  # honest neighbors are still answered in time
+                assert mesh.status(name)["neighbors"]["agent-0"]["alive"]
             log = mesh.log("agent-0")
             assert "Traceback" not in log
             assert 0 < log.count("refused a message") < 100
@@ -515,13 +515,13 @@ def test_speed(protocol, tmp_path):
 
 
 class TestTls:
-    def test_only_neighbours_and_clients_are_answered(self, tmp_path):
-        from kernelmesh.runtimes.place import Tls
+    def test_only_neighbors_and_clients_are_answered(self, tmp_path):
+        from kernelmesh.runtimes.membership import Tls
         from kernelmesh.runtimes.zenoh import open_client
 
         with Mesh(tmp_path / "mesh", agents=3, topology="line", tls=True, samples=100_000, rate=500.0) as mesh:
             tls = mesh.folder / "tls"
-            issue(tls, "mallory")  # valid, but nobody's neighbour or client
+            issue(tls, "mallory")  # valid, but nobody's neighbor or client
             issue(tls, "agent-9")
             from kernelmesh.deploy import create_authority
 
@@ -575,17 +575,17 @@ class TestTls:
                 assert answers(files(tls, "mallory"), key) == 0, key
                 assert answers(files(tmp_path / "other", "operator"), key) == 0, key
                 assert answers(files(tmp_path / "other", "authority"), key) == 0, key  # signed by itself
-            assert answers(files(tls, "operator"), "from/agent-1") == 0  # a client is not a neighbour
+            assert answers(files(tls, "operator"), "from/agent-1") == 0  # a client is not a neighbor
             assert answers(files(tls, "agent-2"), "from/agent-1") == 0  # and nobody is another
-            assert answers(files(tls, "agent-2"), "from/agent-2") == 0  # agent-2 is no neighbour of agent-0
+            assert answers(files(tls, "agent-2"), "from/agent-2") == 0  # agent-2 is no neighbor of agent-0
             assert answers(files(tls, "agent-1"), "from/agent-1") == 1
-            assert overheard(files(tls, "operator")) == 0  # what neighbours say is nobody else's business
+            assert overheard(files(tls, "operator")) == 0  # what neighbors say is nobody else's business
             assert overheard(files(tls, "agent-2")) == 0
             self.no_certificate(endpoint, tls, root)
             after = mesh.status("agent-0")
             assert after["samples"] > before["samples"]
             assert after["refused"] == before["refused"]
-            assert after["neighbours"]["agent-1"]["alive"]
+            assert after["neighbors"]["agent-1"]["alive"]
             for name in mesh.names:
                 assert "PRIVATE KEY" not in mesh.log(name)
             mesh.stop()

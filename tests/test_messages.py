@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelmesh.messages import Function, Points, Probe, Refused, Repair, Values, decode, encode, weigh
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.messages import Function, Points, Probe, Repair, Values, decode, encode, wire_size
 
 
 @given(rows=st.integers(0, 40), columns=st.integers(1, 20), kind=st.sampled_from([Points, Values, Probe, Function]))
@@ -19,7 +20,7 @@ def test_round_trip_and_size(rows, columns, kind):
     assert type(back) is kind
     for name, table in message.tables.items():
         np.testing.assert_array_equal(back.tables[name], table)
-    assert weigh(message) == (sum(table.size for table in message.tables.values()), len(data))
+    assert wire_size(message) == (sum(table.size for table in message.tables.values()), len(data))
 
 
 @given(rows=st.integers(0, 20), dual=st.integers(0, 20), columns=st.integers(1, 9), digest=st.integers(0, 2**63 - 1))
@@ -33,20 +34,20 @@ def test_a_repair_brings_a_function_and_a_dual_of_another_size(rows, dual, colum
     for name in message.names:
         np.testing.assert_array_equal(getattr(back, name), getattr(message, name))
     assert (back.epoch, back.exchange, back.done, back.digest, back.share) == (3, 1, 0, digest, 0.25)
-    assert weigh(message) == (sum(table.size for table in tables), len(data))
+    assert wire_size(message) == (sum(table.size for table in tables), len(data))
 
 
 @pytest.mark.parametrize("name", Repair.names)
 def test_a_repair_with_matrices_that_do_not_belong_together_is_refused(name):
-    sizes = {"centres": (3, 2), "weights": (3, 1), "dual_centres": (5, 2), "dual_weights": (5, 1)}
+    sizes = {"centers": (3, 2), "weights": (3, 1), "dual_centers": (5, 2), "dual_weights": (5, 1)}
     good = {each: np.zeros(shape) for each, shape in sizes.items()}
     terms = {"epoch": 1, "exchange": 1, "done": 0, "digest": 0, "share": 0.5}
     decode(encode(Repair(**good, **terms)))
-    with pytest.raises(Refused, match=r"message: (dual_)?centres and (dual_)?weights must have as many rows"):
+    with pytest.raises(RefusedMessage, match=r"message: (dual_)?centers and (dual_)?weights must have as many rows"):
         decode(encode(Repair(**{**good, name: good[name][:-1]}, **terms)))
-    with pytest.raises(Refused, match="every number must be finite"):
+    with pytest.raises(RefusedMessage, match="every number must be finite"):
         decode(encode(Repair(**{**good, name: good[name] + np.nan}, **terms)))
-    with pytest.raises(Refused, match="share must be finite"):
+    with pytest.raises(RefusedMessage, match="share must be finite"):
         decode(encode(Repair(**good, **{**terms, "share": np.inf})))
 
 
@@ -102,18 +103,18 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_refuses(name):
-    with pytest.raises(Refused, match="message: "):
+    with pytest.raises(RefusedMessage, match="message: "):
         decode(BAD[name])
 
 
 def test_refuses_more_than_allowed():
-    with pytest.raises(Refused, match="at most 100 bytes"):
-        decode(encode(Values(np.zeros((10, 10)))), most_bytes=100)
+    with pytest.raises(RefusedMessage, match="at most 100 bytes"):
+        decode(encode(Values(np.zeros((10, 10)))), max_bytes=100)
 
 
 @given(data=st.binary(max_size=300))
 def test_random_bytes_are_refused(data):
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedMessage):
         decode(data)
 
 
@@ -121,11 +122,11 @@ def test_random_bytes_are_refused(data):
 def test_damage_never_escapes_as_another_error(cut, flip):
     data = bytearray(encode(Values(np.arange(20.0).reshape(4, 5))))
     data[cut % len(data)] ^= flip
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(RefusedMessage):
         decode(bytes(data[: max(8, len(data) - cut % 3)]))
 
 
 def test_shapes_beyond_all_memory_are_refused():
     for shape in ([0, 2**63], [2**62, 0]):
-        with pytest.raises(Refused, match="shape must be two whole numbers"):
+        with pytest.raises(RefusedMessage, match="shape must be two whole numbers"):
             decode(forged({"__metadata__": META, "values": {**TABLE, "shape": shape, "data_offsets": [0, 0]}}))

@@ -20,9 +20,9 @@ def functions(count=4, outputs=3):
 def test_disagreement_counts_both_directions_of_every_edge():
     fs, graph = functions(), Graph.star(4)
     literal = sum(
-        oracle.rkhs_distance(KERNEL, fs[i].centres, fs[i].weights, fs[j].centres, fs[j].weights) ** 2
+        oracle.rkhs_distance(KERNEL, fs[i].centers, fs[i].weights, fs[j].centers, fs[j].weights) ** 2
         for i in range(4)
-        for j in graph.neighbours[i]
+        for j in graph.neighbors[i]
     )
     assert disagreement(fs, graph) == pytest.approx(literal)
     assert disagreement([fs[0]] * 4, graph) == pytest.approx(0, abs=1e-12)
@@ -68,7 +68,7 @@ def test_measures_of_a_classification_run():
     fs = rounds[-1].functions
     assert last.objective == pytest.approx(losses(fs, Logistic(), points, labels).sum())
     norms = sum(f.norm() ** 2 for f in fs)
-    assert last.regularised_objective == pytest.approx(last.objective + 0.5 * 1e-2 * norms)
+    assert last.regularized_objective == pytest.approx(last.objective + 0.5 * 1e-2 * norms)
     assert last.score_worst == accuracies(fs, points, labels).min() > 0.5
     assert last.disagreement == pytest.approx(disagreement(fs, graph))
     assert last.order_max == max(f.order for f in fs)

@@ -31,13 +31,14 @@ from kernelmesh import (
     Symmetric,
     simulate,
 )
-from kernelmesh.messages import Function, Offer, Points, Probe, Refused, Repair, Values, decode, encode
-from kernelmesh.runtimes import neighbours
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.messages import Function, Offer, Points, Probe, Repair, Values, decode, encode
+from kernelmesh.runtimes import neighbors
 from kernelmesh.runtimes import node as node_module
 from kernelmesh.runtimes.carrier import Answer, Note, Offence, Question, Request
-from kernelmesh.runtimes.keeping import Keeper
+from kernelmesh.runtimes.checkpoints import CheckpointStore
+from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node import Node
-from kernelmesh.runtimes.place import Place
 from kernelmesh.streams import ArrayStream, Mixture, Source
 
 PROTOCOLS = [
@@ -236,12 +237,12 @@ class FakeCarrier:
         if not self.closed:
             self.events.append(event)
 
-    def ask(self, neighbour, ticket, note, payload, *, timeout):
+    def ask(self, neighbor, ticket, note, payload, *, timeout):
         world = self.world
         note = Note.decode(note.encode())
-        world.at(world.now + timeout, lambda: self.put(Answer(neighbour, ticket)))
+        world.at(world.now + timeout, lambda: self.put(Answer(neighbor, ticket)))
         if world.rng.random() < world.refusal:
-            self.put(Answer(neighbour, ticket))
+            self.put(Answer(neighbor, ticket))
             return
 
         def answer(told, words, ahead=None):
@@ -249,20 +250,20 @@ class FakeCarrier:
             told = Note.decode(told.encode())
             if ahead is not None:  # a message of its own here: it may be lost, or come before the answer
                 note = told.ahead(whole=ahead.whole)
-                world.carriers[neighbour].ask(self.name, ahead.ticket, note, ahead.payload, timeout=ahead.timeout)
+                world.carriers[neighbor].ask(self.name, ahead.ticket, note, ahead.payload, timeout=ahead.timeout)
             if world.rng.random() < world.garbage:
                 words = rubbish(world.rng, words)
             if world.rng.random() >= world.loss:
                 for _ in range(1 + (world.rng.random() < world.twice)):
-                    world.later(lambda: self.put(Answer(neighbour, ticket, told, words)))
+                    world.later(lambda: self.put(Answer(neighbor, ticket, told, words)))
 
         def deliver():
-            if neighbour in world.puppets:
-                world.puppets[neighbour](self.name, note, payload, answer)
-            elif (other := world.carriers.get(neighbour)) is not None and not other.closed:
+            if neighbor in world.puppets:
+                world.puppets[neighbor](self.name, note, payload, answer)
+            elif (other := world.carriers.get(neighbor)) is not None and not other.closed:
                 other.put(Question(self.name, note, payload, answer))
             else:
-                self.put(Answer(neighbour, ticket))  # nobody listens there
+                self.put(Answer(neighbor, ticket))  # nobody listens there
 
         if world.rng.random() >= world.loss:
             for _ in range(1 + (world.rng.random() < world.twice)):
@@ -300,10 +301,10 @@ def _no_waiting_for_the_disk(monkeypatch):
 def places(graph, **options):
     names = [f"agent-{i}" for i in range(len(graph))]
     return [
-        Place(
+        Membership(
             name=name,
             listen="tcp/127.0.0.1:1",
-            neighbours={names[j]: "tcp/127.0.0.1:2" for j in graph.neighbours[i]},
+            neighbors={names[j]: "tcp/127.0.0.1:2" for j in graph.neighbors[i]},
             **options,
         )
         for i, name in enumerate(names)
@@ -311,12 +312,12 @@ def places(graph, **options):
 
 
 def simulated(agent, graph, rows):
-    graph = Graph(tuple(f"agent-{i}" for i in range(len(graph))), graph.neighbours)
+    graph = Graph(tuple(f"agent-{i}" for i in range(len(graph))), graph.neighbors)
     return list(simulate(agent, graph, [ArrayStream(*data(i, n), batch_size=8) for i, n in enumerate(rows)]))
 
 
 def same(f, g):
-    return f.centres.tobytes() == g.centres.tobytes() and f.weights.tobytes() == g.weights.tobytes()
+    return f.centers.tobytes() == g.centers.tobytes() and f.weights.tobytes() == g.weights.tobytes()
 
 
 def run_lock_step(world, agent, graph, rows, **options):
@@ -408,9 +409,9 @@ def lock_step_that_is_disturbed(world, agent, graph, rows, folder, how):
 
     def start(i, place):
         begun[place.name] += 1
-        keeper = Keeper(folder / place.name, agent=agent, settings={}, every=3)
+        store = CheckpointStore(folder / place.name, agent=agent, settings={}, every=3)
         source = ArraySource(*data(i, rows[i]))
-        world.add(agent, place, source, keeper=keeper)
+        world.add(agent, place, source, store=store)
 
     def end(i, place):
         run = world.runs[place.name][-1]
@@ -439,7 +440,7 @@ def lock_step_that_is_disturbed(world, agent, graph, rows, folder, how):
 
 
 @pytest.mark.parametrize("consensus", TALKING, ids=kind)
-def test_in_lock_step_nobody_leaves_before_its_neighbours_are_done(consensus, clock):
+def test_in_lock_step_nobody_leaves_before_its_neighbors_are_done(consensus, clock):
     """An agent whose stream has ended is still needed by one that says nothing for a while."""
     world = clock(World())
     first, second = places(Graph.line(2), lock_step=True)
@@ -464,10 +465,10 @@ def test_without_a_protocol_nobody_is_asked(clock):
 
 
 def run_with(clock, agent, puppet, *, rows=80, at=(), world=None, **options):
-    """One agent whose only neighbour, "b", is a puppet; `at` has times with events that arrive then."""
+    """One agent whose only neighbor, "b", is a puppet; `at` has times with events that arrive then."""
     world = clock(world or World())
     world.puppets["b"] = puppet
-    place = Place(name="a", listen="tcp/127.0.0.1:1", neighbours={"b": ""}, patience=0.05)
+    place = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""}, patience=0.05)
     node = world.add(agent, place, ArraySource(*data(0, rows)), **{"stay": False, **options})
     for when, event in at:
         world.at(when, lambda event=event: world.carriers["a"].put(event))
@@ -477,13 +478,13 @@ def run_with(clock, agent, puppet, *, rows=80, at=(), world=None, **options):
 
 
 def silent(sender, note, payload, answer):
-    """A neighbour that is there and has nothing to say."""
+    """A neighbor that is there and has nothing to say."""
     if note.ping:
         answer(Note(step=1, token=5, share=0.5, ended=True), b"")
 
 
 def saying(words):
-    """A neighbour that answers every question with these bytes, or with what a function of the question gives."""
+    """A neighbor that answers every question with these bytes, or with what a function of the question gives."""
 
     def puppet(sender, note, payload, answer):
         answer(
@@ -495,7 +496,7 @@ def saying(words):
 
 
 def style_of(agent):
-    return neighbours.style_of(agent)[0]
+    return neighbors.style_of(agent)[0]
 
 
 def question_of(agent):
@@ -508,8 +509,8 @@ def function(order=3, dimension=2, outputs=3, scale=1.0):
     return rng.normal(size=(order, dimension)), scale * rng.normal(size=(order, outputs))
 
 
-def offer(centres, weights):
-    return encode(Offer(centres, weights, 0, 1, 0, 0, 0.5))
+def offer(centers, weights):
+    return encode(Offer(centers, weights, 0, 1, 0, 0, 0.5))
 
 
 def bad_answers(agent):
@@ -572,7 +573,7 @@ class TestFreeRunning:
         for name, words in bad_answers(agent):
             heard = run_with(clock, agent, saying(words), rows=24)
             assert same(heard.node.state.function, quiet.node.state.function), name
-            assert heard.node.status()["neighbours"]["b"]["refused"] > 0, name
+            assert heard.node.status()["neighbors"]["b"]["refused"] > 0, name
 
     def test_what_can_be_read_is(self, consensus, clock):
         """Else the law before says nothing."""
@@ -600,7 +601,7 @@ class TestFreeRunning:
         ]
         heard = run_with(clock, agent, silent, at=questions)
         assert not answered
-        assert heard.node.status()["neighbours"]["b"]["refused"] == len(bad)
+        assert heard.node.status()["neighbors"]["b"]["refused"] == len(bad)
         assert same(heard.node.state.function, quiet.node.state.function)
 
     def test_a_question_of_another_protocol_is_answered_or_refused(self, consensus, clock):
@@ -651,7 +652,7 @@ class TestFreeRunning:
             decode(words)
         json.dumps(heard.node.status(), allow_nan=False)
 
-    def test_a_neighbour_gone_astray_is_left_out(self, consensus, clock):
+    def test_a_neighbor_gone_astray_is_left_out(self, consensus, clock):
         agent = make(consensus)
         quiet = run_with(clock, agent, silent)
         style = style_of(agent)
@@ -664,18 +665,18 @@ class TestFreeRunning:
         }[style]
         heard = run_with(clock, agent, saying(huge))
         assert same(heard.node.state.function, quiet.node.state.function)
-        assert heard.node.status()["neighbours"]["b"]["refused"] > 0
+        assert heard.node.status()["neighbors"]["b"]["refused"] > 0
 
     def test_stopped_and_started_again_every_sample_is_used_once(self, consensus, clock, tmp_path):
         agent, steps = make(consensus), 0
         for _ in range(4):
-            keeper = Keeper(tmp_path, agent=agent, settings={}, every=3)
+            store = CheckpointStore(tmp_path, agent=agent, settings={}, every=3)
 
             def stop(node, turn, begin=steps):
                 if turn.number == begin + 4:
                     node.stop()
 
-            done = run_with(clock, agent, silent, keeper=keeper, each=stop, rows=88)
+            done = run_with(clock, agent, silent, store=store, each=stop, rows=88)
             steps = done.node.state.steps
             assert done.node._source.closed
             assert max(tmp_path.glob("checkpoint-*")).stem.endswith(str(steps))
@@ -686,7 +687,7 @@ class TestFreeRunning:
 @pytest.mark.parametrize(
     "changes", [{"kernel": Gaussian(bandwidth=0.7)}, {"loss": Hinge()}, {"consensus": Diffusion()}], ids=str
 )
-def test_neighbours_with_another_model_do_not_listen_to_each_other(changes, clock):
+def test_neighbors_with_another_model_do_not_listen_to_each_other(changes, clock):
     world, graph = clock(World()), Graph.line(2)
     agents = [make(Penalty(coupling=0.05)), make(**{"consensus": Penalty(coupling=0.05), **changes})]
     for i, (agent, place) in enumerate(zip(agents, places(graph, patience=0.01), strict=True)):
@@ -747,13 +748,13 @@ class TestRequests:
         (text,), node = self.requests(clock, make(consensus), ("status", b""), rows=40)
         status = json.loads(text)
         assert status.keys() == node.status().keys()
-        assert status["neighbours"].keys() == {"b"}
+        assert status["neighbors"].keys() == {"b"}
         assert (status["name"], status["mode"]) == ("a", "free")
 
 
 @given(st.binary(max_size=80) | st.binary(min_size=53, max_size=53).map(lambda data: b"kmn1" + data[4:]))
 def test_any_bytes_are_a_note_or_refused(data):
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(RefusedMessage):
         note = Note.decode(data)
         assert note.encode() == data
         assert 0.0 <= note.share <= 1.0
@@ -764,11 +765,11 @@ def test_any_bytes_are_a_note_or_refused(data):
 class TestDivergence:
     def test_alone_it_is_raised_and_what_was_learned_is_kept(self, clock, tmp_path):
         agent = make(Local(), loss=Squared(), step_size=1e5, explosion=10.0)
-        keeper = Keeper(tmp_path, agent=agent, settings={}, every=100)
+        store = CheckpointStore(tmp_path, agent=agent, settings={}, every=100)
         points = data(0, 80)[0]
         world = clock(World())
         source = ArraySource(points, np.concatenate([points, points[:, :1]], axis=1))
-        node = world.add(agent, Place(name="a", listen="tcp/127.0.0.1:1"), source, keeper=keeper)
+        node = world.add(agent, Membership(name="a", listen="tcp/127.0.0.1:1"), source, store=store)
         with pytest.raises(Diverged):
             world.run()
         assert node.state.steps > 0
@@ -778,32 +779,32 @@ class TestDivergence:
         """The step that failed is on record, and is not taken again when the agent is started anew."""
         agent = make(Local(), loss=Squared(), step_size=1e5, explosion=10.0)
         points, world = data(0, 80)[0], clock(World())
-        targets, place = np.concatenate([points, points[:, :1]], axis=1), Place(name="a", listen="tcp/127.0.0.1:1")
-        keeper = Keeper(tmp_path, agent=agent, settings={}, every=1)
-        node = world.add(agent, place, ArraySource(points, targets), keeper=keeper)
+        targets, place = np.concatenate([points, points[:, :1]], axis=1), Membership(name="a", listen="tcp/127.0.0.1:1")
+        store = CheckpointStore(tmp_path, agent=agent, settings={}, every=1)
+        node = world.add(agent, place, ArraySource(points, targets), store=store)
         with pytest.raises(Diverged):
             world.run()
-        with contextlib.closing(Keeper(tmp_path, agent=agent, settings={}, every=1)) as keeper:
-            again = Node(agent, place, ArraySource(points, targets), FakeCarrier(world, "a"), keeper=keeper)
+        with contextlib.closing(CheckpointStore(tmp_path, agent=agent, settings={}, every=1)) as store:
+            again = Node(agent, place, ArraySource(points, targets), FakeCarrier(world, "a"), store=store)
         assert same(again.state.function, node.state.function)
 
     @pytest.mark.parametrize("consensus", RELAYING, ids=kind)
-    def test_killed_while_a_neighbour_was_astray(self, consensus, clock, tmp_path):
+    def test_killed_while_a_neighbor_was_astray(self, consensus, clock, tmp_path):
         """The agent can be started again."""
         first, world = self.astray(consensus, clock, tmp_path)
         agent = first.agent
-        with contextlib.closing(Keeper(tmp_path, agent=agent, settings={}, every=100)) as keeper:
-            again = Node(agent, first.place, ArraySource(*data(0, 24)), FakeCarrier(world, "a"), keeper=keeper)
+        with contextlib.closing(CheckpointStore(tmp_path, agent=agent, settings={}, every=100)) as store:
+            again = Node(agent, first.place, ArraySource(*data(0, 24)), FakeCarrier(world, "a"), store=store)
         assert same(again.state.function, first.state.function)
 
     @pytest.mark.parametrize("consensus", RELAYING, ids=kind)
-    def test_a_neighbour_astray_is_told_of_a_few_times(self, consensus, clock, tmp_path, caplog):
+    def test_a_neighbor_astray_is_told_of_a_few_times(self, consensus, clock, tmp_path, caplog):
         first, _ = self.astray(consensus, clock, tmp_path)
         assert 1 <= sum(record.levelname in ("WARNING", "ERROR") for record in caplog.records) < 10
         assert first.status()["refused"] > 0
 
     def astray(self, consensus, clock, folder):
-        """A node that was killed while its neighbour sent huge functions and its own stream had ended."""
+        """A node that was killed while its neighbor sent huge functions and its own stream had ended."""
         agent = make(consensus)
         words = function(scale=1e300)
         huge = encode(Function(*words)) if isinstance(consensus, Diffusion) else offer(*words)
@@ -811,7 +812,7 @@ class TestDivergence:
         def puppet(sender, note, payload, answer):  # goes astray when the other's stream has ended
             answer(Note(step=1, token=5, share=0.5, ended=True), huge if note.ended and not note.ping else b"")
 
-        keeper = Keeper(folder, agent=agent, settings={}, every=100)
+        store = CheckpointStore(folder, agent=agent, settings={}, every=100)
         world = World()
 
         def kill():
@@ -819,7 +820,7 @@ class TestDivergence:
             world.carriers["a"].doomed = True
 
         world.at(2.0, kill)
-        return run_with(clock, agent, puppet, keeper=keeper, stay=True, rows=24, world=world).node, world
+        return run_with(clock, agent, puppet, store=store, stay=True, rows=24, world=world).node, world
 
 
 def test_the_source_for_tests_is_one():

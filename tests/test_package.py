@@ -23,7 +23,7 @@ PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in
 def test_all_is_true(name):
     """That it is there and names things that exist; that it is sorted is ruff's to see."""
     module = importlib.import_module(name)
-    folders = ("maths", "maths.compiled", "experiments.textures", "experiments.rivals")  # nothing but their files
+    folders = ("numerics", "numerics.compiled", "experiments.textures", "experiments.rivals")  # nothing but their files
     exported = [] if name.removeprefix("kernelmesh.") in folders else module.__all__
     assert len(set(exported)) == len(exported)
     for entry in exported:

@@ -6,7 +6,7 @@ import pytest
 from kernelmesh import Graph, Logistic
 from kernelmesh.experiments import baselines
 from kernelmesh.experiments.rivals import d4l as dictionary_learning
-from kernelmesh.experiments.rivals.role import Data
+from kernelmesh.experiments.rivals.base import Data
 from kernelmesh.streams import Mixture
 
 
@@ -78,7 +78,7 @@ def test_the_dictionary_gradient_is_the_derivative_of_the_loss():
         assert slope[i, j] == pytest.approx(measured, rel=1e-3, abs=1e-7)
 
 
-def test_fast_codes_are_the_minimisers():
+def test_fast_codes_are_the_minimizers():
     rng = np.random.default_rng(0)
     x, dictionary = rng.standard_normal((10, 5)), dictionary_learning._in_ball(rng.standard_normal((5, 8)))
     found = dictionary_learning._codes(x, dictionary, 0.1, 0.1)

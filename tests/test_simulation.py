@@ -40,7 +40,7 @@ def samples(seed, rows):
 
 
 def assert_same(f, g):
-    np.testing.assert_array_equal(f.centres, g.centres)
+    np.testing.assert_array_equal(f.centers, g.centers)
     np.testing.assert_array_equal(f.weights, g.weights)
 
 
@@ -58,7 +58,7 @@ def test_penalty_equals_the_printed_equations_step_by_step(graph):
             oracle.penalty_step(
                 agent.kernel,
                 functions,
-                graph.neighbours,
+                graph.neighbors,
                 i,
                 data[i][0][rows],
                 data[i][1][rows],
@@ -68,19 +68,19 @@ def test_penalty_equals_the_printed_equations_step_by_step(graph):
             )
             for i in range(len(graph))
         ]
-        for i, (centres, weights) in enumerate(tilde):
-            expected = oracle.komp(agent.kernel, centres, weights, 0.1)
-            functions[i] = centres[expected.kept], expected.weights
+        for i, (centers, weights) in enumerate(tilde):
+            expected = oracle.komp(agent.kernel, centers, weights, 0.1)
+            functions[i] = centers[expected.kept], expected.weights
             ours = round.functions[i]
             assert (
-                oracle.rkhs_distance(agent.kernel, *functions[i], ours.centres, ours.weights) < 1e-7
+                oracle.rkhs_distance(agent.kernel, *functions[i], ours.centers, ours.weights) < 1e-7
             )  # √eps: what a norm can show
             assert round.infos[i].error == pytest.approx(expected.error, abs=1e-9)
             assert round.infos[i].penalty == coupling(3 * number)
     assert number == 4
 
 
-def test_one_agent_equals_the_centralised_learner():
+def test_one_agent_equals_the_centralized_learner():
     points, labels = samples(0, 64)
     alone = make(Local())
     state = alone.start()
@@ -186,7 +186,7 @@ def test_bad_arguments_are_refused_before_the_first_round():
 def test_streams_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match="ArrayStream: targets must have 3 rows"):
         ArrayStream(np.zeros((3, 1)), np.zeros(2))
-    with pytest.raises(ValueError, match="ArrayStream: batch_size must be a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match="ArrayStream: batch_size must be an integer >= 1, got 0"):
         ArrayStream(np.zeros((3, 1)), np.zeros(3), batch_size=0)
     with pytest.raises(ValueError, match="ArrayStream: points must be finite"):
         ArrayStream(np.full((3, 1), np.nan), np.zeros(3))

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelmesh.streams import ArrayStream, BadRow, Batch, Columns, FileSource, LineSource, Paced, Source, read_stdin
-from kernelmesh.streams.lines import LONGEST, LineParser
+from kernelmesh.errors import InvalidRow
+from kernelmesh.streams import ArrayStream, Batch, Columns, FileSource, LineSource, Paced, Source, read_stdin
+from kernelmesh.streams.line_source import LONGEST, LineParser
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -324,7 +325,7 @@ def test_class_names_and_class_numbers():
     ],
 )
 def test_a_bad_row_is_told_by_column_rule_and_value(columns, record, message):
-    with pytest.raises(BadRow) as caught:
+    with pytest.raises(InvalidRow) as caught:
         columns.read(record)
     assert str(caught.value) == f"Columns: {message}"
 
@@ -343,7 +344,7 @@ def test_a_bad_row_is_told_by_column_rule_and_value(columns, record, message):
         ({"labels": False, "classes": ("u", "v")}, "classes must be None"),
         ({"classes": ("u", "u")}, "classes must be different names"),
         ({"classes": ("u", "v"), "outputs": 3}, "outputs must be 2, the number of classes"),
-        ({"outputs": 0}, "outputs must be a whole number >= 1"),
+        ({"outputs": 0}, "outputs must be an integer >= 1"),
     ],
 )
 def test_columns_check_their_settings(settings, message):
@@ -407,7 +408,7 @@ def test_endless_lines_do_not_fill_the_memory(follow, tmp_path):
 
 
 def test_take_comes_back_soon_when_there_is_nothing_but_garbage(tmp_path, monkeypatch):
-    monkeypatch.setattr("kernelmesh.streams.files._CHUNK", 100)
+    monkeypatch.setattr("kernelmesh.streams.file_source._CHUNK", 100)
     path = tmp_path / "samples.csv"
     path.write_text("a,b,y\n" + "garbage\n" * 1000 + "1,2,0\n")
     source = FileSource(path, LABELS)
@@ -468,7 +469,7 @@ def test_a_file_that_is_another_one_is_refused(format, follow, tmp_path):
         with pytest.raises(ValueError, match="to begin anew"):
             source.take()
 
-    if follow:  # it may be recognised only once it is there
+    if follow:  # it may be recognized only once it is there
         path.unlink()
         late = FileSource(path, VALUES, batch_size=4, follow=True)
         late.seek(position)
@@ -618,21 +619,21 @@ def test_pending_rows_must_fit_the_columns():
 
 
 def test_the_oldest_rows_are_dropped_when_nobody_takes_them():
-    source = LineSource(LABELS, format="csv", batch_size=2, most_pending=10)
+    source = LineSource(LABELS, format="csv", batch_size=2, max_pending=10)
     source.feed(b"a,b,y\n" + b"".join(b"%d,0,1\n" % i for i in range(25)))
     assert source.dropped == 15
     assert source.pending.points[:, 0].tolist() == list(range(15, 25))
     source.feed(b"25,0,1\n")
     assert source.dropped == 16
-    with pytest.raises(ValueError, match="most_pending must be a whole number >= 64"):
-        LineSource(LABELS, format="csv", most_pending=63)
+    with pytest.raises(ValueError, match="max_pending must be an integer >= 64"):
+        LineSource(LABELS, format="csv", max_pending=63)
     with pytest.raises(ValueError, match="format"):
         LineSource(LABELS, format="parquet")
 
 
 def test_standard_input_waits_for_room_and_loses_nothing():
     rows = [(float(i), i / 2, 0.0, 1.0) for i in range(1000)]
-    source = LineSource(VALUES, format="csv", batch_size=8, most_pending=16)
+    source = LineSource(VALUES, format="csv", batch_size=8, max_pending=16)
     thread = read_stdin(source, io.BytesIO(csv_text(rows).encode()))
     batches, until = [], time.monotonic() + 5
     while not source.ended:
@@ -686,7 +687,7 @@ def test_a_wrong_header_reaches_whoever_takes():
 
 
 def test_closing_frees_a_feeder_that_waits():
-    source = LineSource(LABELS, format="csv", batch_size=1, most_pending=2)
+    source = LineSource(LABELS, format="csv", batch_size=1, max_pending=2)
     feeder = threading.Thread(
         target=source.feed, args=(b"a,b,y\n" + b"1,2,0\n" * 10,), kwargs={"block": True}, daemon=True
     )

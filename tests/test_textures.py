@@ -13,7 +13,7 @@ from kernelmesh.experiments.textures.histograms import features
 
 
 def stripes(angle, size=96, period=8.0, seed=0):
-    """Stripes in a direction, with some noise, as 8-bit grey values."""
+    """Stripes in a direction, with some noise, as 8-bit gray values."""
     up, across = np.mgrid[:size, :size]
     wave = np.sin(2 * np.pi * (np.cos(angle) * across + np.sin(angle) * up) / period)
     noise = np.random.default_rng(seed).standard_normal((size, size))
@@ -36,7 +36,7 @@ def cut(images, split="random", histogram="root", seed=0):
 
 
 class TestFilters:
-    def test_there_are_48_and_all_but_the_gaussians_see_no_flat_grey(self):
+    def test_there_are_48_and_all_but_the_gaussians_see_no_flat_gray(self):
         bank = leung_malik()
         assert bank.shape == (48, 49, 49)
         np.testing.assert_allclose(np.abs(bank).sum(axis=(1, 2)), 1.0, rtol=1e-12)
@@ -61,7 +61,7 @@ class TestFilters:
 
 
 class TestHistograms:
-    def test_what_the_normalisations_say(self, folder):
+    def test_what_the_normalizations_say(self, folder):
         images, _ = loading.load(folder)
         np.testing.assert_allclose(cut(images, histogram="l1").points.sum(axis=1), 1.0)
         np.testing.assert_allclose((cut(images, histogram="root").points ** 2).sum(axis=1), 1.0)

@@ -17,13 +17,13 @@ def test_proposition_1_holds_in_every_round():
     assert max(point[1] for point in found["path"]) < found["bound"]
 
 
-def test_falling_steps_approach_the_minimiser():
+def test_falling_steps_approach_the_minimizer():
     path = np.array(theory.converge((SMALL, 0.0))["path"])
     assert path[-1, 1] < 0.35 * path[0, 1]
 
 
 @pytest.mark.slow
-def test_falling_steps_come_nearer_to_the_minimiser_than_constant_ones():
+def test_falling_steps_come_nearer_to_the_minimizer_than_constant_ones():
     config = theory.Config(samples=30, passes=1500)
     falling, constant = (np.array(theory.converge((config, step))["path"]) for step in (0.0, 1.0))
     assert falling[-1, 1] < constant[-1, 1]
@@ -39,9 +39,9 @@ def test_the_radius_of_theorem_1_shrinks_with_the_step_and_stays_within_its_boun
 
 
 @pytest.mark.slow
-def test_the_minimiser_agrees_more_as_the_penalty_grows():
+def test_the_minimizer_agrees_more_as_the_penalty_grows():
     small, large = (theory.agreement((SMALL, coupling)) for coupling in (0.1, 100.0))
-    assert large["minimiser"] < 0.5 * small["minimiser"]
+    assert large["minimizer"] < 0.5 * small["minimizer"]
     assert large["symmetric"] < 0.5 * small["symmetric"]
 
 

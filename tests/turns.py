@@ -13,7 +13,7 @@ from kernelmesh.deploy.launch import launch
 
 
 def digest(function) -> str:
-    return hashlib.sha256(function.centres.tobytes() + function.weights.tobytes()).hexdigest()
+    return hashlib.sha256(function.centers.tobytes() + function.weights.tobytes()).hexdigest()
 
 
 if __name__ == "__main__":

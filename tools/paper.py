@@ -123,7 +123,7 @@ def written() -> str:
                     f"{title}: gap to the Bayes limit, median of {found['seeds']} seeds",
                     "–",
                     f"{100 * found['median_gap']:.2f} points "
-                    f"(one learner with all the data: {100 * found['median_centralised_gap']:.2f})",
+                    f"(one learner with all the data: {100 * found['median_centralized_gap']:.2f})",
                     "same",
                 ]
             )
@@ -140,7 +140,7 @@ def written() -> str:
             ["textures, disjoint split: accuracy", "–", percent(brodatz.get("disjoint_accuracy_mean")), "same"],
         ]
     if baselines:
-        for method, printed in (("POLK, centralised", "95.6 % at order 1833"), ("D4L", "about 75 %")):
+        for method, printed in (("POLK, centralized", "95.6 % at order 1833"), ("D4L", "about 75 %")):
             ours = percent(baselines.get(f"textures: {method}"))
             rows.append([f"textures, {method}: accuracy", printed, ours, f"`{told('baselines')}`"])
     parts.append(table(["number", "paper", "here", "command"], rows))

@@ -3,15 +3,16 @@
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from kernelmesh.agent import Agent, Diverged, Info, State, UnstablePenalty
+from kernelmesh.agent import Agent, Info, State
 from kernelmesh.consensus import Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
-from kernelmesh.maths.compression import Komp, Uncompressed, compress
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
-from kernelmesh.maths.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
-from kernelmesh.maths.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
-from kernelmesh.runtimes import Conditions, Round, simulate
+from kernelmesh.errors import Diverged, UnstablePenalty
+from kernelmesh.numerics.compression import Komp, Uncompressed, compress
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
+from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
+from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
+from kernelmesh.runtimes import Faults, Round, simulate
 
 if TYPE_CHECKING:
     from kernelmesh.estimators import (
@@ -25,13 +26,13 @@ __version__ = version("kernelmesh")
 
 __all__ = [
     "Agent",
-    "Conditions",
     "Constant",
     "Diffusion",
     "Diverged",
     "Doubling",
     "ExactDiffusion",
     "Expansion",
+    "Faults",
     "Gaussian",
     "Graph",
     "Hilbert",

@@ -1,4 +1,4 @@
-"""One agent: settings that never change, a State that a step hands on, and no I/O."""
+"""One agent: settings that never update, a State that a step hands on, and no I/O."""
 
 from __future__ import annotations
 
@@ -9,63 +9,43 @@ from typing import Any, cast
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Told, matrix, non_negative, positive, refuse, whole
-from kernelmesh.consensus import Combining, Consensus, Edges, Explicit, Heard, Local, Moment, Relaying
-from kernelmesh.maths.compression import Compression, Memory
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Kernel
-from kernelmesh.maths.losses import Loss, check_loss
-from kernelmesh.maths.schedules import Schedule, as_schedule
+from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
+from kernelmesh.consensus import Combining, Consensus, Edges, Explicit, Heard, Local, Relaying, StepInputs
+from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
 from kernelmesh.messages import Function, Message, Offer, Repair, Values
+from kernelmesh.numerics.compression import Compression, Model
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.losses import Loss, check_loss
+from kernelmesh.numerics.schedules import Schedule, as_schedule
 
-__all__ = ["Agent", "Diverged", "Info", "State", "UnstablePenalty"]
-
-
-class Diverged(ArithmeticError):
-    """The function left all bounds; the state before the step is untouched and can still be used.
-
-    `agent`, `samples`, `step_size` and `penalty` say where; `reason` says what was seen.
-    """
-
-    def __init__(self, *, agent: Hashable, samples: int, step_size: float, penalty: float, reason: str) -> None:
-        self.agent, self.samples, self.step_size, self.penalty, self.reason = agent, samples, step_size, penalty, reason
-        remedy = "lower the step size; stable ones are below about 2 / κ(x, x)"
-        if penalty > 0:
-            remedy = "lower or cap the penalty (Doubling has a ceiling), or lower the step size"
-        super().__init__(
-            f"agent {agent!r} diverged at sample {samples} with step size {step_size:g} and penalty {penalty:g}: "
-            f"{reason}; {remedy}"
-        )
-
-
-class UnstablePenalty(UserWarning):
-    """The penalty will be too large for the step size and the network: the run is likely to diverge."""
+__all__ = ["Agent", "Info", "State"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State:
-    """Everything the next step needs. A step takes over the workspace in `memory`; the function stays readable."""
+    """Everything the next step needs. A step takes over the workspace in `model`; the function stays readable."""
 
     name: Hashable
-    memory: Memory
+    model: Model
     samples: int = 0
     steps: int = 0
     edges: Edges = field(default_factory=dict)
-    """What a protocol remembers of each edge, by neighbour."""
+    """What a protocol remembers of each edge, by neighbor."""
     shown: Expansion | None = None
-    """What was learned, where that is not what `memory` holds (protocols that send another function than they show)."""
-    yardstick: float = 0.0
+    """What was learned, where that is not what `model` holds (protocols that send another function than they show)."""
+    baseline_loss: float = 0.0
     """The mean loss that predicting 0 would have had on a mini-batch: what divergence is measured by."""
 
     @property
     def function(self) -> Expansion:
         """What the agent has learned so far."""
-        return self.memory.function if self.shown is None else self.shown
+        return self.model.function if self.shown is None else self.shown
 
     def copy(self) -> State:
         """An independent state that can be stepped on its own."""
-        return replace(self, memory=self.memory.copy())
+        return replace(self, model=self.model.copy())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +99,8 @@ class Agent:
     """The protocol again, if it moves twice in a round: found out once, because asking takes long."""
 
     def __post_init__(self) -> None:
-        whole("Agent", "dimension", self.dimension, least=1)
-        whole("Agent", "outputs", self.outputs, least=1)
+        integer("Agent", "dimension", self.dimension, minimum=1)
+        integer("Agent", "outputs", self.outputs, minimum=1)
         for role, kind, example in (
             ("kernel", Kernel, "Gaussian(bandwidth=1.0)"),
             ("compression", Compression, "Komp(budget=0.1)"),
@@ -128,9 +108,9 @@ class Agent:
         ):
             value = getattr(self, role)
             if not isinstance(value, kind) or isinstance(value, type):
-                raise refuse("Agent", role, f"be a {role}", value, remedy=f"for example {example}")
+                raise InvalidArgument("Agent", role, f"be a {role}", value, remedy=f"for example {example}")
         if check_loss("Agent", self.loss).classifies and self.outputs < 2:
-            raise refuse("Agent", "outputs", "be >= 2 with a classification loss", self.outputs)
+            raise InvalidArgument("Agent", "outputs", "be >= 2 with a classification loss", self.outputs)
         object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
         non_negative("Agent", "regularization", self.regularization)
         positive("Agent", "radius", self.radius, infinite=True)
@@ -142,10 +122,10 @@ class Agent:
         """η after so many samples; refuses η ≥ 1/λ, with which shrinking would overshoot."""
         eta = cast(Schedule, self.step_size)(samples)
         if not 0.0 <= eta < math.inf:
-            raise refuse("Agent", "step_size", f"be finite and >= 0 at sample {samples}", eta)
+            raise InvalidArgument("Agent", "step_size", f"be finite and >= 0 at sample {samples}", eta)
         if eta * self.regularization >= 1.0:
             limit = 1.0 / self.regularization
-            raise refuse("Agent", "step_size", f"be < 1/regularization = {limit:g} at sample {samples}", eta)
+            raise InvalidArgument("Agent", "step_size", f"be < 1/regularization = {limit:g} at sample {samples}", eta)
         return eta
 
     def start(self, *, name: Hashable = 0, function: Expansion | None = None) -> State:
@@ -153,22 +133,22 @@ class Agent:
         if function is None:
             function = Expansion.zero(self.kernel, dimension=self.dimension, outputs=self.outputs)
         elif (function.dimension, function.outputs) != (self.dimension, self.outputs) or function.kernel != self.kernel:
-            raise refuse(
+            raise InvalidArgument(
                 "Agent.start",
                 "function",
                 f"have dimension {self.dimension}, outputs {self.outputs} and kernel {self.kernel}",
                 f"{function.dimension}, {function.outputs} and {function.kernel}",
             )
-        return State(name=name, memory=self.compression.start(function))
+        return State(name=name, model=self.compression.start(function))
 
     def check_state(self, owner: str, state: State) -> None:
         """Refuse a state that was started with other settings."""
         f = state.function
-        if f.centres.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
-            found = Told(f"dimension {f.dimension} and {f.outputs} outputs")
-            raise refuse(owner, "state", f"have dimension {self.dimension} and {self.outputs} outputs", found)
+        if f.centers.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
+            found = Verbatim(f"dimension {f.dimension} and {f.outputs} outputs")
+            raise InvalidArgument(owner, "state", f"have dimension {self.dimension} and {self.outputs} outputs", found)
         if f.kernel is not self.kernel and f.kernel != self.kernel:
-            raise refuse(owner, "state", f"have kernel {self.kernel}", f.kernel)
+            raise InvalidArgument(owner, "state", f"have kernel {self.kernel}", f.kernel)
 
     def predict(self, state: State, points: Floats) -> Floats:
         """f at each row of `points`: n × outputs."""
@@ -178,45 +158,45 @@ class Agent:
         """A mini-batch in the form that a step takes, or an error that says what is wrong with it."""
         points = matrix("Agent", "points", points, columns=self.dimension)
         if not len(points):
-            raise refuse("Agent", "points", "have at least one row", Told(f"shape {points.shape}"))
+            raise InvalidArgument("Agent", "points", "have at least one row", Verbatim(f"shape {points.shape}"))
         return points, self.loss.check("Agent", targets, rows=len(points), outputs=self.outputs)
 
     def ask(self, state: State, points: Any) -> Message | None:
-        """What to send to every neighbour before stepping on these points; None when nothing is to be sent to all."""
+        """What to send to every neighbor before stepping on these points; None when nothing is to be sent to all."""
         points = matrix("Agent.ask", "points", points, columns=self.dimension)
-        return self.consensus.ask(state.memory.function, points)
+        return self.consensus.ask(state.model.function, points)
 
     def offer(
-        self, state: State, neighbour: Hashable, share: float, there: tuple[int, int] | None = None
+        self, state: State, neighbor: Hashable, share: float, there: tuple[int, int] | None = None
     ) -> Message | None:
-        """What to send to one neighbour in particular, if the protocol keeps account of each edge.
+        """What to send to one neighbor in particular, if the protocol keeps account of each edge.
 
         `share` is 1 / (1 + our degree); the step must be told the same one with what was heard. `there` is the epoch and the
-        number of exchanges that the neighbour says it has completed, where it does.
+        number of exchanges that the neighbor says it has completed, where it does.
         """
         if self._combining is None:
             return None
-        return self._combining.offer(state.memory.function, state.edges.get(neighbour), share, there)
+        return self._combining.offer(state.model.function, state.edges.get(neighbor), share, there)
 
     @property
     def offers(self) -> bool:
-        """Whether the protocol speaks to each neighbour in particular."""
+        """Whether the protocol speaks to each neighbor in particular."""
         return self._combining is not None
 
     def answer(self, state: State, question: Message) -> Message | None:
-        """The reply to a neighbour's question, from the function as it is now."""
+        """The reply to a neighbor's question, from the function as it is now."""
         self.check_message("Agent.answer", "question", question)
         return self.consensus.answer(state.function, question)
 
     def gap(self, state: State, points: Floats, heard: Sequence[Heard]) -> float | None:
-        """√ mean ‖f(x) − f_j(x)‖² over these points and the neighbours that were heard about them; None: none was."""
+        """√ mean ‖f(x) − f_j(x)‖² over these points and the neighbors that were heard about them; None: none was."""
         here = state.function(points)
         there = []
         for said in heard:
             if isinstance(said.answered, Values):
                 there.append(said.answered.values)
             elif isinstance(said.asked, Function | Offer | Repair):
-                there.append(Expansion(self.kernel, said.asked.centres, said.asked.weights)(points))
+                there.append(Expansion(self.kernel, said.asked.centers, said.asked.weights)(points))
         return (
             math.sqrt(float(np.mean([((here - values) ** 2).sum(axis=1).mean() for values in there])))
             if there
@@ -227,12 +207,12 @@ class Agent:
         """Refuse a message whose matrices have the wrong number of columns or rows."""
         for name in message.names:
             table = getattr(message, name)
-            columns = self.dimension if name in ("points", "centres", "dual_centres") else self.outputs
+            columns = self.dimension if name in ("points", "centers", "dual_centers") else self.outputs
             if table.ndim != 2 or table.shape[1] != columns or (rows is not None and len(table) != rows):
                 rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
-                raise refuse(owner, argument, rule, Told(f"shape {table.shape}"))
+                raise InvalidArgument(owner, argument, rule, Verbatim(f"shape {table.shape}"))
 
-    def foresee(self, batches: Sequence[Floats], graph: Graph, *, first: int, last: int) -> str | None:
+    def stability_warning(self, batches: Sequence[Floats], graph: Graph, *, first: int, last: int) -> str | None:
         """Whether the penalty will be too large for mini-batches like these within a range of samples, in words, or None.
 
         docs/consensus.md derives the bound. Protocols that are stable for every penalty have none.
@@ -247,8 +227,8 @@ class Agent:
                 when = f"reaches {penalty:.3g} after {samples} samples" if samples else f"is {penalty:.3g}"
                 return (
                     f"{name}: with step size {step_size:g} in this network the penalty must stay below "
-                    f"{per_step / step_size:.2g}, else agents drive each other apart, but it {when}; lower or cap it "
-                    f"(Doubling has a ceiling), lower the step size, or take another protocol (only Penalty and Hilbert "
+                    f"{per_step / step_size:.2g}, else agents drive each other apart, but it {when}; is_first or cap it "
+                    f"(Doubling has a ceiling), is_first the step size, or take another protocol (only Penalty and Hilbert "
                     f"have such a bound)"
                 )
         return None
@@ -259,34 +239,34 @@ class Agent:
         return isinstance(self.consensus, Relaying)
 
     def relay(self, state: State, heard: Sequence[Heard]) -> State:
-        """Take part in a round without samples: go where the neighbours are, and learn nothing. Counts as a step."""
+        """Take part in a round without samples: go where the neighbors are, and learn nothing. Counts as a step."""
         if not isinstance(self.consensus, Relaying):
-            raise refuse("Agent.relay", "consensus", "be one that relays, such as Diffusion", self.consensus)
+            raise InvalidArgument("Agent.relay", "consensus", "be one that relays, such as Diffusion", self.consensus)
         for said in heard:
             if said.asked is not None:
                 self.check_message("Agent.relay", "heard", said.asked)
-        state.memory.check_ownership()
-        memory, edges, shown = state.memory, state.edges, None
+        state.model.check_ownership()
+        model, edges, shown = state.model, state.edges, None
         try:
             if self._combining is not None:
-                memory, edges = self._combine(state, self._combining, heard)
-                shown = memory.function
-            change = self.consensus.relay(memory.function, heard)
+                model, edges = self._combine(state, self._combining, heard)
+                shown = model.function
+            update = self.consensus.relay(model.function, heard)
             if self._combining is not None:
-                change = change.joined(self._combining.correction(edges))
-            if len(change.points) or change.shrink != 1.0:
-                memory, _ = self.compression.absorb(memory, change, samples=state.samples)
+                update = update.joined(self._combining.correction(edges))
+            if len(update.points) or update.shrink != 1.0:
+                model, _ = self.compression.absorb(model, update, samples=state.samples)
         except FloatingPointError as error:
-            state.memory.disown()
+            state.model.invalidate()
             self._blame(heard)
             raise self._diverged(state, self.step_size_at(state.samples), str(error)) from None
         except BaseException:
-            state.memory.disown()
+            state.model.invalidate()
             raise
-        return replace(state, memory=memory, steps=state.steps + 1, edges=edges, shown=shown)
+        return replace(state, model=model, steps=state.steps + 1, edges=edges, shown=shown)
 
     def step(self, state: State, points: Any, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
-        """Learn from a mini-batch and what the neighbours said. On any error `state` is as it was."""
+        """Learn from a mini-batch and what the neighbors said. On any error `state` is as it was."""
         self.check_state("Agent.step", state)
         points, targets = self.check(points, targets)
         for said in heard:
@@ -298,31 +278,31 @@ class Agent:
 
     def advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
         """`step` for runtimes, which have had state, mini-batch and messages checked before."""
-        state.memory.check_ownership()
+        state.model.check_ownership()
         try:
             return self._advance(state, points, targets, heard)
         except BaseException:
-            state.memory.disown()
+            state.model.invalidate()
             raise
 
     def _advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
-        memory, edges, shown = state.memory, state.edges, None
+        model, edges, shown = state.model, state.edges, None
         if self._combining is not None:
             try:
-                memory, edges = self._combine(state, self._combining, heard)
+                model, edges = self._combine(state, self._combining, heard)
             except FloatingPointError as error:
                 self._blame(heard)
                 raise self._diverged(state, self.step_size_at(state.samples), str(error)) from None
-            shown = memory.function
-        f = memory.function
-        cross = self.kernel(points, f.centres)
+            shown = model.function
+        f = model.function
+        cross = self.kernel(points, f.centers)
         here = f.from_cross(cross)
         step_size = self.step_size_at(state.samples)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named in the end
                 losses, slope = self.loss.value_and_slope(here, targets)
-                loss, yardstick = self._watch(state, step_size, losses, targets)
-                moment = Moment(
+                loss, baseline_loss = self._watch(state, step_size, losses, targets)
+                moment = StepInputs(
                     function=f,
                     points=points,
                     targets=targets,
@@ -334,10 +314,10 @@ class Agent:
                     regularization=self.regularization,
                     samples=state.samples,
                 )
-                change = self.consensus.move(moment, heard)
+                update = self.consensus.move(moment, heard)
             if self._combining is not None:
-                change = change.joined(self._combining.correction(edges))
-            memory, pruned = self.compression.absorb(memory, change, samples=state.samples)
+                update = update.joined(self._combining.correction(edges))
+            model, report = self.compression.absorb(model, update, samples=state.samples)
         except FloatingPointError as error:
             self._blame(heard)
             raise self._diverged(state, step_size, str(error)) from None
@@ -345,42 +325,42 @@ class Agent:
             if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
-        norm = math.sqrt(memory.square_norm)
+        norm = math.sqrt(model.square_norm)
         if norm > self.radius:
-            memory, norm = memory.scaled(self.radius / norm), self.radius
+            model, norm = model.scaled(self.radius / norm), self.radius
         after = State(
             name=state.name,
-            memory=memory,
+            model=model,
             samples=state.samples + len(points),
             steps=state.steps + 1,
             edges=edges,
             shown=shown,
-            yardstick=yardstick,
+            baseline_loss=baseline_loss,
         )
         info = Info(
             samples=len(points),
             loss=loss,
-            order=memory.function.order,
+            order=model.function.order,
             norm=norm,
             step_size=step_size,
             penalty=self.consensus.penalty(state.samples),
-            budget=pruned.budget,
-            error=pruned.error,
-            removed=pruned.removed,
-            dependent=pruned.dependent,
+            budget=report.budget,
+            error=report.error,
+            removed=report.removed,
+            dependent=report.dependent,
             heard=len(heard),
-            over_budget=pruned.over_budget,
-            repaired=pruned.repaired,
+            over_budget=report.over_budget,
+            repaired=report.repaired,
         )
         return after, info
 
-    def _combine(self, state: State, consensus: Combining, heard: Sequence[Heard]) -> tuple[Memory, Edges]:
-        """The first of two moves: to where the neighbours are."""
-        change, edges = consensus.combine(state.memory.function, heard, state.edges)
-        if not len(change.points) and change.shrink == 1.0:  # nobody was heard
-            return state.memory, edges
-        memory, _ = self.compression.absorb(state.memory, change, samples=state.samples)
-        return memory, edges
+    def _combine(self, state: State, consensus: Combining, heard: Sequence[Heard]) -> tuple[Model, Edges]:
+        """The first of two moves: to where the neighbors are."""
+        update, edges = consensus.combine(state.model.function, heard, state.edges)
+        if not len(update.points) and update.shrink == 1.0:  # nobody was heard
+            return state.model, edges
+        model, _ = self.compression.absorb(state.model, update, samples=state.samples)
+        return model, edges
 
     @staticmethod
     def _blame(heard: Sequence[Heard]) -> None:
@@ -391,17 +371,19 @@ class Agent:
                     matrix("Agent.step", f"heard {name}", table)
 
     def _watch(self, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
-        """The mean loss of the mini-batch and the yardstick for it; refuses to go on when the one dwarfs the other."""
+        """The mean loss of the mini-batch and the baseline_loss for it; refuses to go on when the one dwarfs the other."""
         loss = float(np.add.reduce(losses)) / len(losses)
-        yardstick = state.yardstick
-        if not loss <= self.explosion * yardstick:  # true for the first samples, whose yardstick is not known yet
-            naught = float(self.loss.value(np.zeros((len(losses), self.outputs)), targets).mean())
-            # a function from elsewhere may meet targets that are all 0: its own first loss is a yardstick too
-            yardstick = max(yardstick, naught, loss if state.steps == 0 and math.isfinite(loss) else 0.0)
-            if not loss <= self.explosion * max(yardstick, np.finfo(float).tiny):
-                worse = f"the loss on the newest samples is {loss:.3g} where predicting 0 costs {yardstick:.3g}"
+        baseline_loss = state.baseline_loss
+        if (
+            not loss <= self.explosion * baseline_loss
+        ):  # true for the first samples, whose baseline_loss is not known yet
+            zero_loss = float(self.loss.value(np.zeros((len(losses), self.outputs)), targets).mean())
+            # a function from elsewhere may meet targets that are all 0: its own first loss is a baseline_loss too
+            baseline_loss = max(baseline_loss, zero_loss, loss if state.steps == 0 and math.isfinite(loss) else 0.0)
+            if not loss <= self.explosion * max(baseline_loss, np.finfo(float).tiny):
+                worse = f"the loss on the newest samples is {loss:.3g} where predicting 0 costs {baseline_loss:.3g}"
                 raise self._diverged(state, step_size, worse)
-        return loss, yardstick
+        return loss, baseline_loss
 
     def _diverged(self, state: State, step_size: float, reason: str) -> Diverged:
         return Diverged(

@@ -1,7 +1,4 @@
-"""Checks for everything that enters from outside.
-
-Every refusal reads `Owner: argument must <rule>, got <value>` and, where there is one, ends with the remedy.
-"""
+"""Checks for everything that enters from outside. What breaks a rule is refused with `InvalidArgument`."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelmesh.errors import InvalidArgument, Verbatim
+
 __all__ = [
     "Floats",
     "Ints",
-    "Told",
     "class_labels",
     "finite",
     "generator",
+    "integer",
     "matrix",
     "non_negative",
     "positive",
-    "refuse",
-    "whole",
 ]
 
 Floats = NDArray[np.float64]
@@ -32,33 +29,9 @@ Ints = NDArray[np.int64]
 _FEW = 10_000
 
 
-def refuse(owner: str, argument: str, rule: str, value: object, *, remedy: str = "") -> ValueError:
-    """Build the one kind of error that bad input gets.
-
-    >>> str(refuse("Gaussian", "bandwidth", "be > 0", -1))
-    'Gaussian: bandwidth must be > 0, got -1'
-    """
-    text = f"{owner}: {argument} must {rule}, got {_short(value)}"
-    return ValueError(f"{text}; {remedy}" if remedy else text)
-
-
-class Told(str):
-    """A description of a value that is shown as it is, without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _short(value: object) -> str:
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 120 else text[:117] + "..."
-
-
 def _real(owner: str, argument: str, rule: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise refuse(owner, argument, rule, value)
+        raise InvalidArgument(owner, argument, rule, value)
     return float(value)
 
 
@@ -67,7 +40,7 @@ def positive(owner: str, argument: str, value: object, *, infinite: bool = False
     rule = "be a number > 0" if infinite else "be a finite number > 0"
     number = _real(owner, argument, rule, value)
     if not number > 0 or (math.isinf(number) and not infinite):
-        raise refuse(owner, argument, rule, value)
+        raise InvalidArgument(owner, argument, rule, value)
     return number
 
 
@@ -76,14 +49,14 @@ def non_negative(owner: str, argument: str, value: object, *, infinite: bool = F
     rule = "be a number >= 0" if infinite else "be a finite number >= 0"
     number = _real(owner, argument, rule, value)
     if not number >= 0 or (math.isinf(number) and not infinite):
-        raise refuse(owner, argument, rule, value)
+        raise InvalidArgument(owner, argument, rule, value)
     return number
 
 
-def whole(owner: str, argument: str, value: object, *, least: int) -> int:
-    """A whole number ≥ `least`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
-        raise refuse(owner, argument, f"be a whole number >= {least}", value)
+def integer(owner: str, argument: str, value: object, *, minimum: int) -> int:
+    """A integer ≥ `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < minimum:
+        raise InvalidArgument(owner, argument, f"be an integer >= {minimum}", value)
     return int(value)
 
 
@@ -92,19 +65,21 @@ def matrix(owner: str, argument: str, value: Any, *, columns: int | None = None,
     try:
         array = np.asarray(value)
     except ValueError:
-        raise refuse(owner, argument, "have rows of equal length", value) from None
+        raise InvalidArgument(owner, argument, "have rows of equal length", value) from None
     if array.dtype.kind not in "fiub":
-        raise refuse(owner, argument, "hold real numbers", Told(f"dtype {array.dtype}"))
+        raise InvalidArgument(owner, argument, "hold real numbers", Verbatim(f"dtype {array.dtype}"))
     if array.ndim != 2:
-        raise refuse(owner, argument, "have 2 dimensions (rows, columns)", Told(f"shape {array.shape}"))
+        raise InvalidArgument(owner, argument, "have 2 dimensions (rows, columns)", Verbatim(f"shape {array.shape}"))
     if columns is not None and array.shape[1] != columns:
-        raise refuse(owner, argument, f"have {columns} columns", Told(f"shape {array.shape}"))
+        raise InvalidArgument(owner, argument, f"have {columns} columns", Verbatim(f"shape {array.shape}"))
     if rows is not None and array.shape[0] != rows:
-        raise refuse(owner, argument, f"have {rows} rows", Told(f"shape {array.shape}"))
+        raise InvalidArgument(owner, argument, f"have {rows} rows", Verbatim(f"shape {array.shape}"))
     array = np.ascontiguousarray(array, dtype=np.float64)
     if not finite(array):
         row, column = np.argwhere(~np.isfinite(array))[0]
-        raise refuse(owner, argument, "be finite", Told(f"{array[row, column]} at row {row}, column {column}"))
+        raise InvalidArgument(
+            owner, argument, "be finite", Verbatim(f"{array[row, column]} at row {row}, column {column}")
+        )
     return array
 
 
@@ -122,7 +97,9 @@ def finite(array: Floats) -> bool:
 def generator(owner: str, value: object) -> np.random.Generator:
     """A numpy generator: everything random repeats from its seed."""
     if not isinstance(value, np.random.Generator):
-        raise refuse(owner, "rng", "be a numpy.random.Generator", value, remedy="for example np.random.default_rng(0)")
+        raise InvalidArgument(
+            owner, "rng", "be a numpy.random.Generator", value, remedy="for example np.random.default_rng(0)"
+        )
     return value
 
 
@@ -130,13 +107,13 @@ def class_labels(owner: str, argument: str, value: Any, *, classes: int, rows: i
     """A vector of `rows` class numbers 0 … classes − 1."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
-        raise refuse(owner, argument, "hold whole numbers (class numbers)", Told(f"dtype {array.dtype}"))
+        raise InvalidArgument(owner, argument, "hold whole numbers (class numbers)", Verbatim(f"dtype {array.dtype}"))
     if array.shape != (rows,):
-        raise refuse(owner, argument, f"have shape ({rows},)", Told(f"shape {array.shape}"))
+        raise InvalidArgument(owner, argument, f"have shape ({rows},)", Verbatim(f"shape {array.shape}"))
     array = np.ascontiguousarray(array, dtype=np.int64)
     if (
         rows and np.maximum.reduce(array.view(np.uint64)) >= classes
     ):  # a negative number is a huge one when read without a sign
         outside = (array < 0) | (array >= classes)
-        raise refuse(owner, argument, f"be class numbers 0..{classes - 1}", array[outside][0])
+        raise InvalidArgument(owner, argument, f"be class numbers 0..{classes - 1}", array[outside][0])
     return array

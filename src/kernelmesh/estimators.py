@@ -18,14 +18,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernelmesh import storage
 from kernelmesh.agent import Agent
-from kernelmesh.checks import Floats, Ints, Told, matrix, non_negative, refuse, whole
+from kernelmesh.checks import Floats, Ints, integer, matrix, non_negative
 from kernelmesh.consensus import Consensus, Diffusion, Local
-from kernelmesh.maths.compression import Compression, Komp
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian, Kernel, check_kernel
-from kernelmesh.maths.losses import Logistic, Loss, Squared, check_loss
-from kernelmesh.maths.schedules import Schedule
+from kernelmesh.errors import InvalidArgument, UnreadableFile, Verbatim
+from kernelmesh.numerics.compression import Compression, Komp
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian, Kernel, check_kernel
+from kernelmesh.numerics.losses import Logistic, Loss, Squared, check_loss
+from kernelmesh.numerics.schedules import Schedule
 from kernelmesh.runtimes import simulate
 from kernelmesh.streams import ArrayStream, deal
 
@@ -90,10 +91,10 @@ class _Learner(BaseEstimator, ABC):
         loss = check_loss(owner, self._default_loss() if self.loss is None else self.loss)
         if loss.classifies != isinstance(self, ClassifierMixin):
             wanted = "class" if isinstance(self, ClassifierMixin) else "value"
-            raise refuse(owner, "loss", f"take {wanted} targets", loss)
-        whole(owner, "batch_size", self.batch_size, least=1)
-        whole(owner, "passes", self.passes, least=1)
-        # on standardised data the typical pair of points is then at κ = exp(−2), whatever the dimension
+            raise InvalidArgument(owner, "loss", f"take {wanted} targets", loss)
+        integer(owner, "batch_size", self.batch_size, minimum=1)
+        integer(owner, "passes", self.passes, minimum=1)
+        # on standardized data the typical pair of points is then at κ = exp(−2), whatever the dimension
         kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
         check_kernel(owner, kernel)
         network = self._graph()
@@ -160,7 +161,7 @@ class _Learner(BaseEstimator, ABC):
     def _number(self, agent: Hashable, argument: str = "agent") -> int:
         names = self._network.names
         if agent not in names:
-            raise refuse(type(self).__name__, argument, f"be among {names}", agent)
+            raise InvalidArgument(type(self).__name__, argument, f"be among {names}", agent)
         return names.index(agent)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -204,7 +205,7 @@ class _Learner(BaseEstimator, ABC):
         try:
             return cls._restored(arrays, settings)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            raise storage.UnreadableFile(f"{path}: does not describe a {cls.__name__}: {error}") from None
+            raise UnreadableFile(f"{path}: does not describe a {cls.__name__}: {error}") from None
 
     @classmethod
     def _restored(cls, arrays: dict[str, NDArray[Any]], settings: Any) -> Self:
@@ -239,7 +240,7 @@ class _Single(_Learner):
     def dictionary_(self) -> Floats:
         """The points that the function is built from, model_order_ × features."""
         check_is_fitted(self, "_states")
-        return self._functions[0].centres
+        return self._functions[0].centers
 
     @property
     def weights_(self) -> Floats:
@@ -255,7 +256,7 @@ class _Single(_Learner):
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         if agents is not None:
-            raise refuse(type(self).__name__, "agents", "be left out where there is only one", agents)
+            raise InvalidArgument(type(self).__name__, "agents", "be left out where there is only one", agents)
         return [np.arange(rows)]
 
 
@@ -309,7 +310,7 @@ class _Mesh(_Learner):
     def dictionary_(self) -> Floats:
         """The points of the average function: all agents' dictionaries, one below the other."""
         check_is_fitted(self, "_states")
-        return np.concatenate([f.centres for f in self._functions])
+        return np.concatenate([f.centers for f in self._functions])
 
     @property
     def weights_(self) -> Floats:
@@ -334,8 +335,8 @@ class _Mesh(_Learner):
             return [np.arange((start - seen) % len(names), rows, len(names)) for start in range(len(names))]
         told = list(agents) if isinstance(agents, Iterable) else []
         if len(told) != rows:
-            raise refuse(
-                type(self).__name__, "agents", f"name an agent for each of {rows} rows", Told(f"{len(told)} names")
+            raise InvalidArgument(
+                type(self).__name__, "agents", f"name an agent for each of {rows} rows", Verbatim(f"{len(told)} names")
             )
         numbers = np.array([self._number(_plain(name), "agents") for name in told], dtype=np.int64)
         return [np.flatnonzero(numbers == i) for i in range(len(names))]
@@ -357,7 +358,7 @@ class _Classification(ClassifierMixin):
     def _targets(self: Any, y: Any) -> Ints:
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise refuse(type(self).__name__, "y", f"hold known classes {self.classes_.tolist()}", unknown[0])
+            raise InvalidArgument(type(self).__name__, "y", f"hold known classes {self.classes_.tolist()}", unknown[0])
         return np.asarray(np.searchsorted(self.classes_, y))
 
     def fit(self: Any, X: Any, y: Any, agents: Any = None) -> Any:
@@ -378,18 +379,22 @@ class _Classification(ClassifierMixin):
             check_classification_targets(y)
             if first:
                 if classes is None:
-                    raise refuse(type(self).__name__, "classes", "be given in the first call to partial_fit", None)
+                    raise InvalidArgument(
+                        type(self).__name__, "classes", "be given in the first call to partial_fit", None
+                    )
                 if np.size(classes) < 2:
-                    raise refuse(type(self).__name__, "classes", "name at least 2 classes", classes)
+                    raise InvalidArgument(type(self).__name__, "classes", "name at least 2 classes", classes)
                 self._begin_classes(unique_labels(np.asarray(classes)), X)
             elif classes is not None and not np.array_equal(unique_labels(np.asarray(classes)), self.classes_):
-                raise refuse(type(self).__name__, "classes", f"stay {self.classes_.tolist()}", classes)
+                raise InvalidArgument(type(self).__name__, "classes", f"stay {self.classes_.tolist()}", classes)
             self._learn(X, self._targets(y), self._dealt(len(X), agents, None), passes=1)
         return self
 
     def _begin_classes(self: Any, classes: NDArray[Any], X: Floats) -> None:
         if len(classes) < 2:
-            raise refuse(type(self).__name__, "y", "hold at least 2 classes", Told(f"1 class, {classes[0]}"))
+            raise InvalidArgument(
+                type(self).__name__, "y", "hold at least 2 classes", Verbatim(f"1 class, {classes[0]}")
+            )
         self.classes_ = classes
         self._begin(X, len(classes))
 
@@ -422,7 +427,9 @@ class _Classification(ClassifierMixin):
 
     def _describe_targets(self: Any, arrays: dict[str, NDArray[Any]]) -> Any:
         if not all(isinstance(label, bool | int | float | str) for label in self.classes_.tolist()):
-            raise refuse(type(self).__name__, "classes_", "be numbers, booleans or strings to be saved", self.classes_)
+            raise InvalidArgument(
+                type(self).__name__, "classes_", "be numbers, booleans or strings to be saved", self.classes_
+            )
         return {"classes": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
 
     def _restore_targets(self: Any, description: Any, arrays: dict[str, NDArray[Any]]) -> int:
@@ -431,7 +438,7 @@ class _Classification(ClassifierMixin):
 
 
 class _Regression(RegressorMixin):
-    """Targets are numbers, one or several per row, which are centred and scaled by the first ones seen.
+    """Targets are numbers, one or several per row, which are centered and scaled by the first ones seen.
 
     A compression budget is an absolute distance; this makes the default one fit targets of any size.
     """
@@ -453,8 +460,8 @@ class _Regression(RegressorMixin):
     def _targets(self: Any, y: Any) -> Floats:
         table = self._table(y)
         if table.shape[1] != len(self.target_offset_):
-            raise refuse(
-                type(self).__name__, "y", f"have {len(self.target_offset_)} outputs", Told(f"shape {np.shape(y)}")
+            raise InvalidArgument(
+                type(self).__name__, "y", f"have {len(self.target_offset_)} outputs", Verbatim(f"shape {np.shape(y)}")
             )
         return np.asarray((table - self.target_offset_) / self.target_scale_)
 
@@ -486,8 +493,8 @@ class _Regression(RegressorMixin):
         with np.errstate(over="ignore", invalid="ignore"):
             spread = table.std(axis=0)
         if not np.isfinite(spread).all():
-            raise refuse(
-                type(self).__name__, "y", "have a finite variance", Told(f"values up to {np.abs(table).max():g}")
+            raise InvalidArgument(
+                type(self).__name__, "y", "have a finite variance", Verbatim(f"values up to {np.abs(table).max():g}")
             )
         self.target_scale_ = np.where(spread > 1e-12 * np.abs(self.target_offset_).clip(1e-300), spread, 1.0)
         self._begin(X, table.shape[1])
@@ -514,7 +521,7 @@ class OnlineKernelClassifier(_Classification, _Single):
 
     Parameters
     ----------
-    kernel : Kernel, default=Gaussian(bandwidth=√(features / 2)), which suits standardised features.
+    kernel : Kernel, default=Gaussian(bandwidth=√(features / 2)), which suits standardized features.
     loss : Loss with class targets, default=Logistic().
     step_size : float or Schedule η, below 1 / regularization; by default 3 for classes and 1 for values, divided by the
         mean of κ(x, x) over the first rows. Steps well above that diverge.
@@ -543,7 +550,7 @@ class OnlineKernelClassifier(_Classification, _Single):
 class OnlineKernelRegressor(_Regression, _Single):
     """One online kernel regressor with bounded memory.
 
-    Targets (one column or several) are centred and scaled by the first ones seen. See `OnlineKernelClassifier` for the
+    Targets (one column or several) are centered and scaled by the first ones seen. See `OnlineKernelClassifier` for the
     parameters; the default loss is Squared().
 
     Examples
@@ -561,7 +568,7 @@ class KernelMeshClassifier(_Classification, _Mesh):
     Parameters beyond those of `OnlineKernelClassifier`:
 
     graph : Graph, networkx graph or list of edges, default=a ring of 5 agents.
-    consensus : how agents come to agree, default=Diffusion(): neighbours average their functions.
+    consensus : how agents come to agree, default=Diffusion(): neighbors average their functions.
 
     With the default protocol agents come to know what only others see, another class or region; with `ExactDiffusion` as well
     as a learner with all the data. An agent without any rows neither learns nor passes anything on.

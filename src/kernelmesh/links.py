@@ -1,7 +1,7 @@
 """Sending only what has changed: one end of an edge remembers what the other is known to hold.
 
 Every function that goes out is numbered, and says which function of the other end has arrived last. So each end knows a
-function that the other certainly has, and sends the next one as a difference to that: rows whose centre is another one, and
+function that the other certainly has, and sends the next one as a difference to that: rows whose center is another one, and
 all weights. Nothing is guessed: a lost message costs nothing but itself, and an end that has forgotten everything says
 that it has nothing and is sent whole functions again. What arrives is bit for bit what was sent.
 """
@@ -16,16 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats
-from kernelmesh.messages import (
-    Difference,
-    Function,
-    Message,
-    Offer,
-    OfferDifference,
-    Refused,
-    Stamp,
-    weigh,
-)
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.messages import Difference, Function, Message, Offer, OfferDifference, Stamp, wire_size
 
 __all__ = ["Link"]
 
@@ -37,11 +29,11 @@ class Link:
     """One end of an edge: what went out, what came in.
 
     >>> here, there = Link(), Link()
-    >>> centres, weights = np.zeros((9, 8)), np.ones((9, 1))
+    >>> centers, weights = np.zeros((9, 8)), np.ones((9, 1))
     >>> for _ in range(3):  # both ends send something in every round
-    ...     out, back = here.pack(Function(centres, weights)), there.pack(Function(centres, weights))
+    ...     out, back = here.pack(Function(centers, weights)), there.pack(Function(centers, weights))
     ...     arrived, _ = there.unpack(out), here.unpack(back)
-    >>> type(out).__name__, bool((arrived.centres == centres).all())
+    >>> type(out).__name__, bool((arrived.centers == centers).all())
     ('Difference', True)
     """
 
@@ -58,14 +50,14 @@ class Link:
             return message
         self._number += 1
         base = self._sent.get(self._known)
-        self._sent[self._number] = _Version(message.centres)
+        self._sent[self._number] = _Version(message.centers)
         _forget(self._sent, but=self._known)
         stamp = Stamp(self._number, self._known if base else 0, self._have, base.digest if base else 0)
         whole = _stamped(message, stamp)
         if base is None:
             return whole
-        shorter = _difference(message, base.centres, stamp)
-        return shorter if weigh(shorter)[1] < weigh(whole)[1] else whole
+        shorter = _difference(message, base.centers, stamp)
+        return shorter if wire_size(shorter)[1] < wire_size(whole)[1] else whole
 
     @property
     def lost(self) -> bool:
@@ -77,7 +69,7 @@ class Link:
         self._known = 0
 
     def unpack(self, message: Message) -> Message:
-        """The message as it was before it was packed; `Refused` if it builds on a function that never arrived.
+        """The message as it was before it was packed; `RefusedMessage` if it builds on a function that never arrived.
 
         After that the other end is told that nothing has arrived, and sends whole functions.
         """
@@ -89,28 +81,28 @@ class Link:
         out: Any = message
         if isinstance(message, Difference | OfferDifference):
             base = self._got.get(stamp.base)
-            if base is None or base.digest != stamp.digest or base.centres.shape[1] != message.centres.shape[1]:
+            if base is None or base.digest != stamp.digest or base.centers.shape[1] != message.centers.shape[1]:
                 self._have = 0
-                raise Refused(
+                raise RefusedMessage(
                     f"message: must build on a function that has arrived, got one that builds on {stamp.base}"
                 )
-            out = _whole(message, base.centres)
+            out = _whole(message, base.centers)
         self._got.pop(stamp.number, None)
-        self._got[stamp.number] = _Version(out.centres)
+        self._got[stamp.number] = _Version(out.centers)
         _forget(self._got, but=stamp.base)
         self._have = stamp.number
         return _stamped(out, None)
 
 
 class _Version:
-    """The centres of a function that went over the link, and their digest once it is asked for."""
+    """The centers of a function that went over the link, and their digest once it is asked for."""
 
-    def __init__(self, centres: Floats) -> None:
-        self.centres = centres.copy() if centres.flags.writeable else centres
+    def __init__(self, centers: Floats) -> None:
+        self.centers = centers.copy() if centers.flags.writeable else centers
 
     @cached_property
     def digest(self) -> int:
-        data = hashlib.blake2b(np.ascontiguousarray(self.centres).tobytes(), digest_size=8).digest()
+        data = hashlib.blake2b(np.ascontiguousarray(self.centers).tobytes(), digest_size=8).digest()
         return int.from_bytes(data, "big", signed=True)
 
 
@@ -122,42 +114,42 @@ def _forget(versions: dict[int, _Version], *, but: int) -> None:
 
 
 def _difference(message: Function | Offer, base: Floats, stamp: Stamp) -> Difference | OfferDifference:
-    centres, shared = message.centres, min(len(base), len(message.centres))
-    if centres is base:
+    centers, shared = message.centers, min(len(base), len(message.centers))
+    if centers is base:
         rows = np.empty(0, dtype=np.int64)
     else:
         rows = np.concatenate(
             [
-                np.flatnonzero((_bits(centres[:shared]) != _bits(base[:shared])).any(axis=1)),
-                np.arange(shared, len(centres)),
+                np.flatnonzero((_bits(centers[:shared]) != _bits(base[:shared])).any(axis=1)),
+                np.arange(shared, len(centers)),
             ]
         )
     table = rows.astype(np.int32)[:, None]
     if isinstance(message, Offer):
-        return OfferDifference(table, centres[rows], message.weights, *_terms(message), stamp)
-    return Difference(table, centres[rows], message.weights, stamp)
+        return OfferDifference(table, centers[rows], message.weights, *_terms(message), stamp)
+    return Difference(table, centers[rows], message.weights, stamp)
 
 
 def _whole(message: Difference | OfferDifference, base: Floats) -> Function | Offer:
     rows, order = message.rows[:, 0], len(message.weights)
     if len(rows) == 0 and order == len(base):
-        centres = base
+        centers = base
     else:
         fresh = order - min(order, len(base))
         if len(rows) < fresh or (rows[len(rows) - fresh :] != np.arange(order - fresh, order)).any():
-            raise Refused(f"message: must bring a centre for each of {fresh} new rows, got rows {rows[:5]}")
-        centres = np.empty((order, base.shape[1]))
-        centres[: order - fresh] = base[: order - fresh]
-        centres[rows] = message.centres
+            raise RefusedMessage(f"message: must bring a center for each of {fresh} new rows, got rows {rows[:5]}")
+        centers = np.empty((order, base.shape[1]))
+        centers[: order - fresh] = base[: order - fresh]
+        centers[rows] = message.centers
     if isinstance(message, OfferDifference):
-        return Offer(centres, message.weights, *_terms(message))
-    return Function(centres, message.weights)
+        return Offer(centers, message.weights, *_terms(message))
+    return Function(centers, message.weights)
 
 
 def _stamped(message: Function | Offer, stamp: Stamp | None) -> Function | Offer:
     if isinstance(message, Offer):
-        return Offer(message.centres, message.weights, *_terms(message), stamp)
-    return Function(message.centres, message.weights, stamp)
+        return Offer(message.centers, message.weights, *_terms(message), stamp)
+    return Function(message.centers, message.weights, stamp)
 
 
 def _terms(message: Offer | OfferDifference) -> tuple[int, int, int, int, float]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from kernelmesh.checks import Floats, finite
+from kernelmesh.errors import RefusedMessage
 
 __all__ = [
     "Difference",
@@ -29,22 +30,17 @@ __all__ = [
     "OfferDifference",
     "Points",
     "Probe",
-    "Refused",
     "Repair",
     "Stamp",
     "Values",
     "decode",
     "encode",
-    "weigh",
+    "wire_size",
 ]
 
 VERSION = "3"
 _MOST_HEADER = 4096
 _MOST_COUNT = 1 << 62
-
-
-class Refused(ValueError):
-    """Bytes that are not a message this program understands."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -108,28 +104,28 @@ class Stamp:
     have: int = 0
     """The newest one that has arrived from the other end; 0: none, or none that could be read."""
     digest: int = 0
-    """Of the centres of the base, so that an end that restarted cannot mistake another function for it."""
+    """Of the centers of the base, so that an end that restarted cannot mistake another function for it."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Function(Message):
-    """A whole function: its centres, M × p, and weights, M × C."""
+    """A whole function: its centers, M × p, and weights, M × C."""
 
     kind: ClassVar[str] = "function"
-    names: ClassVar[tuple[str, ...]] = ("centres", "weights")
-    centres: Floats
+    names: ClassVar[tuple[str, ...]] = ("centers", "weights")
+    centers: Floats
     weights: Floats
     stamp: Stamp | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Offer(Message):
-    """A function for one numbered exchange with one neighbour: both ends use exactly these two functions, once."""
+    """A function for one numbered exchange with one neighbor: both ends use exactly these two functions, once."""
 
     kind: ClassVar[str] = "offer"
-    names: ClassVar[tuple[str, ...]] = ("centres", "weights")
+    names: ClassVar[tuple[str, ...]] = ("centers", "weights")
     scalars: ClassVar[dict[str, type]] = {"epoch": int, "exchange": int, "done": int, "digest": int, "share": float}
-    centres: Floats
+    centers: Floats
     weights: Floats
     epoch: int
     """How often one end has had to repair what the other remembers."""
@@ -149,12 +145,12 @@ class Repair(Message):
     """An `Offer` for the first exchange of an epoch, with the dual from which the sender begins it."""
 
     kind: ClassVar[str] = "repair"
-    names: ClassVar[tuple[str, ...]] = ("centres", "weights", "dual_centres", "dual_weights")
-    level: ClassVar[tuple[tuple[str, ...], ...]] = (("centres", "weights"), ("dual_centres", "dual_weights"))
+    names: ClassVar[tuple[str, ...]] = ("centers", "weights", "dual_centers", "dual_weights")
+    level: ClassVar[tuple[tuple[str, ...], ...]] = (("centers", "weights"), ("dual_centers", "dual_weights"))
     scalars: ClassVar[dict[str, type]] = Offer.scalars
-    centres: Floats
+    centers: Floats
     weights: Floats
-    dual_centres: Floats
+    dual_centers: Floats
     dual_weights: Floats
     epoch: int
     exchange: int
@@ -165,13 +161,13 @@ class Repair(Message):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Difference(Message):
-    """A `Function` as a difference to an earlier one: the rows whose centres changed, those centres, and all weights."""
+    """A `Function` as a difference to an earlier one: the rows whose centers changed, those centers, and all weights."""
 
     kind: ClassVar[str] = "difference"
-    names: ClassVar[tuple[str, ...]] = ("rows", "centres", "weights")
-    level: ClassVar[tuple[tuple[str, ...], ...]] = (("rows", "centres"),)
+    names: ClassVar[tuple[str, ...]] = ("rows", "centers", "weights")
+    level: ClassVar[tuple[tuple[str, ...], ...]] = (("rows", "centers"),)
     rows: NDArray[np.int32]
-    centres: Floats
+    centers: Floats
     weights: Floats
     stamp: Stamp
 
@@ -181,11 +177,11 @@ class OfferDifference(Message):
     """An `Offer` as a difference to an earlier one."""
 
     kind: ClassVar[str] = "offer-difference"
-    names: ClassVar[tuple[str, ...]] = ("rows", "centres", "weights")
-    level: ClassVar[tuple[tuple[str, ...], ...]] = (("rows", "centres"),)
+    names: ClassVar[tuple[str, ...]] = ("rows", "centers", "weights")
+    level: ClassVar[tuple[tuple[str, ...], ...]] = (("rows", "centers"),)
     scalars: ClassVar[dict[str, type]] = Offer.scalars
     rows: NDArray[np.int32]
-    centres: Floats
+    centers: Floats
     weights: Floats
     epoch: int
     exchange: int
@@ -269,7 +265,7 @@ def _layout(kind: type[Message]) -> str:
     return ">" + "".join("q" if scalar is int else "d" for scalar in kind.scalars.values())
 
 
-def weigh(message: Message) -> tuple[int, int]:
+def wire_size(message: Message) -> tuple[int, int]:
     """How many numbers (row numbers aside) a message carries and how many bytes, len(encode(message)), it takes.
 
     Both depend on kind and shapes alone and are remembered for them.
@@ -287,22 +283,22 @@ def _weight(name: str, shapes: tuple[tuple[int, ...], ...], stamped: bool) -> tu
     return sum(sizes.values()), header + 4 * rows + 8 * sum(sizes.values())
 
 
-def decode(data: bytes, *, most_bytes: int = 1 << 26) -> Any:
-    """Read a message, or raise `Refused` saying why; nothing is allocated before everything has been checked."""
-    if len(data) > most_bytes:
-        raise Refused(f"message: must be at most {most_bytes} bytes, got {len(data)}")
+def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
+    """Read a message, or raise `RefusedMessage` saying why; nothing is allocated before everything has been checked."""
+    if len(data) > max_bytes:
+        raise RefusedMessage(f"message: must be at most {max_bytes} bytes, got {len(data)}")
     if len(data) < 8:
-        raise Refused(f"message: must be at least 8 bytes, got {len(data)}")
+        raise RefusedMessage(f"message: must be at least 8 bytes, got {len(data)}")
     length = int.from_bytes(data[:8], "little")
     begin = 8 + length
     if length > _MOST_HEADER or begin > len(data):
-        raise Refused(f"message: header must be at most {min(_MOST_HEADER, len(data) - 8)} bytes, got {length}")
+        raise RefusedMessage(f"message: header must be at most {min(_MOST_HEADER, len(data) - 8)} bytes, got {length}")
     kind, places, numbers = _plan(bytes(data[8:begin]), len(data) - begin)
     tables = []
     for name, dtype, shape, size, start in places:
         table = np.frombuffer(data, dtype, size, begin + start)
         if name != "rows" and not finite(table):
-            raise Refused("message: every number must be finite")
+            raise RefusedMessage("message: every number must be finite")
         tables.append(table.reshape(shape))
     if "rows" in kind.names:
         _check_rows(dict(zip(kind.names, tables, strict=True)))
@@ -323,19 +319,21 @@ def _plan(text: bytes, size: int) -> _Plan:
     header = _header(text)
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or "kernelmesh" not in metadata:
-        raise Refused("message: must be a kernelmesh message, got another safetensors file")
+        raise RefusedMessage("message: must be a kernelmesh message, got another safetensors file")
     if metadata["kernelmesh"] != VERSION:
-        raise Refused(f"message: version must be {VERSION}, got {metadata['kernelmesh']!r}")
+        raise RefusedMessage(f"message: version must be {VERSION}, got {metadata['kernelmesh']!r}")
     kind = _KINDS.get(str(metadata.get("kind")))
     if kind is None:
-        raise Refused(f"message: kind must be one of {sorted(_KINDS)}, got {metadata.get('kind')!r}")
+        raise RefusedMessage(f"message: kind must be one of {sorted(_KINDS)}, got {metadata.get('kind')!r}")
     names = kind.names
     if sorted(header) != sorted(names) or not all(isinstance(spec, dict) for spec in header.values()):
-        raise Refused(f"message: {kind.kind} must hold the tensors {names}, got {sorted(header)[:5]}")
+        raise RefusedMessage(f"message: {kind.kind} must hold the tensors {names}, got {sorted(header)[:5]}")
     shapes = {name: _shape(name, header[name]) for name in names}
     for group in kind.level:
         if len({shapes[name][0] for name in group}) > 1:
-            raise Refused(f"message: {' and '.join(group)} must have as many rows as each other, got shapes {shapes}")
+            raise RefusedMessage(
+                f"message: {' and '.join(group)} must have as many rows as each other, got shapes {shapes}"
+            )
     numbers = _numbers(kind, metadata)
     starts = _starts(header, shapes, size)
     tables = ((name, np.dtype(_dtype(name)), shapes[name], math.prod(shapes[name]), starts[name]) for name in names)
@@ -349,13 +347,15 @@ def _numbers(kind: type[Message], metadata: dict[str, Any]) -> dict[str, Any]:
         out = dict(zip(kind.scalars, _unpack(_layout(kind), metadata.get("scalars")), strict=True))
         for name, value in out.items():
             if not (math.isfinite(value) and value >= 0):
-                raise Refused(f"message: {name} must be finite and >= 0, got {value}")
+                raise RefusedMessage(f"message: {name} must be finite and >= 0, got {value}")
             if name != "digest" and value >= _MOST_COUNT:  # counting on must not leave 64 bits
-                raise Refused(f"message: {name} must be less than 2^62, got {value}")
+                raise RefusedMessage(f"message: {name} must be less than 2^62, got {value}")
     if kind in _STAMPED and ("stamp" in metadata or "rows" in kind.names):
         number, base, have, digest = _unpack(">4q", metadata.get("stamp"))
         if not (0 <= base < number and have >= 0 and (base > 0 or "rows" not in kind.names)):
-            raise Refused(f"message: stamp must have 0 <= base < number and have >= 0, got {number}, {base}, {have}")
+            raise RefusedMessage(
+                f"message: stamp must have 0 <= base < number and have >= 0, got {number}, {base}, {have}"
+            )
         out["stamp"] = Stamp(number, base, have, digest)
     return out
 
@@ -365,22 +365,22 @@ def _unpack(layout: str, text: Any) -> tuple[Any, ...]:
         return struct.unpack(layout, bytes.fromhex(text))
     except (TypeError, ValueError, struct.error):
         rule = f"{struct.calcsize(layout)} bytes in hexadecimal"
-        raise Refused(f"message: scalars and stamp must be {rule}, got {str(text)[:80]!r}") from None
+        raise RefusedMessage(f"message: scalars and stamp must be {rule}, got {str(text)[:80]!r}") from None
 
 
 def _check_rows(tables: dict[str, NDArray[Any]]) -> None:
     rows, most = tables["rows"][:, 0], len(tables["weights"])
     if len(rows) and not (rows[0] >= 0 and rows[-1] < most and (np.diff(rows) > 0).all()):
-        raise Refused(f"message: rows must rise from 0 or more to less than {most}")
+        raise RefusedMessage(f"message: rows must rise from 0 or more to less than {most}")
 
 
 def _header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
-        raise Refused("message: header must be JSON") from None
+        raise RefusedMessage("message: header must be JSON") from None
     if not isinstance(header, dict):
-        raise Refused("message: header must be a JSON object")
+        raise RefusedMessage("message: header must be a JSON object")
     return header
 
 
@@ -388,9 +388,9 @@ def _shape(name: str, spec: dict[str, Any]) -> tuple[int, int]:
     shape = spec.get("shape")
     wanted = "I32" if name == "rows" else "F64"
     if spec.get("dtype") != wanted:
-        raise Refused(f"message: dtype of {name} must be {wanted}, got {spec.get('dtype')!r}")
+        raise RefusedMessage(f"message: dtype of {name} must be {wanted}, got {spec.get('dtype')!r}")
     if not (isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and 0 <= n < 2**31 for n in shape)):
-        raise Refused(f"message: shape must be two whole numbers from 0 to 2^31, got {shape!r}")
+        raise RefusedMessage(f"message: shape must be two whole numbers from 0 to 2^31, got {shape!r}")
     return shape[0], shape[1]
 
 
@@ -398,12 +398,12 @@ def _starts(header: dict[str, Any], shapes: dict[str, tuple[int, int]], size: in
     """Where the matrices begin, which must fill the data one after the other without gap or overlap."""
     spans = {name: header[name].get("data_offsets") for name in shapes}
     if not all(isinstance(s, list) and len(s) == 2 and all(type(n) is int for n in s) for s in spans.values()):
-        raise Refused(f"message: data_offsets must be pairs of whole numbers, got {spans}")
+        raise RefusedMessage(f"message: data_offsets must be pairs of whole numbers, got {spans}")
     end = 0
     for name in sorted(shapes, key=lambda name: spans[name]):
         if spans[name] != [end, end + (4 if name == "rows" else 8) * math.prod(shapes[name])]:
-            raise Refused(f"message: offsets {spans[name]} do not fit shape {shapes[name]} at byte {end}")
+            raise RefusedMessage(f"message: offsets {spans[name]} do not fit shape {shapes[name]} at byte {end}")
         end = spans[name][1]
     if end != size:
-        raise Refused(f"message: shapes {shapes} must fill {size} bytes of data, but take {end}")
+        raise RefusedMessage(f"message: shapes {shapes} must fill {size} bytes of data, but take {end}")
     return {name: span[0] for name, span in spans.items()}

@@ -11,10 +11,10 @@ import numpy as np
 
 from kernelmesh.agent import Agent
 from kernelmesh.checks import Floats
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.losses import Loss
-from kernelmesh.maths.products import product
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.losses import Loss
+from kernelmesh.numerics.products import product
 from kernelmesh.runtimes import Round
 
 __all__ = ["Measures", "accuracies", "disagreement", "errors", "losses", "measure", "projection_gap"]
@@ -49,7 +49,7 @@ def disagreement(functions: Sequence[Expansion], graph: Graph) -> float:
 def _inner(f: Expansion, g: Expansion) -> float:
     if f.order == 0 or g.order == 0:
         return 0.0
-    return float((f.weights * product(f.kernel(f.centres, g.centres), g.weights)).sum())
+    return float((f.weights * product(f.kernel(f.centers, g.centers), g.weights)).sum())
 
 
 def projection_gap(now: Round) -> tuple[float, float]:
@@ -73,7 +73,7 @@ class Measures:
     """The most samples any agent has seen."""
     objective: float
     """Σ_i E[ℓ(f_i(x), y)], as printed in the paper, over held-out samples."""
-    regularised_objective: float
+    regularized_objective: float
     """The objective + (λ/2) Σ_i ‖f_i‖²."""
     disagreement: float
     score_mean: float
@@ -111,7 +111,7 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
         round=now.number,
         samples=max(now.samples),
         objective=objective,
-        regularised_objective=objective + 0.5 * agent.regularization * sum(s.memory.square_norm for s in now.states),
+        regularized_objective=objective + 0.5 * agent.regularization * sum(s.model.square_norm for s in now.states),
         disagreement=disagreement(functions, graph),
         score_mean=float(np.mean(scores)),
         score_worst=worst,

@@ -19,23 +19,23 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.losses import Logistic
 from kernelmesh.metrics import Measures
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.losses import Logistic
 
 __all__ = ["Report", "draw_decision_regions", "draw_path", "draw_samples", "style_of"]
 
-# Okabe and Ito's colours, which differ for every kind of colour vision and in grey print
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+# Okabe and Ito's colors, which differ for every kind of color vision and in gray print
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 _MARKERS = "osD^vPX*"
 
 
 def style_of(index: int) -> dict[str, Any]:
-    """Colour, dashes and marker of the n-th line of a figure: told apart without colour, too."""
-    n = index % len(COLOURS)
-    colours = (*COLOURS[:6], COLOURS[7], COLOURS[6])  # yellow, which is hard to see as a line, last
-    return {"color": colours[n], "linestyle": _DASHES[n], "marker": _MARKERS[n], "markersize": 5}
+    """Color, dashes and marker of the n-th line of a figure: told apart without color, too."""
+    n = index % len(COLORS)
+    colors = (*COLORS[:6], COLORS[7], COLORS[6])  # yellow, which is hard to see as a line, last
+    return {"color": colors[n], "linestyle": _DASHES[n], "marker": _MARKERS[n], "markersize": 5}
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ summary {{ cursor: pointer; }}
 
 def draw_path(axes: Axes, record: Sequence[Measures], quantity: str, *, label: str) -> None:
     """One quantity of the record against the samples each agent has seen."""
-    axes.plot([line.samples for line in record], [getattr(line, quantity) for line in record], color=COLOURS[0])
+    axes.plot([line.samples for line in record], [getattr(line, quantity) for line in record], color=COLORS[0])
     axes.set_xlabel("samples per agent")
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
@@ -146,7 +146,7 @@ def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, label
     odds = Logistic().probabilities(function(grid.reshape(-1, 2)))
     best = odds.argmax(axis=1).reshape(grid.shape[:2])
     classes = function.outputs
-    palette = [COLOURS[c % len(COLOURS)] for c in range(classes)]
+    palette = [COLORS[c % len(COLORS)] for c in range(classes)]
     extent = (low[0], high[0], low[1], high[1])
     axes.imshow(
         best,
@@ -164,8 +164,8 @@ def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, label
     axes.contour(across, up, sure, levels=[0.5, 0.9], colors="black", linestyles=["dotted", "dashed"], linewidths=0.6)
     draw_samples(axes, points[:1500], labels[:1500], legend=False)
     axes.scatter(
-        function.centres[:, 0],
-        function.centres[:, 1],
+        function.centers[:, 0],
+        function.centers[:, 1],
         s=34,
         facecolor="black",
         edgecolor="white",
@@ -176,14 +176,14 @@ def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, label
 
 
 def draw_samples(axes: Axes, points: Floats, labels: Ints, *, legend: bool = True) -> None:
-    """Points in the plane, coloured by class."""
+    """Points in the plane, colored by class."""
     for c in np.unique(labels):
         mine = points[labels == c]
         axes.scatter(
             mine[:, 0],
             mine[:, 1],
             s=3,
-            color=COLOURS[c % len(COLOURS)],
+            color=COLORS[c % len(COLORS)],
             linewidths=0,
             rasterized=True,
             label=f"class {c}" if legend else None,

@@ -18,16 +18,17 @@ from safetensors.numpy import save
 
 from kernelmesh import consensus
 from kernelmesh.agent import Agent, State
-from kernelmesh.checks import matrix, non_negative, whole
+from kernelmesh.checks import integer, matrix, non_negative
 from kernelmesh.consensus import Edge
-from kernelmesh.maths import compression, kernels, losses, schedules
-from kernelmesh.maths.compression import Memory
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.inverse_gram import InverseGram
+from kernelmesh.errors import UnreadableFile
 from kernelmesh.messages import Offer
+from kernelmesh.numerics import compression, kernels, losses, schedules
+from kernelmesh.numerics.compression import Model
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.inverse_gram import InverseGram
 
-__all__ = ["KINDS", "UnreadableFile", "describe", "pack", "read", "restore", "unpack", "write"]
+__all__ = ["KINDS", "describe", "pack", "read", "restore", "unpack", "write"]
 
 VERSION = "3"
 _READABLE = ("2", "3")  # 3 only adds parts that need not be there
@@ -67,10 +68,6 @@ KINDS: Mapping[str, tuple[type[Any], ...]] = {
 """The settings that files may name, by the role that they play."""
 
 _KNOWN: dict[str, type[Any]] = {kind.__name__: kind for kinds in KINDS.values() for kind in kinds}
-
-
-class UnreadableFile(ValueError):
-    """A file that is damaged, of another version, or not of this program."""
 
 
 def describe(value: Any) -> Any:
@@ -163,26 +160,26 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[
 
 
 def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) -> dict[str, NDArray[Any]]:
-    """Everything a state holds; neighbours are numbered as in `names`.
+    """Everything a state holds; neighbors are numbered as in `names`.
 
     With its workspace, M² numbers more, whoever goes on from the file goes on bit for bit; else P is formed anew.
     """
-    functions: dict[str, Expansion | Offer] = {"function": state.memory.function}
+    functions: dict[str, Expansion | Offer] = {"function": state.model.function}
     if state.shown is not None:
         functions["shown"] = state.shown
     arrays: dict[str, NDArray[Any]] = {
         "clock": np.array([state.samples, state.steps], dtype=np.int64),
-        "yardstick": np.array([state.yardstick]),
-        **(_pack_workspace(state.memory) if workspace else {}),
+        "baseline_loss": np.array([state.baseline_loss]),
+        **(_pack_workspace(state.model) if workspace else {}),
     }
-    for neighbour, edge in state.edges.items():
-        of = f"edge.{names.index(neighbour)}"
+    for neighbor, edge in state.edges.items():
+        of = f"edge.{names.index(neighbor)}"
         arrays[of] = np.array([edge.epoch, edge.done, edge.fresh, edge.behind], dtype=np.int64)
         for part in ("dual", "handed", *_OFFERS):
             if (kept := getattr(edge, part)) is not None:
                 functions[f"{of}.{part}"] = kept
     for name, f in functions.items():
-        arrays[f"{name}.centres"], arrays[f"{name}.weights"] = f.centres, f.weights
+        arrays[f"{name}.centers"], arrays[f"{name}.weights"] = f.centers, f.weights
         if isinstance(f, Offer):
             arrays[f"{name}.terms"] = np.array([f.epoch, f.exchange, f.done, f.digest], dtype=np.int64)
             arrays[f"{name}.share"] = np.array([f.share])
@@ -192,50 +189,54 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
 _OFFERS = ("offered", "before", "early")
 
 
-def _pack_workspace(memory: Memory) -> dict[str, NDArray[Any]]:
-    workspace = memory.workspace
-    if workspace is None or workspace.stamp != memory.stamp:  # none, or one that a newer state owns
+def _pack_workspace(model: Model) -> dict[str, NDArray[Any]]:
+    workspace = model.workspace
+    if workspace is None or workspace.generation != model.generation:  # none, or one that a newer state owns
         return {}
-    clock = [workspace.width, workspace.changes, workspace.stamp, workspace.probed]
+    clock = [workspace.width, workspace.changes, workspace.generation, workspace.probed]
     return {
         "workspace.inverse": workspace.matrix.copy(),
         "workspace.clock": np.array(clock, dtype=np.int64),
-        "workspace.numbers": np.array([memory.square_norm, workspace.bound]),
+        "workspace.numbers": np.array([model.square_norm, workspace.bound]),
     }
 
 
-def _unpack_workspace(memory: Memory, arrays: Mapping[str, NDArray[Any]]) -> Memory:
-    """The memory with the workspace of the file, if there is one."""
-    if "workspace.inverse" not in arrays or memory.workspace is None:
-        return memory
-    order = memory.function.order
+def _unpack_workspace(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:
+    """The model with the workspace of the file, if there is one."""
+    if "workspace.inverse" not in arrays or model.workspace is None:
+        return model
+    order = model.function.order
     inverse = matrix("file", "workspace.inverse", arrays["workspace.inverse"], rows=order, columns=order)
-    width, changes, stamp, probed = (whole("file", "workspace.clock", n, least=0) for n in arrays["workspace.clock"])
+    width, changes, generation, probed = (
+        integer("file", "workspace.clock", n, minimum=0) for n in arrays["workspace.clock"]
+    )
     square_norm, bound = (non_negative("file", "workspace.numbers", float(n)) for n in arrays["workspace.numbers"])
-    workspace = InverseGram.restored(inverse, width=width, changes=changes, stamp=stamp, probed=probed, bound=bound)
-    return dataclasses.replace(memory, square_norm=square_norm, workspace=workspace, stamp=stamp)
+    workspace = InverseGram.restored(
+        inverse, width=width, changes=changes, generation=generation, probed=probed, bound=bound
+    )
+    return dataclasses.replace(model, square_norm=square_norm, workspace=workspace, generation=generation)
 
 
 def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, names: Sequence[Hashable]) -> State:
     """The state that `pack` took apart, with everything checked."""
 
     def function(of: str) -> Expansion | None:
-        if f"{of}.centres" not in arrays:
+        if f"{of}.centers" not in arrays:
             return None
-        centres = matrix("file", f"{of}.centres", arrays[f"{of}.centres"], columns=agent.dimension)
-        weights = matrix("file", f"{of}.weights", arrays[f"{of}.weights"], columns=agent.outputs, rows=len(centres))
-        return Expansion(agent.kernel, centres, weights)
+        centers = matrix("file", f"{of}.centers", arrays[f"{of}.centers"], columns=agent.dimension)
+        weights = matrix("file", f"{of}.weights", arrays[f"{of}.weights"], columns=agent.outputs, rows=len(centers))
+        return Expansion(agent.kernel, centers, weights)
 
     def offer(of: str) -> Offer | None:
         f = function(of)
         if f is None:
             return None
-        epoch, exchange, done, digest = (whole("file", f"{of}.terms", n, least=0) for n in arrays[f"{of}.terms"])
+        epoch, exchange, done, digest = (integer("file", f"{of}.terms", n, minimum=0) for n in arrays[f"{of}.terms"])
         share = non_negative("file", f"{of}.share", float(arrays[f"{of}.share"][0]))
-        return Offer(f.centres, f.weights, epoch, exchange, done, digest, share)
+        return Offer(f.centers, f.weights, epoch, exchange, done, digest, share)
 
     def edge(of: str) -> Edge:
-        epoch, done, fresh, behind = (whole("file", of, n, least=0) for n in arrays[of])
+        epoch, done, fresh, behind = (integer("file", of, n, minimum=0) for n in arrays[of])
         return Edge(
             dual=function(f"{of}.dual"),
             handed=function(f"{of}.handed"),
@@ -246,12 +247,12 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
             **{part: offer(f"{of}.{part}") for part in _OFFERS},
         )
 
-    samples, steps = (whole("file", "clock", n, least=0) for n in arrays["clock"])
+    samples, steps = (integer("file", "clock", n, minimum=0) for n in arrays["clock"])
     found = function("function")
     started = agent.start(name=name, function=found)
     if found is not None and started.function.order == found.order:
         # the file has the points in their order; `start` may have left some out
-        started = dataclasses.replace(started, memory=_unpack_workspace(started.memory, arrays))
+        started = dataclasses.replace(started, model=_unpack_workspace(started.model, arrays))
     numbers = [int(key.split(".")[1]) for key in arrays if key.startswith("edge.") and key.count(".") == 1]
     return dataclasses.replace(
         started,
@@ -259,5 +260,5 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
         steps=steps,
         edges={names[n]: edge(f"edge.{n}") for n in sorted(numbers)},
         shown=function("shown"),
-        yardstick=float(arrays["yardstick"][0]),
+        baseline_loss=float(arrays["baseline_loss"][0]),
     )

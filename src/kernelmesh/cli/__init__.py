@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from kernelmesh.cli import agents, experiments, meshes  # each adds its commands
-from kernelmesh.cli.base import app, complaints
+from kernelmesh.cli.base import app, stderr
 
 __all__ = ["agents", "app", "experiments", "main", "meshes"]
 
@@ -15,5 +15,5 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        complaints.print("interrupted before there was anything to keep")
+        stderr.print("interrupted before there was anything to keep")
         sys.exit(130)

@@ -19,7 +19,7 @@ from kernelmesh.cli.base import app, console, fail
 if TYPE_CHECKING:
     from kernelmesh.checks import Floats
     from kernelmesh.deploy import Config
-    from kernelmesh.deploy.asking import Address
+    from kernelmesh.deploy.client import AgentAddress
     from kernelmesh.runtimes.node import Node
 
 __all__ = ["agent", "ask"]
@@ -31,15 +31,15 @@ def agent(
     check: Annotated[bool, typer.Option("--check", help="Only say what is wrong with the file.")] = False,
     parent: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
-    """Run one agent: learn from its stream together with its neighbours, until Ctrl-C or SIGTERM.
+    """Run one agent: learn from its stream together with its neighbors, until Ctrl-C or SIGTERM.
 
     It writes checkpoints on the way and at the end, and goes on from them when it is started again.
     """
-    from kernelmesh.deploy import Mistakes, read
+    from kernelmesh.deploy import InvalidConfig, read
 
     try:
         settings = read(config)
-    except Mistakes as error:
+    except InvalidConfig as error:
         fail(str(error), code=2)
     except OSError as error:
         fail(f"agent: CONFIG must be a file that can be read, got {str(config)!r} ({error.strerror})", code=2)
@@ -52,7 +52,7 @@ def agent(
 def _say_in_order(settings: Config) -> None:
     """What `--check` says of a file without mistakes, after a look at its stream."""
     from kernelmesh.deploy.launch import look
-    from kernelmesh.deploy.lines import locate
+    from kernelmesh.deploy.toml_positions import locate
 
     logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stderr)
     try:
@@ -61,7 +61,7 @@ def _say_in_order(settings: Config) -> None:
         line = locate(settings.path.read_text(encoding="utf-8")).of(("stream", "path"))
         fail(f"{settings.path}:{line}: {error}", code=2)
     place, agent = settings.place, settings.agent
-    around = ", ".join(place.neighbours) or "nobody"
+    around = ", ".join(place.neighbors) or "nobody"
     kinds = ", ".join(type(kind).__name__ for kind in (agent.kernel, agent.loss, agent.consensus))
     console.print(
         f"{settings.path.name}: in order. {place.name} listens on {place.listen}{' with TLS' if place.tls else ''} "
@@ -79,7 +79,7 @@ def _run(settings: Config, parent: int) -> None:
     log = logging.getLogger("kernelmesh.agent")
     from threadpoolctl import threadpool_limits
 
-    from kernelmesh.agent import Diverged
+    from kernelmesh.errors import Diverged
     from kernelmesh.deploy.launch import launch
 
     log.info("%s is getting ready (on a new machine its inner loops are compiled first)", settings.place.name)
@@ -152,12 +152,12 @@ def ask(
     """Ask a running agent what it predicts; prints CSV: the point, what it predicts, and the outputs behind that."""
     import numpy as np
 
-    from kernelmesh.deploy.asking import Address, Line
+    from kernelmesh.deploy.client import AgentAddress, Line
 
     if (x is None) == (file is None):
         fail('ask: give either --x "0.1, 0.2" or --file points.csv', code=2)
     try:
-        address = Address.read(config, client=client, host=host)
+        address = AgentAddress.read(config, client=client, host=host)
         points = _points(x, address) if x is not None else _from_file(file, address)
         line = Line(address)
         try:
@@ -172,42 +172,44 @@ def ask(
     _print(address, points, outputs)
 
 
-def _points(texts: list[str], address: Address) -> Floats:
-    from kernelmesh.checks import matrix, refuse
+def _points(texts: list[str], address: AgentAddress) -> Floats:
+    from kernelmesh.checks import matrix
+    from kernelmesh.errors import InvalidArgument
 
     rows = []
     for text in texts:
         try:
             rows.append([float(part) for part in text.replace(",", " ").split()])
         except ValueError:
-            raise refuse("ask", "--x", "be numbers with commas between them", text) from None
+            raise InvalidArgument("ask", "--x", "be numbers with commas between them", text) from None
         if address.points and len(rows[-1]) != len(address.points):
-            raise refuse("ask", "--x", f"be {len(address.points)} numbers ({', '.join(address.points)})", text)
+            raise InvalidArgument("ask", "--x", f"be {len(address.points)} numbers ({', '.join(address.points)})", text)
     return matrix("ask", "--x", rows)
 
 
-def _from_file(file: Path | None, address: Address) -> Floats:
-    from kernelmesh.checks import matrix, refuse
+def _from_file(file: Path | None, address: AgentAddress) -> Floats:
+    from kernelmesh.checks import matrix
+    from kernelmesh.errors import InvalidArgument
 
     assert file is not None
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             table = list(csv.DictReader(opened))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise refuse("ask", "--file", f"be a CSV file that can be read ({error})", str(file)) from None
+        raise InvalidArgument("ask", "--file", f"be a CSV file that can be read ({error})", str(file)) from None
     rows = []
     for number, row in enumerate(table, start=2):
         try:
             rows.append([float(row[name]) for name in address.points])
         except (KeyError, TypeError, ValueError):
             rule = f"hold numbers in the columns {', '.join(address.points)} (line {number})"
-            raise refuse("ask", "--file", rule, dict(row)) from None
+            raise InvalidArgument("ask", "--file", rule, dict(row)) from None
     if not rows:
-        raise refuse("ask", "--file", "hold at least one point", str(file))
+        raise InvalidArgument("ask", "--file", "hold at least one point", str(file))
     return matrix("ask", "--file", rows, columns=len(address.points))
 
 
-def _print(address: Address, points: Floats, outputs: Floats) -> None:
+def _print(address: AgentAddress, points: Floats, outputs: Floats) -> None:
     import numpy as np
 
     classifies = address.loss in ("Logistic", "Hinge", "SquaredHinge")

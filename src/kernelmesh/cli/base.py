@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-__all__ = ["app", "complaints", "console", "fail"]
+__all__ = ["app", "console", "fail", "stderr"]
 
 app = typer.Typer(
     help="Networks of agents that learn one kernel model together, online, without a server.",
@@ -16,7 +16,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 console = Console()
-complaints = Console(stderr=True)
+stderr = Console(stderr=True)
 
 
 def _show_version(wanted: bool) -> None:
@@ -38,5 +38,5 @@ def _root(
 
 def fail(message: str, *, code: int) -> NoReturn:
     """Say what is wrong and leave: code 2 where the user can mend it in the command, 1 where it broke, 130 on Ctrl-C."""
-    complaints.print(message, style="bold red", markup=False, highlight=False, soft_wrap=True)
+    stderr.print(message, style="bold red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -14,7 +14,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kernelmesh.cli.base import app, complaints, console, fail
+from kernelmesh.cli.base import app, console, fail, stderr
 
 if TYPE_CHECKING:
     from kernelmesh.experiments import Progress as Step
@@ -186,7 +186,7 @@ def _from_file(name: str, file: Path, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    complaints.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    stderr.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 _STARTING = "starting (compiles on first use)"

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from kernelmesh.cli.base import app, complaints, console, fail
+from kernelmesh.cli.base import app, console, fail, stderr
 
 if TYPE_CHECKING:
     from kernelmesh.deploy.processes import AgentProcess
@@ -44,10 +44,10 @@ def mesh_init(
     seed: Annotated[int, typer.Option(help="Seeds the data.")] = 0,
 ) -> None:
     """Write a mesh that runs as it is: one TOML file per agent, data to learn from, and a README with what to try."""
-    from kernelmesh.deploy import lay_out
+    from kernelmesh.deploy import create_mesh
 
     try:
-        files = lay_out(
+        files = create_mesh(
             folder,
             agents=agents,
             topology=topology,
@@ -64,7 +64,7 @@ def mesh_init(
     except (ImportError, OSError) as error:
         fail(f"mesh init: {error}", code=1)
     except ValueError as error:
-        fail(str(error).replace("lay_out:", "mesh init:", 1), code=2)
+        fail(str(error).replace("create_mesh:", "mesh init:", 1), code=2)
     console.print(
         f"{len(files)} agent{'s' if len(files) > 1 else ''} in {folder}. Start with `kernelmesh mesh up {folder}`; "
         f"{folder / 'README.md'} has more.",
@@ -82,7 +82,7 @@ def mesh_up(
 
     An agent that is killed is started again after three seconds. Logs are in the folder's `logs`.
     """
-    from kernelmesh.deploy import Mistakes, agents_of, read
+    from kernelmesh.deploy import InvalidConfig, agents_of, read
     from kernelmesh.deploy.launch import warm_up
     from kernelmesh.deploy.processes import check_together, start_all, stop_all
 
@@ -93,7 +93,7 @@ def mesh_up(
         console.print("getting ready (on a new machine the inner loops are compiled first) …", highlight=False)
         warm_up(configs[0])
         processes = start_all(files, folder / "logs")
-    except Mistakes as error:
+    except InvalidConfig as error:
         fail(str(error), code=2)
     except (MemoryError, OSError) as error:
         fail(f"mesh up: {error}", code=1)
@@ -130,7 +130,7 @@ def mesh_up(
     finally:
         if not console.is_terminal:
             console.print()  # which a live table ends with only there
-        complaints.print("stopping the agents …")
+        stderr.print("stopping the agents …")
         killed = stop_all(processes)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -152,10 +152,10 @@ def mesh_status(
 ) -> None:
     """Ask every agent of a mesh how it is doing; exits with 1 if one does not answer."""
     from kernelmesh.deploy import agents_of
-    from kernelmesh.deploy.asking import Address, Line
+    from kernelmesh.deploy.client import AgentAddress, Line
 
     try:
-        lines = [Line(Address.read(file), timeout=2.0) for file in agents_of(folder)]
+        lines = [Line(AgentAddress.read(file), timeout=2.0) for file in agents_of(folder)]
     except ValueError as error:
         fail(str(error), code=2)
 
@@ -190,7 +190,7 @@ class _Row:
         status = self.status
         if status is None:
             return [self.name, *["–"] * 7]
-        around = status["neighbours"].values()
+        around = status["neighbors"].values()
         return [
             self.name,
             str(status["samples"]),
@@ -205,7 +205,7 @@ class _Row:
     def remarks(self) -> str:
         status, remarks = self.status, [self.remark] if self.remark else []
         if status is not None:
-            ignored = [name for name, known in status["neighbours"].items() if known["ignored"]]
+            ignored = [name for name, known in status["neighbors"].items() if known["ignored"]]
             remarks += [
                 text
                 for text, wanted in (

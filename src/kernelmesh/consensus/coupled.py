@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from kernelmesh.checks import Floats
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.schedules import Schedule, as_schedule
 from kernelmesh.messages import Message, Points, Values
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.schedules import Schedule, as_schedule
 
 __all__ = ["Coupled", "PointsForValues"]
 
@@ -27,7 +27,7 @@ class Coupled:
 
 
 class PointsForValues:
-    """Points go out, the neighbours' values at them come back."""
+    """Points go out, the neighbors' values at them come back."""
 
     def ask(self, function: Expansion, points: Floats) -> Message | None:
         return Points(points) if len(points) else None

@@ -1,4 +1,4 @@
-"""The penalty on the Hilbert norm itself (the paper's Remark 1): neighbours send their whole functions."""
+"""The penalty on the Hilbert norm itself (the paper's Remark 1): neighbors send their whole functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmesh.checks import Floats
+from kernelmesh.consensus.base import Heard, StepInputs
 from kernelmesh.consensus.coupled import Coupled
-from kernelmesh.consensus.role import Heard, Moment
-from kernelmesh.maths.compression import Change
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.kernels import Kernel
 from kernelmesh.messages import Function, Message
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.kernels import Kernel
 
 __all__ = ["Hilbert"]
 
@@ -31,17 +31,17 @@ class Hilbert(Coupled):
     """
 
     def ask(self, function: Expansion, points: Floats) -> Message | None:
-        return Function(function.centres, function.weights)
+        return Function(function.centers, function.weights)
 
     def answer(self, function: Expansion, question: Message) -> Message | None:
         return None
 
-    def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
+    def move(self, moment: StepInputs, heard: Sequence[Heard]) -> Update:
         there = [said.asked for said in heard if isinstance(said.asked, Function)]
         strength = moment.step_size * self.penalty(moment.samples)
         push = -moment.step_size / len(moment.points) * moment.slope
-        return Change(
-            np.concatenate([moment.points, *(g.centres for g in there)]),
+        return Update(
+            np.concatenate([moment.points, *(g.centers for g in there)]),
             np.concatenate([push, *(strength * g.weights for g in there)]),
             1.0 - moment.step_size * moment.regularization - strength * len(there),
             shared=True,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.role import Heard, Moment
-from kernelmesh.maths.compression import Change
-from kernelmesh.maths.expansion import Expansion
+from kernelmesh.consensus.base import Heard, StepInputs
 from kernelmesh.messages import Message
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.expansion import Expansion
 
 __all__ = ["Local"]
 
@@ -28,9 +28,9 @@ class Local:
     def answer(self, function: Expansion, question: Message) -> Message | None:
         return None
 
-    def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
+    def move(self, moment: StepInputs, heard: Sequence[Heard]) -> Update:
         push = moment.slope * (-moment.step_size / len(moment.points))
-        return Change(moment.points, push, 1.0 - moment.step_size * moment.regularization, moment.cross)
+        return Update(moment.points, push, 1.0 - moment.step_size * moment.regularization, moment.cross)
 
     def penalty(self, samples: int) -> float:
         return 0.0

@@ -10,12 +10,12 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from kernelmesh.checks import Floats
+from kernelmesh.consensus.base import Heard, StepInputs
 from kernelmesh.consensus.coupled import Coupled
-from kernelmesh.consensus.role import Heard, Moment
-from kernelmesh.maths.compression import Change
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.schedules import Schedule
 from kernelmesh.messages import Message, Probe, Values
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.schedules import Schedule
 
 __all__ = ["Symmetric"]
 
@@ -28,7 +28,7 @@ class Symmetric(Coupled):
     """f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·), where g is f after every edge has averaged at both ends' points.
 
     For an edge (i, j) and the points X of either end, with the gap d = f_i(X) − f_j(X), agent i adds −w (αI + K_XX)⁻¹ d at X
-    and agent j adds the same with the other sign: their sum stays as it is. α = B / (2ηc) is what minimising
+    and agent j adds the same with the other sign: their sum stays as it is. α = B / (2ηc) is what minimizing
     ½‖g_i − f_i‖² + ½‖g_j − f_j‖² + (ηc/2B) ‖g_i(X) − g_j(X)‖² gives. w is half the edge's Metropolis weight, since an edge
     averages at two sets of points, so that the network's disagreement never grows, however large c is.
     X with f_i(X) goes out, f_j(X) comes back.
@@ -46,7 +46,7 @@ class Symmetric(Coupled):
         assert isinstance(question, Probe)
         return Values(function.evaluate(question.points))
 
-    def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
+    def move(self, moment: StepInputs, heard: Sequence[Heard]) -> Update:
         f, shrink = moment.function, 1.0 - moment.step_size * moment.regularization
         points, pulls = [moment.points], [np.zeros_like(moment.here)]
         for said in heard:
@@ -62,9 +62,9 @@ class Symmetric(Coupled):
         coefficients[: len(moment.points)] -= (
             moment.step_size / len(moment.points) * moment.loss.slope(here, moment.targets)
         )
-        return Change(everywhere, coefficients, shrink)
+        return Update(everywhere, coefficients, shrink)
 
-    def _pull(self, moment: Moment, points: Floats, gap: Floats, weight: float) -> Floats:
+    def _pull(self, moment: StepInputs, points: Floats, gap: Floats, weight: float) -> Floats:
         """w (αI + K_XX)⁻¹ d."""
         gram = moment.function.kernel(points, points)
         strength = moment.step_size * self.penalty(moment.samples)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelmesh.checks import Told, refuse
-from kernelmesh.runtimes.place import NAME
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.runtimes.membership import NAME
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -70,16 +70,16 @@ def issue(
     folder = Path(folder)
     if not isinstance(name, str) or not NAME.fullmatch(name) or name == "authority":
         rule = "be 1 to 64 letters, digits, dots, dashes or underscores and not 'authority'"
-        raise refuse("issue", "name", rule, name)
+        raise InvalidArgument("issue", "name", rule, name)
     alternatives = [x509.DNSName(name), *(_host(host) for host in hosts if host != name)]
     _refuse_old("issue", folder, name)
     if not (folder / "authority.pem").is_file() or not (folder / "authority.key").is_file():
         rule = "hold authority.pem and authority.key"
-        raise refuse("issue", "folder", rule, str(folder), remedy="create_authority writes them")
+        raise InvalidArgument("issue", "folder", rule, str(folder), remedy="create_authority writes them")
     authority = x509.load_pem_x509_certificate((folder / "authority.pem").read_bytes())
     signer = load_pem_private_key((folder / "authority.key").read_bytes(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise refuse("issue", "authority.key", "be an elliptic curve key", Told(type(signer).__name__))
+        raise InvalidArgument("issue", "authority.key", "be an elliptic curve key", Verbatim(type(signer).__name__))
     key = ec.generate_private_key(ec.SECP256R1())
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     builder = (
@@ -103,12 +103,12 @@ def _host(host: object) -> x509.GeneralName:
     from cryptography import x509
 
     if not isinstance(host, str):
-        raise refuse("issue", "hosts", "be names or IP addresses", host)
+        raise InvalidArgument("issue", "hosts", "be names or IP addresses", host)
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
         if not _HOST.fullmatch(host):
-            raise refuse("issue", "hosts", "be names or IP addresses", host) from None
+            raise InvalidArgument("issue", "hosts", "be names or IP addresses", host) from None
         return x509.DNSName(host)
 
 
@@ -155,7 +155,7 @@ def _refuse_old(owner: str, folder: Path, name: str) -> None:
     """Keys are never overwritten: certificates that are in use would no longer fit them."""
     for path in (folder / f"{name}.key", folder / f"{name}.pem"):
         if path.exists():
-            raise refuse(
+            raise InvalidArgument(
                 owner, "the file", "be new", str(path), remedy=f"remove {name}.pem and {name}.key to begin anew"
             )
 
@@ -201,38 +201,38 @@ def faults(*, authority: Path, certificate: Path, key: Path, name: str | None) -
             files[argument] = load(path.read_bytes())
         except OSError as error:
             rule = "be a file that can be read"
-            yield refuse("Tls", argument, rule, Told(f"{str(path)!r} ({error.strerror})"))
+            yield InvalidArgument("Tls", argument, rule, Verbatim(f"{str(path)!r} ({error.strerror})"))
         except Exception:  # the library has many words for a file that is no such thing
-            yield refuse("Tls", argument, f"hold {what} in PEM format", str(path))
+            yield InvalidArgument("Tls", argument, f"hold {what} in PEM format", str(path))
     if "key" in files and os.name == "posix" and (mode := key.stat().st_mode & 0o777) & 0o077:
-        found = Told(f"{str(key)!r} with mode {mode:03o}")
-        yield refuse("Tls", "key", "be readable by its owner alone", found, remedy=f"chmod 600 {key}")
+        found = Verbatim(f"{str(key)!r} with mode {mode:03o}")
+        yield InvalidArgument("Tls", "key", "be readable by its owner alone", found, remedy=f"chmod 600 {key}")
     trusted: list[x509.Certificate] = files.get("authority", [])
     for one in trusted:
         yield from _out_of_time("authority", one)
         if not _is_authority(one):
-            found = Told(f"one of {_common_name(one)!r} that may not")
-            yield refuse("Tls", "authority", "be a certificate that may sign others", found)
+            found = Verbatim(f"one of {_common_name(one)!r} that may not")
+            yield InvalidArgument("Tls", "authority", "be a certificate that may sign others", found)
     leaf: x509.Certificate | None = files.get("certificate")
     if leaf is None:
         return
     yield from _out_of_time("certificate", leaf)
     if name is not None and (common := _common_name(leaf)) != name:
         rule, remedy = f"be of the agent itself (common name {name!r})", "issue one with the agent's name"
-        yield refuse("Tls", "certificate", rule, common, remedy=remedy)
+        yield InvalidArgument("Tls", "certificate", rule, common, remedy=remedy)
     if trusted and not any(_signed(leaf, one) for one in trusted):
-        found = Told(f"one signed by {_common_name(leaf, issuer=True)!r} with another key")
-        yield refuse("Tls", "certificate", f"be signed by the authority in {authority}", found)
+        found = Verbatim(f"one signed by {_common_name(leaf, issuer=True)!r} with another key")
+        yield InvalidArgument("Tls", "certificate", f"be signed by the authority in {authority}", found)
     if "key" in files and files["key"].public_key() != leaf.public_key():
-        yield refuse("Tls", "key", "be the key of the certificate", Told(f"another one in {str(key)!r}"))
+        yield InvalidArgument("Tls", "key", "be the key of the certificate", Verbatim(f"another one in {str(key)!r}"))
 
 
 def _out_of_time(argument: str, certificate: x509.Certificate) -> Iterator[ValueError]:
     now = datetime.datetime.now(datetime.UTC)
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not since <= now <= until:
-        found = Told(f"one that is valid from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC")
-        yield refuse("Tls", argument, "be valid now", found, remedy="issue a new one, or set the clock")
+        found = Verbatim(f"one that is valid from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC")
+        yield InvalidArgument("Tls", argument, "be valid now", found, remedy="issue a new one, or set the clock")
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:

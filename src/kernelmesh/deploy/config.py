@@ -13,13 +13,14 @@ from typing import Any
 
 from kernelmesh import consensus, storage
 from kernelmesh.agent import Agent
-from kernelmesh.checks import Told, non_negative, positive, whole
+from kernelmesh.checks import integer, non_negative, positive
 from kernelmesh.deploy.certificates import faults, need_cryptography
-from kernelmesh.deploy.tables import Mistakes, Table, argument_of, build, root_of
-from kernelmesh.maths import compression, kernels, losses, schedules
-from kernelmesh.runtimes.place import Place, Tls
+from kernelmesh.deploy.tables import Table, argument_of, build, root_of
+from kernelmesh.errors import InvalidConfig, Verbatim
+from kernelmesh.numerics import compression, kernels, losses, schedules
+from kernelmesh.runtimes.membership import Membership, Tls
 
-__all__ = ["ROLES", "Config", "KeepSettings", "Mistakes", "StreamSettings", "read"]
+__all__ = ["ROLES", "CheckpointSettings", "Config", "InvalidConfig", "StreamSettings", "read"]
 
 ROLES: Mapping[str, Mapping[str, type[Any]]] = {
     role: {kind.__name__: kind for kind in kinds} for role, kinds in storage.KINDS.items() if role != "graph"
@@ -67,7 +68,7 @@ _HARMLESS: Mapping[str, Any] = {
 }
 # Keys that are sometimes written into another table than the one they belong in ("": the top of the file).
 _HOMES = {
-    "": ("name", "mesh", "listen", "mode", "patience", "at_end", "insecure", "most_bytes", "log"),
+    "": ("name", "mesh", "listen", "mode", "patience", "at_end", "insecure", "max_bytes", "log"),
     "model": (
         "dimension",
         "outputs",
@@ -117,7 +118,7 @@ class StreamSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeepSettings:
+class CheckpointSettings:
     """Where and how often an agent keeps what it has learned."""
 
     folder: Path
@@ -131,9 +132,9 @@ class Config:
 
     path: Path
     agent: Agent
-    place: Place
+    place: Membership
     stream: StreamSettings
-    keep: KeepSettings
+    keep: CheckpointSettings
     stay: bool
     """Whether to go on answering when the stream has ended."""
     log: str
@@ -151,13 +152,13 @@ class Config:
 
 
 def read(path: str | os.PathLike[str]) -> Config:
-    """The settings of one agent, or `Mistakes` with every one there is. Paths are relative to the file."""
+    """The settings of one agent, or `InvalidConfig` with every one there is. Paths are relative to the file."""
     path = Path(path)
     root, base = root_of(path, _HOMES), path.absolute().parent
     tls = _tls(root, base)
     place = _place(root, tls)
     model, stream, keep = root.table("model"), root.table("stream"), root.table("checkpoint")
-    agent = _agent(model, alone=not root.values.get("neighbours")) if model else None
+    agent = _agent(model, alone=not root.values.get("neighbors")) if model else None
     settings = _stream(stream, base, model) if stream else None
     kept = _keep(keep, base) if keep else None
     stay = root.text("at_end", "stay", allowed=("stay", "leave")) == "stay"
@@ -238,7 +239,7 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
 
 
 def _counted(least: int) -> Callable[[str, str, Any], int]:
-    return lambda owner, argument, value: whole(owner, argument, value, least=least)
+    return lambda owner, argument, value: integer(owner, argument, value, minimum=least)
 
 
 def _positive_or_infinite(owner: str, argument: str, value: object) -> float:
@@ -281,9 +282,9 @@ def _constant(schedule: Any) -> float | None:
     return None
 
 
-def _place(root: Table, tls: Tls | None) -> Place | None:
+def _place(root: Table, tls: Tls | None) -> Membership | None:
     scheme = "tcp" if tls is None else "tls"
-    around = root.values.get("neighbours")
+    around = root.values.get("neighbors")
     harmless = {
         "name": next(
             name for name in map(str, itertools.count()) if not isinstance(around, dict) or name not in around
@@ -291,7 +292,7 @@ def _place(root: Table, tls: Tls | None) -> Place | None:
         "mesh": "mesh",
         "listen": f"{scheme}/127.0.0.1:1",
         "patience": 0.5,
-        "most_bytes": 1 << 24,
+        "max_bytes": 1 << 24,
     }
     lock_step = root.text("mode", "free", allowed=("free", "lock-step")) == "lock-step"
     values: dict[str, Any] = {"tls": tls, "lock_step": lock_step}
@@ -302,36 +303,38 @@ def _place(root: Table, tls: Tls | None) -> Place | None:
     for key, example in (("name", '"agent-0"'), ("listen", f'"{scheme}/127.0.0.1:7450"')):
         value = root.take(key, example=example)
         values[key] = value if root.fine(key) else harmless[key]
-    for key in ("mesh", "patience", "most_bytes"):
+    for key in ("mesh", "patience", "max_bytes"):
         root.known.append(key)
         if key in root:
             values[key] = root.values[key]
     if lock_step and "patience" in root:
         remedy = "everybody waits for everybody there"
         root.wrong("patience", 'be left out with mode = "lock-step"', values.pop("patience"), remedy)
-    heard = _neighbours(root, values, harmless)
-    place = build(root, Place, values, harmless)
-    return dataclasses.replace(place, neighbours=heard) if place is not None and root.fine("neighbours") else None
+    heard = _neighbors(root, values, harmless)
+    place = build(root, Membership, values, harmless)
+    return dataclasses.replace(place, neighbors=heard) if place is not None and root.fine("neighbors") else None
 
 
-def _neighbours(root: Table, values: Mapping[str, Any], harmless: Mapping[str, Any]) -> dict[str, str]:
-    table = root.table("neighbours", needed=False)
+def _neighbors(root: Table, values: Mapping[str, Any], harmless: Mapping[str, Any]) -> dict[str, str]:
+    table = root.table("neighbors", needed=False)
     addresses = {root.values.get("listen"): "this agent"} if isinstance(root.values.get("listen"), str) else {}
-    for neighbour, endpoint in table.values.items() if table else ():
+    for neighbor, endpoint in table.values.items() if table else ():
         assert table is not None
-        if neighbour == values["name"]:
-            table.wrong(neighbour, "be another agent than this one", endpoint)
+        if neighbor == values["name"]:
+            table.wrong(neighbor, "be another agent than this one", endpoint)
             continue
         try:
-            Place(name=harmless["name"], listen=harmless["listen"], neighbours={neighbour: endpoint}, tls=values["tls"])
+            Membership(
+                name=harmless["name"], listen=harmless["listen"], neighbors={neighbor: endpoint}, tls=values["tls"]
+            )
         except ValueError as error:
-            table.blame(neighbour, error)
+            table.blame(neighbor, error)
             continue
         if endpoint and endpoint in addresses:
-            table.wrong(neighbour, f"have another address than {addresses[endpoint]}", endpoint)
-        addresses.setdefault(endpoint, neighbour)
+            table.wrong(neighbor, f"have another address than {addresses[endpoint]}", endpoint)
+        addresses.setdefault(endpoint, neighbor)
     if table and table.bad:
-        root.bad.add("neighbours")
+        root.bad.add("neighbors")
     return dict(table.values) if table and not table.bad else {}
 
 
@@ -352,7 +355,7 @@ def _tls(root: Table, base: Path) -> Tls | None:
             for fault in faults(**files, name=name if isinstance(name, str) else None):
                 table.blame(argument_of(fault), fault)
         except ImportError as error:
-            root.wrong("tls", "be a table that can be read here", Told("no library for it"), str(error))
+            root.wrong("tls", "be a table that can be read here", Verbatim("no library for it"), str(error))
     return build(table, Tls, {**files, "clients": clients}, {})
 
 
@@ -370,7 +373,7 @@ def _stream(table: Table, base: Path, model: Table | None) -> StreamSettings:
     if path is not None and table.fine("path", "follow") and not follow and not os.path.exists(path):
         table.wrong("path", "be a file that is there", str(path), "write follow = true to wait for it")
     elif path is not None and table.fine("path") and os.path.isdir(path):
-        table.wrong("path", "be a file", Told(f"the folder {str(path)!r}"))
+        table.wrong("path", "be a file", Verbatim(f"the folder {str(path)!r}"))
     points = table.texts("points", example='["x1", "x2"]')
     if isinstance(table.values.get("targets"), str):
         targets: tuple[str, ...] = (table.text("targets"),)
@@ -416,7 +419,7 @@ def _format(table: Table, kind: str, path: Path | None) -> str:
         if not usual and "format" not in table:
             table.known.append("format")
             table.wrong(
-                "format", f"be one of {', '.join(allowed)} where the file's name does not tell", Told("nothing")
+                "format", f"be one of {', '.join(allowed)} where the file's name does not tell", Verbatim("nothing")
             )
             return ""
     return table.text("format", usual, allowed=allowed)
@@ -441,10 +444,10 @@ def _agree(table: Table, model: Table, points: Sequence[str], targets: Sequence[
         table.wrong("classes", f"have as many names as model.outputs = {outputs}", list(classes))
 
 
-def _keep(table: Table, base: Path) -> KeepSettings:
+def _keep(table: Table, base: Path) -> CheckpointSettings:
     folder = table.path_to("folder", base, example='"state/agent-0"')
     every = table.checked("every", _counted(1), 100)
     if table.fine("folder") and os.path.exists(folder) and not os.path.isdir(folder):
-        table.wrong("folder", "be a folder", Told(f"the file {str(folder)!r}"))
+        table.wrong("folder", "be a folder", Verbatim(f"the file {str(folder)!r}"))
     table.finish()
-    return KeepSettings(folder=folder, every=every)
+    return CheckpointSettings(folder=folder, every=every)

@@ -1,4 +1,4 @@
-"""From an agent's file to an agent that runs: stream, carrier, keeper, node."""
+"""From an agent's file to an agent that runs: stream, carrier, store, node."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernelmesh.agent import Diverged
-from kernelmesh.checks import Told, refuse
 from kernelmesh.deploy.config import Config
-from kernelmesh.maths.compression import compressed
-from kernelmesh.runtimes.keeping import Keeper
-from kernelmesh.runtimes.neighbours import style_of
+from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
+from kernelmesh.numerics.compression import compressed
+from kernelmesh.runtimes.checkpoints import CheckpointStore
+from kernelmesh.runtimes.neighbors import style_of
 from kernelmesh.runtimes.node import Node
 from kernelmesh.streams import Columns, FileSource, LineSource, Paced, Source, read_stdin
 
@@ -26,16 +25,18 @@ def launch(config: Config) -> Node:
 
     warm_up(config)
     source, feeds = _source(config)
-    keeper = carrier = None
+    store = carrier = None
     try:
-        keeper = Keeper(config.keep.folder, agent=config.agent, settings=config.settings, every=config.keep.every)
+        store = CheckpointStore(
+            config.keep.folder, agent=config.agent, settings=config.settings, every=config.keep.every
+        )
         carrier = ZenohCarrier(config.place, feeds=feeds)
-        return Node(config.agent, config.place, source, carrier, keeper=keeper, stay=config.stay)
+        return Node(config.agent, config.place, source, carrier, store=store, stay=config.stay)
     except BaseException:
         if carrier is not None:
             carrier.close()
-        if keeper is not None:
-            keeper.close()
+        if store is not None:
+            store.close()
         source.close()
         raise
 
@@ -63,11 +64,11 @@ def look(config: Config) -> None:
             if source.take() is not None or source.ended:
                 break
         if source.refused and source.position["row"] == 0:
-            raise refuse(
+            raise InvalidArgument(
                 "stream",
                 "columns and classes",
                 "fit the file",
-                Told(f"{source.refused} rows that cannot be used, and none that can"),
+                Verbatim(f"{source.refused} rows that cannot be used, and none that can"),
                 remedy="what is wrong with the first ones is told above"
                 if config.stream.classes
                 else "text classes need classes = [...]",
@@ -101,7 +102,7 @@ def _source(config: Config) -> tuple[Source, dict[str, Callable[[bytes], None]]]
             columns,
             format=settings.format,
             batch_size=settings.batch_size,
-            most_pending=max(65536, 4 * settings.batch_size),
+            max_pending=max(65536, 4 * settings.batch_size),
             endless=settings.key is not None,
         )
         source = lines

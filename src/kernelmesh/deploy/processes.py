@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelmesh.checks import Told, refuse
-from kernelmesh.deploy.asking import Address, Line
+from kernelmesh.deploy.client import AgentAddress, Line
 from kernelmesh.deploy.config import Config
-from kernelmesh.deploy.lines import KeyPath, locate
-from kernelmesh.runtimes.keeping import in_use
+from kernelmesh.deploy.toml_positions import KeyPath, locate
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.runtimes.checkpoints import in_use
 
 __all__ = ["AgentProcess", "check_together", "start_all", "stop_all"]
 
@@ -106,7 +106,7 @@ def check_together(configs: list[Config]) -> None:
 
     def tell(config: Config, key: KeyPath, rule: str, value: object) -> None:
         line = locate(config.path.read_text(encoding="utf-8")).of(key)
-        wrong.append(str(refuse(f"{config.path}:{line}", ".".join(map(str, key)), rule, value)))
+        wrong.append(str(InvalidArgument(f"{config.path}:{line}", ".".join(map(str, key)), rule, value)))
 
     for config in configs:
         place, other = config.place, first.place
@@ -118,12 +118,12 @@ def check_together(configs: list[Config]) -> None:
         for key, here, there in same:
             if here != there:
                 tell(config, key, f"be the same for all agents ({other.name} has {there!r})", here)
-        for name in place.neighbours:
-            if name in by_name and place.name not in (around := by_name[name].place.neighbours):
+        for name in place.neighbors:
+            if name in by_name and place.name not in (around := by_name[name].place.neighbors):
                 rule = f"name {place.name} too, which names {name}"
-                tell(by_name[name], ("neighbours",), rule, Told(", ".join(around) or "none"))
+                tell(by_name[name], ("neighbors",), rule, Verbatim(", ".join(around) or "none"))
         if in_use(config.keep.folder):
-            tell(config, ("checkpoint", "folder"), "not be in use", Told("one that a running agent keeps"))
+            tell(config, ("checkpoint", "folder"), "not be in use", Verbatim("one that a running agent keeps"))
     if wrong:
         raise ValueError("\n".join(wrong))
 
@@ -133,7 +133,7 @@ def start_all(files: list[Path], logs: Path) -> list[AgentProcess]:
     logs.mkdir(parents=True, exist_ok=True)
     processes = []
     for file in files:
-        address = Address.read(file)
+        address = AgentAddress.read(file)
         processes.append(AgentProcess(file, logs / f"{address.name}.log", Line(address, timeout=1.0)))
     try:
         for process in processes:

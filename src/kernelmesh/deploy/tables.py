@@ -10,48 +10,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kernelmesh.checks import Told, refuse
-from kernelmesh.deploy.lines import KeyPath, Lines, locate
+from kernelmesh.deploy.toml_positions import KeyPath, Lines, locate
+from kernelmesh.errors import InvalidArgument, InvalidConfig, Problem, Verbatim
 
-__all__ = ["Mistakes", "Notes", "Table", "argument_of", "build", "root_of"]
+__all__ = ["Problems", "Table", "argument_of", "build", "root_of"]
 
 _T = TypeVar("_T")
 
-_REFUSAL = re.compile(r"[^:]*: (?P<argument>.+?) must (?P<rest>.+)", re.DOTALL)
 _SYNTAX = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)", re.DOTALL)
-
-
-class Mistakes(ValueError):
-    """Everything that is wrong with a file, one mistake per line; `found` has them one by one."""
-
-    def __init__(self, found: Sequence[str]) -> None:
-        super().__init__("\n".join(found))
-        self.found = tuple(found)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Mistakes, (self.found,)
 
 
 def root_of(path: Path, homes: Mapping[str, Sequence[str]]) -> Table:
     """The outermost table of a file; `homes` has the keys of each table ("": the outermost), to say where one belongs."""
     document, lines = _parse(path)
-    notes = Notes(path, lines, homes)
+    notes = Problems(path, lines, homes)
     for key, bits in _giants(document):
-        notes.add(key, "hold whole numbers of at most 64 bits", Told(f"one of {bits} bits"))
+        notes.add(key, "hold whole numbers of at most 64 bits", Verbatim(f"one of {bits} bits"))
     notes.check()
     return Table(notes, (), document)
 
 
 def argument_of(error: Exception) -> str:
-    """What a refusal is about, as `refuse` puts it; nothing for other errors."""
-    found = _REFUSAL.fullmatch(str(error))
-    return found["argument"] if found else ""
+    """What a refusal is about; nothing for other errors."""
+    return error.argument if isinstance(error, InvalidArgument) else ""
 
 
-def _rest_of(error: Exception) -> str:
+def _requirement(error: Exception) -> str:
     """What follows on "must", without examples in Python."""
-    found = _REFUSAL.fullmatch(str(error))
-    return re.sub(r"; for example \w+\(.*\)", "", found["rest"]) if found else f"hold values that work, got {error}"
+    if not isinstance(error, InvalidArgument):
+        return f"hold values that work, got {error}"
+    if error.remedy.startswith("for example "):
+        error = InvalidArgument(error.owner, error.argument, error.rule, error.value)
+    return error.requirement
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], Lines]:
@@ -59,25 +49,26 @@ def _parse(path: Path) -> tuple[dict[str, Any], Lines]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise Mistakes([f"{path}: the file must be one that can be read, got {error.strerror}"]) from None
+        raise InvalidConfig([Problem(str(path), 0, "", f"be one that can be read, got {error.strerror}")]) from None
     try:
         text = data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise Mistakes([f"{path}:{line}: the file must be UTF-8, got the byte 0x{data[error.start]:02x}"]) from None
+        raise InvalidConfig(
+            [Problem(str(path), line, "", f"be UTF-8, got the byte 0x{data[error.start]:02x}")]
+        ) from None
     try:
         return tomllib.loads(text), locate(text)
     except RecursionError:
-        raise Mistakes([f"{path}:1: the file must be TOML, got brackets too deep within each other"]) from None
+        raise InvalidConfig([Problem(str(path), 1, "", "be TOML, got brackets too deep within each other")]) from None
     except ValueError as error:
         found = _SYNTAX.fullmatch(str(error))
         what = found["what"] if found else str(error)
         if found and found["line"]:
-            raise Mistakes(
-                [f"{path}:{found['line']}: the file must be TOML, got {what} (column {found['column']})"]
-            ) from None
-        last = len(text.splitlines()) or 1
-        raise Mistakes([f"{path}:{last}: the file must be TOML, got {what} (at its end)"]) from None
+            line, where = int(found["line"]), f"column {found['column']}"
+        else:
+            line, where = len(text.splitlines()) or 1, "at its end"
+        raise InvalidConfig([Problem(str(path), line, "", f"be TOML, got {what} ({where})")]) from None
 
 
 def _giants(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
@@ -92,31 +83,29 @@ def _giants(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
             yield from _giants(inner, (*at, number))
 
 
-class Notes:
+class Problems:
     """The mistakes found so far."""
 
     def __init__(self, path: Path, lines: Lines, homes: Mapping[str, Sequence[str]]) -> None:
         self.path, self.lines, self.homes = path, lines, homes
-        self.found: list[tuple[int, str]] = []
+        self.found: list[Problem] = []
 
     def add(self, key: KeyPath, rule: str, value: object, remedy: str = "") -> None:
         """A mistake of our own finding."""
-        where, name = self._where(key)
-        self.found.append((self.lines.of(key), str(refuse(where, name, rule, value, remedy=remedy))))
+        self._append(key, InvalidArgument("", "", rule, value, remedy=remedy).requirement)
 
     def quote(self, key: KeyPath, error: Exception) -> None:
         """A mistake in the words of whoever refused the value."""
-        where, name = self._where(key)
-        self.found.append((self.lines.of(key), f"{where}: {name} must {_rest_of(error)}"))
+        self._append(key, _requirement(error))
+
+    def _append(self, key: KeyPath, requirement: str) -> None:
+        parts = (str(p) if re.fullmatch(r"[A-Za-z0-9_-]+", str(p)) else json.dumps(p, ensure_ascii=False) for p in key)
+        self.found.append(Problem(str(self.path), self.lines.of(key), ".".join(parts), requirement))
 
     def check(self) -> None:
         """Refuse to go on if there are any."""
         if self.found:
-            raise Mistakes([text for _, text in sorted(self.found, key=lambda mistake: mistake[0])])
-
-    def _where(self, key: KeyPath) -> tuple[str, str]:
-        parts = (str(p) if re.fullmatch(r"[A-Za-z0-9_-]+", str(p)) else json.dumps(p, ensure_ascii=False) for p in key)
-        return f"{self.path}:{self.lines.of(key)}", ".".join(parts)
+            raise InvalidConfig(sorted(self.found, key=lambda problem: problem.line))
 
 
 class Table:
@@ -125,7 +114,7 @@ class Table:
     What is wrong has something harmless in its place, so that the rest can be looked at; `fine` tells.
     """
 
-    def __init__(self, notes: Notes, path: KeyPath, values: Mapping[str, Any]) -> None:
+    def __init__(self, notes: Problems, path: KeyPath, values: Mapping[str, Any]) -> None:
         self.notes, self.path, self.values = notes, path, values
         self.known: list[str] = []
         self.bad: set[str] = set()
@@ -151,7 +140,7 @@ class Table:
         """A value as it is; one without a default must be there."""
         self.known.append(key)
         if key not in self.values and default is ...:
-            self.wrong(key, rule, Told("nothing"), f"for example {key} = {example}" if example else "")
+            self.wrong(key, rule, Verbatim("nothing"), f"for example {key} = {example}" if example else "")
             return None
         return self.values.get(key, default)
 
@@ -217,7 +206,7 @@ class Table:
         """An option nobody reads is a mistake."""
         for key, value in self.values.items():
             if key not in self.known:
-                what = Told("an unknown table" if isinstance(value, dict) else "an unknown key")
+                what = Verbatim("an unknown table" if isinstance(value, dict) else "an unknown key")
                 remedy = self._home(key) or _meant(key, self.known)
                 self.wrong(key, f"be one of {', '.join(dict.fromkeys(self.known))}", what, remedy)
 

@@ -11,7 +11,7 @@ from kernelmesh.experiments import (
     theory,
     violation,
 )
-from kernelmesh.experiments.role import Experiment, Progress, Watch
+from kernelmesh.experiments.base import Experiment, Progress, Watch
 
 __all__ = ["EXPERIMENTS", "Experiment", "Progress", "Watch"]
 

@@ -13,23 +13,24 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kernelmesh.agent import Agent
-from kernelmesh.checks import positive, refuse, whole
+from kernelmesh.checks import integer, positive
 from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local, Penalty
+from kernelmesh.errors import InvalidArgument
 from kernelmesh.experiments import brodatz
+from kernelmesh.experiments.base import Experiment, Watch
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.mixture import MixtureConfig, Task
+from kernelmesh.experiments.rivals.base import Data, Outcome
 from kernelmesh.experiments.rivals.batch import kernel_logistic, svm
 from kernelmesh.experiments.rivals.budgeted import remove_smallest
 from kernelmesh.experiments.rivals.d4l import d4l
 from kernelmesh.experiments.rivals.linear import dgd, fourier, nystrom
-from kernelmesh.experiments.rivals.role import Data, Outcome
-from kernelmesh.experiments.role import Experiment, Watch
-from kernelmesh.maths.compression import Komp
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian
-from kernelmesh.maths.losses import Logistic
 from kernelmesh.metrics import accuracies
-from kernelmesh.report import COLOURS, Report
+from kernelmesh.numerics.compression import Komp
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Logistic
+from kernelmesh.report import COLORS, Report
 from kernelmesh.runtimes import simulate
 
 __all__ = ["EXPERIMENT", "Config"]
@@ -54,12 +55,12 @@ class Config:
     penalty: float = 0.08  # of `penalty` on the mixture; on the textures the printed 0.02
 
     def __post_init__(self) -> None:
-        whole(self.owner, "seed", self.seed, least=0)
+        integer(self.owner, "seed", self.seed, minimum=0)
         for argument in ("samples", "texture_samples", "epochs", "mixture_agents", "texture_agents"):
-            whole(self.owner, argument, getattr(self, argument), least=1)
+            integer(self.owner, argument, getattr(self, argument), minimum=1)
         positive(self.owner, "penalty", self.penalty)
         if self.task not in TASKS:
-            raise refuse(self.owner, "task", f"be one of {', '.join(TASKS)}", self.task)
+            raise InvalidArgument(self.owner, "task", f"be one of {', '.join(TASKS)}", self.task)
 
     def data(self, task: str, folder: Path) -> Data:
         """The samples and the network of a task, the same for every method."""
@@ -113,7 +114,7 @@ def _ours(data: Data, consensus: Consensus, *, step: float, regularization: floa
     graph = Graph.line(1) if alone else data.graph
     *_, last = simulate(agent, graph, data.streams(len(graph)))
     scores = accuracies(last.functions, data.held_points, data.held_labels)
-    stored = float(np.mean([f.centres.size + f.weights.size for f in last.functions]))
+    stored = float(np.mean([f.centers.size + f.weights.size for f in last.functions]))
     traffic = float(last.bytes_sent.sum()) / sum(last.samples)
     return Outcome(float(scores.mean()), float(scores.min()), stored, traffic)
 
@@ -130,8 +131,8 @@ def methods(task: str, config: Config) -> dict[str, Callable[[Data], Outcome]]:
     out: dict[str, Callable[[Data], Outcome]] = {
         "batch kernel SVM": svm,
         "kernel logistic regression, full": kernel_logistic,
-        "POLK, centralised": ours(Local(), alone=True),
-        "Nyström + SGD, centralised": lambda data: nystrom(data, width=width, step=step),
+        "POLK, centralized": ours(Local(), alone=True),
+        "Nyström + SGD, centralized": lambda data: nystrom(data, width=width, step=step),
         "budgeted SGD, remove smallest": lambda data: remove_smallest(
             data, order=order, step=step, regularization=regularization
         ),
@@ -200,9 +201,9 @@ def _figure(lines: Sequence[Mapping[str, Any]], task: str) -> Figure:
     figure = Figure(figsize=(11, 0.45 * len(lines) + 1.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     names = [line["method"] for line in lines]
-    colours = [COLOURS[0] if "kernelmesh" in name else COLOURS[1] for name in names]
-    left.barh(names, [100 * line["accuracy_worst"] for line in lines], color=colours)
-    right.barh(names, [line["stored_floats"] for line in lines], color=colours)
+    colors = [COLORS[0] if "kernelmesh" in name else COLORS[1] for name in names]
+    left.barh(names, [100 * line["accuracy_worst"] for line in lines], color=colors)
+    right.barh(names, [line["stored_floats"] for line in lines], color=colors)
     right.set_xscale("log")
     left.invert_yaxis()
     left.set_xlabel("held-out accuracy of the worst agent, %")

@@ -15,19 +15,20 @@ from sklearn.svm import SVC
 
 from kernelmesh import storage
 from kernelmesh.agent import Agent
-from kernelmesh.checks import non_negative, positive, refuse, whole
+from kernelmesh.checks import integer, non_negative, positive
 from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local, Penalty, Proximal, Symmetric
-from kernelmesh.experiments.role import Experiment, Progress, Watch
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.experiments.base import Experiment, Progress, Watch
 from kernelmesh.experiments.textures.histograms import HISTOGRAMS, Patches, features
 from kernelmesh.experiments.textures.images import load
 from kernelmesh.experiments.trial import Trial, learn
-from kernelmesh.maths.compression import Komp
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian
-from kernelmesh.maths.losses import Logistic
-from kernelmesh.maths.products import product
+from kernelmesh.numerics.compression import Komp
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Logistic
+from kernelmesh.numerics.products import product
 from kernelmesh.report import Report, draw_path
-from kernelmesh.streams import ArrayStream, Part
+from kernelmesh.streams import ArrayStream, StreamSlice
 
 __all__ = ["EXPERIMENT", "Config", "prepare"]
 
@@ -37,7 +38,7 @@ PROTOCOLS = ("penalty", "local", "proximal", "symmetric", "diffusion", "exact-di
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """As printed; the filters, the number of pixels for k-means and the normalisation of the histograms are not."""
+    """As printed; the filters, the number of pixels for k-means and the normalization of the histograms are not."""
 
     owner: ClassVar[str] = "brodatz"
 
@@ -62,17 +63,17 @@ class Config:
     measure_every: int = 0  # rounds; 0: once per epoch
 
     def __post_init__(self) -> None:
-        whole(self.owner, "seed", self.seed, least=0)
+        integer(self.owner, "seed", self.seed, minimum=0)
         for argument in ("agents", "samples", "held_out", "epochs", "textons", "patch", "batch_size"):
-            whole(self.owner, argument, getattr(self, argument), least=1)
-        whole(self.owner, "measure_every", self.measure_every, least=0)
+            integer(self.owner, argument, getattr(self, argument), minimum=1)
+        integer(self.owner, "measure_every", self.measure_every, minimum=0)
         for argument in ("variance", "step_size"):
             positive(self.owner, argument, getattr(self, argument))
         for argument in ("parsimony", "regularization", "coupling"):
             non_negative(self.owner, argument, getattr(self, argument))
         for argument, known in (("split", SPLITS), ("histogram", HISTOGRAMS), ("protocol", PROTOCOLS)):
             if getattr(self, argument) not in known:
-                raise refuse(self.owner, argument, f"be one of {', '.join(known)}", getattr(self, argument))
+                raise InvalidArgument(self.owner, argument, f"be one of {', '.join(known)}", getattr(self, argument))
 
     @property
     def kernel(self) -> Gaussian:
@@ -179,7 +180,7 @@ def _train(config: Config, watch: Watch, folder: Path, resume: bool) -> _Result:
     trial = learn(
         agent,
         graph,
-        [Part(stream, 0, len(stream)) for stream in streams],
+        [StreamSlice(stream, 0, len(stream)) for stream in streams],
         points=patches.held_points,
         targets=patches.held_labels,
         watch=tell,

@@ -17,7 +17,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from kernelmesh.experiments.role import Progress, Watch
+from kernelmesh.experiments.base import Progress, Watch
 
 __all__ = ["run_cells"]
 

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
-from kernelmesh.checks import whole
+from kernelmesh.checks import integer
+from kernelmesh.experiments.base import Experiment, Watch
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.heterogeneous import cell as one_cell
 from kernelmesh.experiments.mixture import MixtureConfig
 from kernelmesh.experiments.protocols import PROTOCOLS
-from kernelmesh.experiments.role import Experiment, Watch
 from kernelmesh.report import Report, style_of
 
 __all__ = ["EXPERIMENT", "Config"]
@@ -38,7 +38,7 @@ class Config(MixtureConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(self.owner, "seeds", self.seeds, least=1)
+        integer(self.owner, "seeds", self.seeds, minimum=1)
 
 
 def cell(config: Config) -> Mapping[str, Any]:

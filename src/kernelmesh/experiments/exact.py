@@ -1,4 +1,4 @@
-"""Problems small enough to be solved exactly: finite samples, and the minimisers that theory speaks of."""
+"""Problems small enough to be solved exactly: finite samples, and the minimizers that theory speaks of."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from scipy.optimize import minimize
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian
-from kernelmesh.maths.losses import Logistic
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Logistic
 from kernelmesh.streams import Mixture
 
 __all__ = ["Problem"]
@@ -23,7 +23,7 @@ __all__ = ["Problem"]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The samples of every agent, the network, and the minimisers of the penalised objective ψ_c and of its limit."""
+    """The samples of every agent, the network, and the minimizers of the penalized objective ψ_c and of its limit."""
 
     kernel: Gaussian
     regularization: float
@@ -53,12 +53,12 @@ class Problem:
     def violation(self, functions: Sequence[Expansion]) -> float:
         """½ Σ_i Σ_j∈n_i E‖f_i(x_i) − f_j(x_i)‖²."""
         total = 0.0
-        for i, around in enumerate(self.graph.neighbours):
+        for i, around in enumerate(self.graph.neighbors):
             here = functions[i](self.points[i])
             total += sum(float(((here - functions[j](self.points[i])) ** 2).sum(axis=1).mean()) for j in around)
         return 0.5 * total
 
-    def minimise(self, coupling: float) -> tuple[float, list[Expansion]]:
+    def minimize(self, coupling: float) -> tuple[float, list[Expansion]]:
         """The minimum of ψ_c, and the functions that attain it; an infinite c gives p* and one function for all.
 
         By the representer theorem every function is a combination of kernels at all samples; with K = L Lᵀ and f = L θ the
@@ -84,7 +84,7 @@ class Problem:
                 z = values[own, span]
                 cost += float(loss.value(z, self.labels[i]).mean()) + 0.5 * weight * float((theta[own] ** 2).sum())
                 push[own, span] += loss.slope(z, self.labels[i]) / len(z)
-                for j in () if together else self.graph.neighbours[i]:
+                for j in () if together else self.graph.neighbors[i]:
                     gap = z - values[j, span]
                     cost += 0.5 * coupling * float((gap**2).sum()) / len(z)
                     push[i, span] += coupling * gap / len(z)

@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kernelmesh.checks import Floats, Ints
+from kernelmesh.experiments.base import Watch
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.mixture import MixtureConfig, Task
-from kernelmesh.experiments.role import Watch
 from kernelmesh.experiments.trial import Trial, learn
 from kernelmesh.metrics import Measures
 from kernelmesh.report import Report, draw_decision_regions, draw_path, draw_samples
@@ -70,14 +70,14 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
     """One seed: how far the network and a learner with all the data stay below the Bayes limit."""
     task = Task.draw(config)
     trial = train(dataclasses.replace(config, measure_every=10**6), lambda _: None)
-    central = task.centralised()
+    central = task.centralized()
     return {
         "seed": config.seed,
         **trial.summary(),
         "bayes_accuracy": task.bayes,
         "centralised_accuracy": central,
         "gap": task.bayes - trial.last.score_mean,
-        "centralised_gap": task.bayes - central,
+        "centralized_gap": task.bayes - central,
         "seconds": trial.seconds,
     }
 
@@ -123,14 +123,14 @@ def sweep_against(
     }
     if lines:
         order, gaps, central = (
-            float(np.median([line[name] for line in lines])) for name in ("model_order_mean", "gap", "centralised_gap")
+            float(np.median([line[name] for line in lines])) for name in ("model_order_mean", "gap", "centralized_gap")
         )
         summary |= {
             "median_model_order": order,
             "median_model_order must be": f"{orders[0]} to {orders[1]}",
             "median_gap": gaps,
             "median_gap must be at most": gap,
-            "median_centralised_gap": central,
+            "median_centralized_gap": central,
             "median_accuracy": float(np.median([line["accuracy_mean"] for line in lines])),
             "diverged": sum(not line["complete"] for line in lines),
         }

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from kernelmesh.experiments import gmm
+from kernelmesh.experiments.base import Experiment, Watch
 from kernelmesh.experiments.mixture import MixtureConfig
-from kernelmesh.experiments.role import Experiment, Watch
 from kernelmesh.report import Report
 
 __all__ = ["EXPERIMENT", "Config"]

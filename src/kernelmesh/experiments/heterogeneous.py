@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
-from kernelmesh.agent import UnstablePenalty
-from kernelmesh.checks import whole
+from kernelmesh.checks import integer
+from kernelmesh.errors import UnstablePenalty
 from kernelmesh.experiments import gmm
+from kernelmesh.experiments.base import Experiment, Watch
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.mixture import PARTITIONS, MixtureConfig, Task
 from kernelmesh.experiments.protocols import PROTOCOLS
-from kernelmesh.experiments.role import Experiment, Watch
-from kernelmesh.report import COLOURS, Report
+from kernelmesh.report import COLORS, Report
 
 __all__ = ["EXPERIMENT", "Config"]
 
@@ -40,7 +40,7 @@ class Config(MixtureConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(self.owner, "seeds", self.seeds, least=1)
+        integer(self.owner, "seeds", self.seeds, minimum=1)
 
 
 # Larger steps that fall, with a finer budget (ε = 0.12, δ = 0.03): what exact diffusion reaches with one class per agent when
@@ -55,7 +55,7 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
     task = Task.draw(config)
     summary = {
         **report.summary,
-        "centralised_accuracy": task.centralised(),
+        "centralised_accuracy": task.centralized(),
         "svm_accuracy": task.svm(),
         "seconds": time.perf_counter() - began,
     }
@@ -74,7 +74,7 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
 def reference(config: Config) -> Mapping[str, Any]:
     """What learners with all the data reach on one draw."""
     task = Task.draw(config)
-    return {"seed": config.seed, "centralised": task.centralised(), "svm": task.svm(), "bayes": task.bayes}
+    return {"seed": config.seed, "centralized": task.centralized(), "svm": task.svm(), "bayes": task.bayes}
 
 
 def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:
@@ -116,7 +116,7 @@ def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> R
         "seeds": config.seeds,
         "complete": not remark,
         "remark": remark,
-        **{f"{name}_accuracy": _mean(references).get(name, math.nan) for name in ("centralised", "svm", "bayes")},
+        **{f"{name}_accuracy": _mean(references).get(name, math.nan) for name in ("centralized", "svm", "bayes")},
         **{line["case"]: line["reached"] for line in goals},
         "seconds": time.perf_counter() - began,
     }
@@ -147,7 +147,7 @@ def _mean(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     whole_runs = [line for line in lines if line.get("complete", True)]
     if not whole_runs:
         return {**dict.fromkeys(_NUMBERS, math.nan), "diverged": len(lines)}
-    names = _NUMBERS if "complete" in lines[0] else ("centralised", "svm", "bayes")
+    names = _NUMBERS if "complete" in lines[0] else ("centralized", "svm", "bayes")
     means = {name: float(np.mean([line[name] for line in whole_runs])) for name in names}
     return {**means, "diverged": len(lines) - len(whole_runs)} if "complete" in lines[0] else means
 
@@ -158,7 +158,7 @@ def _goals(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) -
     default, best = rows["identical", "exact-diffusion"], rows["one-class", "exact-diffusion"]
     own, local = rows["one-class", "exact-diffusion, own settings"], rows["identical", "local"]
     similar, penalty = rows["identical", "hilbert"], rows["identical", "penalty"]
-    central, svm = reference["centralised"], reference["svm"]
+    central, svm = reference["centralized"], reference["svm"]
 
     def goal(case: str, reached: float, sense: str, limit: float) -> dict[str, Any]:
         met = reached >= limit if sense == ">=" else reached <= limit
@@ -195,17 +195,17 @@ def _figure(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) 
         lines = [line for line in table if line["partition"] == partition and line["protocol"] in place]
         at = [place[line["protocol"]] for line in lines]
         top, bottom = panels[0][column], panels[1][column]
-        for (name, value), colour, dash in zip(reference.items(), COLOURS[1:], (":", "--", "-"), strict=False):
-            told = {"centralised": "one learner with all the data", "svm": "batch SVM", "bayes": "Bayes limit"}[name]
-            top.axhline(100 * value, color=colour, linestyle=dash, linewidth=1.2, label=told)
-        top.plot(at, [100 * line["accuracy_mean"] for line in lines], "o", color=COLOURS[0], label="mean over agents")
+        for (name, value), color, dash in zip(reference.items(), COLORS[1:], (":", "--", "-"), strict=False):
+            told = {"centralized": "one learner with all the data", "svm": "batch SVM", "bayes": "Bayes limit"}[name]
+            top.axhline(100 * value, color=color, linestyle=dash, linewidth=1.2, label=told)
+        top.plot(at, [100 * line["accuracy_mean"] for line in lines], "o", color=COLORS[0], label="mean over agents")
         worst = [100 * line["accuracy_worst"] for line in lines]
-        top.plot(at, worst, "v", color=COLOURS[5], fillstyle="none", label="worst agent")
+        top.plot(at, worst, "v", color=COLORS[5], fillstyle="none", label="worst agent")
         top.set_title(
             {"identical": "all classes", "two-class": "two classes each", "one-class": "one class each"}[partition]
         )
         top.grid(alpha=0.3)
-        bottom.bar(at, [line["bytes_per_sample"] for line in lines], color=COLOURS[4])
+        bottom.bar(at, [line["bytes_per_sample"] for line in lines], color=COLORS[4])
         for x, line in zip(at, lines, strict=True):
             label = f"M={line['model_order_mean']:.0f}"
             bottom.annotate(label, (x, line["bytes_per_sample"]), ha="center", va="bottom", fontsize=8)

@@ -12,17 +12,18 @@ import numpy as np
 from sklearn.svm import SVC
 
 from kernelmesh.agent import Agent
-from kernelmesh.checks import Floats, Ints, non_negative, positive, refuse, whole
+from kernelmesh.checks import Floats, Ints, integer, non_negative, positive
 from kernelmesh.consensus import Consensus, Local
+from kernelmesh.errors import InvalidArgument
 from kernelmesh.experiments.protocols import NAMES, protocol
-from kernelmesh.maths.compression import Komp
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian
-from kernelmesh.maths.losses import Hinge, Logistic, Loss
-from kernelmesh.maths.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.metrics import accuracies
+from kernelmesh.numerics.compression import Komp
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Hinge, Logistic, Loss
+from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.runtimes import simulate
-from kernelmesh.streams import ArrayStream, Mixture, Part
+from kernelmesh.streams import ArrayStream, Mixture, StreamSlice
 
 __all__ = ["PARTITIONS", "MixtureConfig", "Task"]
 
@@ -61,10 +62,10 @@ class MixtureConfig:
     measure_every: int = 4  # rounds
 
     def __post_init__(self) -> None:
-        whole(self.owner, "seed", self.seed, least=0)
+        integer(self.owner, "seed", self.seed, minimum=0)
         for argument in ("agents", "samples", "held_out", "passes", "batch_size", "measure_every"):
-            whole(self.owner, argument, getattr(self, argument), least=1)
-        whole(self.owner, "penalty_doubles_every", self.penalty_doubles_every, least=1)
+            integer(self.owner, argument, getattr(self, argument), minimum=1)
+        integer(self.owner, "penalty_doubles_every", self.penalty_doubles_every, minimum=1)
         for argument in ("spread", "bandwidth", "step_size", "penalty_start"):
             positive(self.owner, argument, getattr(self, argument))
         for argument in ("penalty_limit", "step_halves"):
@@ -78,7 +79,7 @@ class MixtureConfig:
             ("reading", ("deviation", "printed")),
         ):
             if getattr(self, argument) not in known:
-                raise refuse(self.owner, argument, f"be one of {', '.join(known)}", getattr(self, argument))
+                raise InvalidArgument(self.owner, argument, f"be one of {', '.join(known)}", getattr(self, argument))
 
     @property
     def steps(self) -> Schedule | float:
@@ -102,7 +103,7 @@ class Task:
     held_points: Floats
     held_labels: Ints
     graph: Graph
-    streams: tuple[Part, ...]
+    streams: tuple[StreamSlice, ...]
     rng: np.random.Generator
 
     @classmethod
@@ -118,7 +119,9 @@ class Task:
         whole = [_stream(config, i, points, labels, mixture.classes, own[i]) for i in range(config.agents)]
         # classes are not equally frequent: everybody goes on until everybody has made the passes
         rounds = max(len(stream) for stream in whole)
-        streams = tuple(Part(dataclasses.replace(stream, passes=2 * stream.passes), 0, rounds) for stream in whole)
+        streams = tuple(
+            StreamSlice(dataclasses.replace(stream, passes=2 * stream.passes), 0, rounds) for stream in whole
+        )
         return cls(config, mixture, points, labels, held_points, held_labels, graph, streams, rng)
 
     @property
@@ -159,7 +162,7 @@ class Task:
         """The held-out accuracy that nothing can exceed but by luck."""
         return float((self.mixture.bayes(self.held_points) == self.held_labels).mean())
 
-    def centralised(self) -> float:
+    def centralized(self) -> float:
         """Held-out accuracy of one learner with all the samples, once: the mean over several orders of them."""
         config, scores = self.config, []
         for order in np.random.default_rng([config.seed, 1]).spawn(_ORDERS):

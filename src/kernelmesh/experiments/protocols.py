@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Kernel
-from kernelmesh.maths.schedules import Doubling
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.schedules import Doubling
 
 __all__ = ["NAMES", "PROTOCOLS", "protocol"]
 

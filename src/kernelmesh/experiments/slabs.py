@@ -15,22 +15,23 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kernelmesh.agent import Agent
-from kernelmesh.checks import Floats, non_negative, positive, refuse, whole
+from kernelmesh.checks import Floats, integer, non_negative, positive
 from kernelmesh.consensus import Consensus, Local
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.experiments.base import Experiment, Watch
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.protocols import PROTOCOLS, protocol
-from kernelmesh.experiments.role import Experiment, Watch
 from kernelmesh.experiments.trial import Trial, learn
-from kernelmesh.maths.compression import Komp
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian
-from kernelmesh.maths.losses import Squared
-from kernelmesh.maths.schedules import Doubling
 from kernelmesh.metrics import errors
+from kernelmesh.numerics.compression import Komp
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Squared
+from kernelmesh.numerics.schedules import Doubling
 from kernelmesh.report import Report, style_of
 from kernelmesh.runtimes import simulate
-from kernelmesh.streams import ArrayStream, Part
+from kernelmesh.streams import ArrayStream, StreamSlice
 
 __all__ = ["EXPERIMENT", "Config"]
 
@@ -57,15 +58,15 @@ class Config:
     measure_every: int = 8
 
     def __post_init__(self) -> None:
-        whole(self.owner, "seed", self.seed, least=0)
+        integer(self.owner, "seed", self.seed, minimum=0)
         for argument in ("seeds", "agents", "samples", "held_out", "batch_size", "measure_every"):
-            whole(self.owner, argument, getattr(self, argument), least=1)
+            integer(self.owner, argument, getattr(self, argument), minimum=1)
         for argument in ("bandwidth", "step_size"):
             positive(self.owner, argument, getattr(self, argument))
         for argument in ("noise", "parsimony", "dual_parsimony", "regularization"):
             non_negative(self.owner, argument, getattr(self, argument))
         if self.protocol not in PROTOCOLS:
-            raise refuse(self.owner, "protocol", f"be one of {', '.join(PROTOCOLS)}", self.protocol)
+            raise InvalidArgument(self.owner, "protocol", f"be one of {', '.join(PROTOCOLS)}", self.protocol)
 
 
 def truth(points: Floats) -> Floats:
@@ -116,11 +117,11 @@ class Slabs:
             ),
         )
 
-    def streams(self) -> list[Part]:
+    def streams(self) -> list[StreamSlice]:
         """What each agent sees."""
         pairs = zip(self.points, self.targets, strict=True)
         own = [ArrayStream(x, y, batch_size=self.config.batch_size) for x, y in pairs]
-        return [Part(stream, 0, len(stream)) for stream in own]
+        return [StreamSlice(stream, 0, len(stream)) for stream in own]
 
     def train(self, watch: Watch, measure_every: int, folder: Path | None = None, resume: bool = False) -> Trial:
         """The network, trained; errors are against the truth."""
@@ -137,7 +138,7 @@ class Slabs:
             resume=resume,
         )
 
-    def centralised(self) -> tuple[float, Expansion]:
+    def centralized(self) -> tuple[float, Expansion]:
         """The error of one learner that sees all slabs and takes as many steps as an agent, and what it learned."""
         config = self.config
         rng = np.random.default_rng([config.seed, 1])
@@ -152,15 +153,15 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
     began = time.perf_counter()
     slabs = Slabs.draw(config)
     trial = slabs.train(watch, config.measure_every, folder, resume)
-    central, everything = slabs.centralised()
+    central, everything = slabs.centralized()
     summary = {
         "experiment": config.owner,
         "seed": config.seed,
         "protocol": config.protocol,
         "agents": config.agents,
         **_as_errors(trial.summary()),
-        "centralised_error": central,
-        "worst_over_centralised": trial.last.score_worst / central,
+        "centralized_error": central,
+        "worst_over_centralized": trial.last.score_worst / central,
         "seconds": time.perf_counter() - began,
     }
     figure = _figure(trial.newest.functions, everything, config)
@@ -177,8 +178,8 @@ def cell(config: Config) -> Mapping[str, Any]:
     """One cell of the table."""
     slabs = Slabs.draw(config)
     trial = slabs.train(lambda _: None, 10**6)
-    central, _ = slabs.centralised()
-    return {"protocol": config.protocol, "seed": config.seed, **_as_errors(trial.summary()), "centralised": central}
+    central, _ = slabs.centralized()
+    return {"protocol": config.protocol, "seed": config.seed, **_as_errors(trial.summary()), "centralized": central}
 
 
 def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:
@@ -195,19 +196,19 @@ def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> R
     for name in PROTOCOLS:
         lines = [line for line in done.values() if line["protocol"] == name and line["complete"]]
         if lines:
-            numbers = ("error_mean", "error_worst", "centralised", "model_order_mean", "bytes_per_sample")
+            numbers = ("error_mean", "error_worst", "centralized", "model_order_mean", "bytes_per_sample")
             means = {number: float(np.mean([line[number] for line in lines])) for number in numbers}
             table.append(
-                {"protocol": name, **means, "worst / centralised": means["error_worst"] / means["centralised"]}
+                {"protocol": name, **means, "worst / centralized": means["error_worst"] / means["centralized"]}
             )
-    reached = next((row["worst / centralised"] for row in table if row["protocol"] == config.protocol), math.nan)
+    reached = next((row["worst / centralized"] for row in table if row["protocol"] == config.protocol), math.nan)
     remark = f"Interrupted: {missing} of {len(jobs)} cells are missing; --resume goes on." if missing else ""
     summary = {
         "experiment": config.owner,
         "seeds": config.seeds,
         "complete": not remark,
         "remark": remark,
-        f"{config.protocol}: worst error / centralised (must be <= 1.15)": reached,
+        f"{config.protocol}: worst error / centralized (must be <= 1.15)": reached,
         "seconds": time.perf_counter() - began,
     }
     tables = {"table": table, "cells": list(done.values())}

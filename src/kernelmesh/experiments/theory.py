@@ -14,20 +14,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kernelmesh.agent import Agent
-from kernelmesh.checks import Floats, positive, whole
+from kernelmesh.checks import Floats, integer, positive
 from kernelmesh.consensus import Penalty, Proximal, Symmetric
 from kernelmesh.experiments import violation
+from kernelmesh.experiments.base import Experiment, Watch
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.exact import Problem
-from kernelmesh.experiments.role import Experiment, Watch
-from kernelmesh.maths.compression import Komp
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian
-from kernelmesh.maths.losses import Logistic
-from kernelmesh.maths.schedules import InverseTime, Schedule
 from kernelmesh.metrics import disagreement, projection_gap
-from kernelmesh.report import COLOURS, Report, style_of
+from kernelmesh.numerics.compression import Komp
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Logistic
+from kernelmesh.numerics.schedules import InverseTime, Schedule
+from kernelmesh.report import COLORS, Report, style_of
 from kernelmesh.runtimes import simulate
 from kernelmesh.streams import ArrayStream, Mixture
 
@@ -40,7 +40,7 @@ _PARSIMONIES = (0.02, 0.04, 0.08)
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All agents draw from the same few samples for the convergence runs, so that the minimiser is known exactly."""
+    """All agents draw from the same few samples for the convergence runs, so that the minimizer is known exactly."""
 
     owner: ClassVar[str] = "theory"
 
@@ -56,9 +56,9 @@ class Config:
     stream: int = 50_000  # samples of each agent in the run that watches the model order
 
     def __post_init__(self) -> None:
-        whole(self.owner, "seed", self.seed, least=0)
+        integer(self.owner, "seed", self.seed, minimum=0)
         for argument in ("agents", "samples", "passes", "batch_size", "stream"):
-            whole(self.owner, argument, getattr(self, argument), least=1)
+            integer(self.owner, argument, getattr(self, argument), minimum=1)
         for argument in ("bandwidth", "regularization", "coupling", "parsimony"):
             positive(self.owner, argument, getattr(self, argument))
 
@@ -87,17 +87,17 @@ def _agent(config: Config, step_size: Schedule | float, compression: Komp) -> Ag
     )
 
 
-def _minimiser(problem: Problem) -> Expansion:
-    """All agents have the same samples, so whatever c is, all minimise where one of them alone would."""
+def _minimizer(problem: Problem) -> Expansion:
+    """All agents have the same samples, so whatever c is, all minimize where one of them alone would."""
     alone = Problem(problem.kernel, problem.regularization, problem.points[:1], problem.labels[:1], Graph.line(1))
-    return alone.minimise(math.inf)[1][0]
+    return alone.minimize(math.inf)[1][0]
 
 
 def converge(settings: tuple[Config, float]) -> Mapping[str, Any]:
     """‖f_t − f*‖ over all agents: with a constant step size, or (0) with one that falls as a / (b + t) and ε = η²."""
     config, step = settings
     problem = config.problem()
-    best = _minimiser(problem)
+    best = _minimizer(problem)
     falling = InverseTime(scale=1000.0, offset=1000.0)
     if step:
         agent = _agent(config, step, Komp.parsimonious(step, parsimony=config.parsimony))
@@ -127,7 +127,7 @@ def _noise(config: Config, problem: Problem, functions: Sequence[Expansion]) -> 
     values = [f(x) for f in functions]
     for i, f in enumerate(functions):
         push = Logistic().slope(values[i], y)
-        for j in problem.graph.neighbours[i]:
+        for j in problem.graph.neighbors[i]:
             push = push + config.coupling * (values[i] - values[j])
         mean = push / len(x)
         square = float((mean * (gram @ mean)).sum())
@@ -178,10 +178,10 @@ def _packing(points: Floats, bandwidth: float, reach: float) -> int:
 
 
 def agreement(settings: tuple[Config, float]) -> Mapping[str, Any]:
-    """Theorem 2: Σ‖f_i − f_j‖² of the exact minimiser of ψ_c, and of live runs of symmetric, as c grows."""
+    """Theorem 2: Σ‖f_i − f_j‖² of the exact minimizer of ψ_c, and of live runs of symmetric, as c grows."""
     config, coupling = settings
     problem = dataclasses.replace(violation.Config(seed=config.seed), samples=30).problem()
-    _, functions = problem.minimise(coupling)
+    _, functions = problem.minimize(coupling)
     steps = InverseTime(scale=2.0 * 2000, offset=2000.0)
     agent = Agent(
         dimension=2,
@@ -200,7 +200,7 @@ def agreement(settings: tuple[Config, float]) -> Mapping[str, Any]:
     )
     return {
         "coupling": coupling,
-        "minimiser": disagreement(functions, problem.graph),
+        "minimizer": disagreement(functions, problem.graph),
         "symmetric": disagreement(last.functions, problem.graph),
     }
 
@@ -232,13 +232,13 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
         radii = _radii(config, done)
         gaps = np.array(orders[1]["gaps"])
         falling = np.array(done["converge-0"]["path"])
-        optimum, _ = small.problem().minimise(math.inf)
+        optimum, _ = small.problem().minimize(math.inf)
         rows = [
             {**line, "bound": optimum / line["coupling"]}
             for name, line in done.items()
             if name.startswith("violation-")
         ]
-        kept = [row for row in rows if row["protocol"] == "minimiser"]
+        kept = [row for row in rows if row["protocol"] == "minimizer"]
         ends = [done[f"agreement-{c:g}"] for c in _COUPLINGS]
         summary |= {
             "proposition 1: largest gap / bound": float((gaps[:, 1] / gaps[:, 2]).max()),
@@ -250,8 +250,8 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
             "theorem 1: exponent of the radius in the step size (1/2 expected)": radii["exponent"],
             "theorem 1: largest radius / bound": float(max(np.array(radii["radius"]) / np.array(radii["bound"]))),
             "proposition 2: largest violation / bound": max(row["violation"] / row["bound"] for row in kept),
-            "theorem 2: disagreement at the least c": ends[0]["minimiser"],
-            "theorem 2: disagreement at the largest c": ends[-1]["minimiser"],
+            "theorem 2: disagreement at the least c": ends[0]["minimizer"],
+            "theorem 2: disagreement at the largest c": ends[-1]["minimizer"],
         }
         figures = {
             "proposition-1": _draw_gaps(gaps),
@@ -266,9 +266,9 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
 
 
 _NOTES = (
-    "All agents draw from the same 60 samples in the convergence runs: then the minimiser of the penalised objective is the "
+    "All agents draw from the same 60 samples in the convergence runs: then the minimizer of the penalized objective is the "
     "same function for all of them, whatever c is, and can be computed exactly. For agents with different samples the "
-    "printed update is not the gradient of the penalised objective (it moves only one end of each edge), and theorems about "
+    "printed update is not the gradient of the penalized objective (it moves only one end of each edge), and theorems about "
     "that gradient do not apply to it.",
     "The bound on the model order counts cells of a grid over the samples within which features are indistinguishable at the "
     "budget. It is finite, which is what the theorem says, and very loose.",
@@ -314,7 +314,7 @@ def _line(place: int) -> dict[str, Any]:
 def _draw_gaps(gaps: Floats) -> Figure:
     figure, axes = _panel("samples per agent", "norm in the Hilbert space", logarithmic="y")
     axes.plot(
-        gaps[:, 0], np.maximum(gaps[:, 1], 1e-6), color=COLOURS[0], linewidth=0.6, label="projected − plain gradient"
+        gaps[:, 0], np.maximum(gaps[:, 1], 1e-6), color=COLORS[0], linewidth=0.6, label="projected − plain gradient"
     )
     axes.plot(gaps[:, 0], gaps[:, 2], color="black", linewidth=2, label=r"the bound $\epsilon V / \eta$")
     axes.set_title("Proposition 1")
@@ -337,7 +337,7 @@ def _draw_orders(orders: Sequence[Mapping[str, Any]]) -> Figure:
 
 def _draw_falling(path: Floats) -> Figure:
     figure, axes = _panel("samples per agent", r"$\|f_t - f^*\|$, all agents", logarithmic="xy")
-    axes.plot(path[:, 0], path[:, 1], color=COLOURS[0], label=r"$\eta_t = a/(b+t)$, $\epsilon_t = \eta_t^2$")
+    axes.plot(path[:, 0], path[:, 1], color=COLORS[0], label=r"$\eta_t = a/(b+t)$, $\epsilon_t = \eta_t^2$")
     late = path[path[:, 0] > 2000]
     if len(late):
         guide = late[0, 1] * np.sqrt(late[0, 0] / late[:, 0])
@@ -360,7 +360,7 @@ def _draw_radii(radii: Mapping[str, Any]) -> Figure:
 def _draw_agreement(ends: Sequence[Mapping[str, Any]]) -> Figure:
     figure, axes = _panel("penalty $c$", r"disagreement $\sum_{(i,j)} \|f_i - f_j\|^2$", logarithmic="xy")
     c = [line["coupling"] for line in ends]
-    axes.plot(c, [line["minimiser"] for line in ends], **style_of(0), label=r"exact minimiser of $\psi_c$")
+    axes.plot(c, [line["minimizer"] for line in ends], **style_of(0), label=r"exact minimizer of $\psi_c$")
     axes.plot(c, [line["symmetric"] for line in ends], **style_of(1), label="symmetric, live")
     axes.set_title("Theorem 2: consensus in the Hilbert norm as c grows")
     axes.legend()

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from kernelmesh import storage
-from kernelmesh.agent import Agent, Diverged, State
+from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
-from kernelmesh.experiments.role import Progress, Watch
-from kernelmesh.maths.graphs import Graph
+from kernelmesh.errors import Diverged
+from kernelmesh.experiments.base import Progress, Watch
 from kernelmesh.metrics import Measures, measure
+from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes import Round, simulate
-from kernelmesh.streams import Part
+from kernelmesh.streams import StreamSlice
 
 __all__ = ["Trial", "learn"]
 
@@ -67,7 +68,7 @@ class Trial:
 def learn(
     agent: Agent,
     graph: Graph,
-    streams: Sequence[Part],
+    streams: Sequence[StreamSlice],
     *,
     points: Floats,
     targets: Any,
@@ -82,11 +83,11 @@ def learn(
 
     With a folder, the run leaves a checkpoint there (also after every `keep_every` rounds, against power cuts), and `resume`
     goes on from it if it was made with the same `settings`. A run that has gone on learns the same functions, bit for bit, as
-    one that was never stopped; it sends a little more, because neighbours begin again with whole functions.
+    one that was never stopped; it sends a little more, because neighbors begin again with whole functions.
     """
     began = time.perf_counter()
     total = max(len(stream) for stream in streams)
-    kept = _Kept.read(folder / _CHECKPOINT, agent, graph, settings) if resume and folder is not None else None
+    kept = RunSnapshot.read(folder / _CHECKPOINT, agent, graph, settings) if resume and folder is not None else None
     done, record, before = (kept.rounds, list(kept.record), kept) if kept else (0, [], None)
     newest: Round | None = kept.as_round() if kept else None
     remark = ""
@@ -97,7 +98,7 @@ def learn(
             if now.number % measure_every == 0 or now.number in (1, total):
                 record.append(measure(now, agent=agent, graph=graph, points=points, targets=targets))
             if folder is not None and keep_every and now.number % keep_every == 0 and now.number < total:
-                _Kept.of(now, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
+                RunSnapshot.of(now, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
             watch(Progress(now.number, total, told=_told(record)))
     except Diverged as error:
         remark = f"Diverged: {error}"
@@ -112,7 +113,7 @@ def learn(
     if not record or (record[-1].round != newest.number and remark.startswith("Interrupted")):
         record.append(measure(newest, agent=agent, graph=graph, points=points, targets=targets))
     if folder is not None:  # also at the end: should the report be interrupted, nothing is lost
-        _Kept.of(newest, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
+        RunSnapshot.of(newest, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
     before_it = kept.seconds if kept else 0.0
     return Trial(record, newest, remark, time.perf_counter() - began + before_it, before_it)
 
@@ -124,9 +125,11 @@ def _told(record: Sequence[Measures]) -> str:
     return f"{last.samples} samples, objective {last.objective:.3g}, order {last.order_mean:.1f}"
 
 
-def _numbered(agent: Agent, graph: Graph, streams: Sequence[Part], done: int, before: _Kept | None) -> Iterator[Round]:
+def _numbered(
+    agent: Agent, graph: Graph, streams: Sequence[StreamSlice], done: int, before: RunSnapshot | None
+) -> Iterator[Round]:
     """The rounds from `done` on, with numbers and traffic as if there had been no stop."""
-    rest = [Part(part.stream, part.start + done, part.stop) for part in streams]
+    rest = [StreamSlice(part.stream, part.start + done, part.stop) for part in streams]
     for now in simulate(agent, graph, rest, states=before.states if before else None):
         if before is None:
             yield now
@@ -140,7 +143,7 @@ def _numbered(agent: Agent, graph: Graph, streams: Sequence[Part], done: int, be
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class RunSnapshot:
     """What a run needs to go on."""
 
     rounds: int
@@ -151,7 +154,7 @@ class _Kept:
     seconds: float
 
     @classmethod
-    def of(cls, now: Round, record: Sequence[Measures], began: float, before: _Kept | None) -> _Kept:
+    def of(cls, now: Round, record: Sequence[Measures], began: float, before: RunSnapshot | None) -> RunSnapshot:
         spent = time.perf_counter() - began + (before.seconds if before else 0.0)
         return cls(now.number, now.states, list(record), now.floats_sent, now.bytes_sent, spent)
 
@@ -168,7 +171,7 @@ class _Kept:
         storage.write(path, kind="run", arrays=arrays, settings=about)
 
     @classmethod
-    def read(cls, path: Path, agent: Agent, graph: Graph, settings: Any) -> _Kept | None:
+    def read(cls, path: Path, agent: Agent, graph: Graph, settings: Any) -> RunSnapshot | None:
         if not path.exists():
             return None
         arrays, about = storage.read(path, kind="run")

@@ -1,4 +1,4 @@
-"""Proposition 2: how far agents that minimise the penalised objective disagree at their own points, against p*/c."""
+"""Proposition 2: how far agents that minimize the penalized objective disagree at their own points, against p*/c."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
-from kernelmesh.agent import Agent, Diverged
-from kernelmesh.checks import positive, whole
+from kernelmesh.agent import Agent
+from kernelmesh.checks import integer, positive
 from kernelmesh.consensus import Consensus, Explicit, Hilbert, Penalty, Proximal, Symmetric
+from kernelmesh.errors import Diverged
+from kernelmesh.experiments.base import Experiment, Watch
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.exact import Problem
-from kernelmesh.experiments.role import Experiment, Watch
-from kernelmesh.maths.compression import Komp
-from kernelmesh.maths.losses import Logistic
-from kernelmesh.maths.schedules import InverseTime
+from kernelmesh.numerics.compression import Komp
+from kernelmesh.numerics.losses import Logistic
+from kernelmesh.numerics.schedules import InverseTime
 from kernelmesh.report import Report, style_of
 from kernelmesh.runtimes import simulate
 from kernelmesh.streams import ArrayStream
@@ -35,7 +36,7 @@ _PROTOCOLS: dict[str, Callable[..., Consensus]] = {
     "symmetric": Symmetric,
     "hilbert": Hilbert,
 }
-LINES = ("minimiser", *_PROTOCOLS)
+LINES = ("minimizer", *_PROTOCOLS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +55,9 @@ class Config:
     batch_size: int = 20
 
     def __post_init__(self) -> None:
-        whole(self.owner, "seed", self.seed, least=0)
+        integer(self.owner, "seed", self.seed, minimum=0)
         for argument in ("agents", "samples", "passes", "batch_size"):
-            whole(self.owner, argument, getattr(self, argument), least=1)
+            integer(self.owner, argument, getattr(self, argument), minimum=1)
         for argument in ("bandwidth", "regularization", "step_size"):
             positive(self.owner, argument, getattr(self, argument))
 
@@ -72,11 +73,11 @@ class Config:
 
 
 def cell(settings: tuple[Config, str, float]) -> Mapping[str, Any]:
-    """The violation of one protocol at one c after a long run with falling steps, or that of the exact minimiser."""
+    """The violation of one protocol at one c after a long run with falling steps, or that of the exact minimizer."""
     config, name, coupling = settings
     problem = config.problem()
-    if name == "minimiser":
-        _, functions = problem.minimise(coupling)
+    if name == "minimizer":
+        _, functions = problem.minimize(coupling)
         return {"protocol": name, "coupling": coupling, "violation": problem.violation(functions), "diverged": False}
     half = 0.02 * config.passes * config.samples
     steps = InverseTime(scale=config.step_size * half, offset=half)
@@ -113,13 +114,13 @@ def cell(settings: tuple[Config, str, float]) -> Mapping[str, Any]:
 
 
 def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:
-    """All penalty protocols over four decades of c, the exact minimiser, and the bound."""
+    """All penalty protocols over four decades of c, the exact minimizer, and the bound."""
     began = time.perf_counter()
     jobs: dict[str, tuple[Any, Any]] = {
         f"{name}-{coupling:g}": (cell, (config, name, coupling)) for name in LINES for coupling in COUPLINGS
     }
     done = run_cells(jobs, watch=watch, folder=folder, resume=resume)
-    optimum, _ = config.problem().minimise(math.inf)
+    optimum, _ = config.problem().minimize(math.inf)
     table = [{**line, "bound": optimum / line["coupling"]} for line in done.values()]
     missing = len(jobs) - len(done)
     remark = f"Interrupted: {missing} of {len(jobs)} cells are missing; --resume goes on." if missing else ""
@@ -146,9 +147,9 @@ def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Rep
 
 
 _NOTES = (
-    "Proposition 2 bounds the disagreement of the minimiser of the penalised objective by p*/c, p* being the best objective "
-    "of agents that agree. The minimiser is computed exactly here. The protocols are stochastic: their last functions "
-    "scatter around a limit by an amount that falls with the step size, and only `symmetric` and the minimiser move both "
+    "Proposition 2 bounds the disagreement of the minimizer of the penalized objective by p*/c, p* being the best objective "
+    "of agents that agree. The minimizer is computed exactly here. The protocols are stochastic: their last functions "
+    "scatter around a limit by an amount that falls with the step size, and only `symmetric` and the minimizer move both "
     "ends of an edge.",
     "`penalty` and `hilbert` are left out where c is above 0.8 times the bound up to which they are stable.",
 )
@@ -161,7 +162,7 @@ def draw(table: Sequence[Mapping[str, Any]], optimum: float) -> Figure:
     axes.plot(COUPLINGS, [optimum / c for c in COUPLINGS], color="black", linewidth=2, label="the bound $p^*/c$")
     for place, name in enumerate(LINES):
         lines = [line for line in table if line["protocol"] == name and not line["diverged"]]
-        told = r"exact minimiser of $\psi_c$" if name == "minimiser" else name
+        told = r"exact minimizer of $\psi_c$" if name == "minimizer" else name
         axes.plot(
             [line["coupling"] for line in lines], [line["violation"] for line in lines], **style_of(place), label=told
         )

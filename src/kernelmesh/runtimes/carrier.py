@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from kernelmesh.messages import Refused
+from kernelmesh.errors import RefusedMessage
 
 __all__ = ["NOTE_BYTES", "TOKEN_AT", "Ahead", "Answer", "Carrier", "Event", "Note", "Offence", "Question", "Request"]
 
@@ -59,17 +59,17 @@ class Note(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Note:
-        """Read a note, or raise `Refused`.
+        """Read a note, or raise `RefusedMessage`.
 
         >>> Note.decode(Note(step=3, token=7, share=0.5, ended=True).encode()).ended
         True
         """
         if len(data) != _LAYOUT.size or data[:4] != _MAGIC:
-            raise Refused(f"note: must be {_LAYOUT.size} bytes of this version, got {len(data)}")
+            raise RefusedMessage(f"note: must be {_LAYOUT.size} bytes of this version, got {len(data)}")
         _, flags, step, token, model, share, epoch, done, age = _LAYOUT.unpack(data)
         if flags > 7 or max(step, epoch, done) >= _MOST or not 0.0 <= share <= 1.0 or not age >= 0.0:
             rule = "counts below 2^62, a share from 0 to 1 and an age >= 0"
-            raise Refused(f"note: must hold {rule}, got {step}, {share}, {age}")
+            raise RefusedMessage(f"note: must hold {rule}, got {step}, {share}, {age}")
         return cls(step, token, share, epoch, done, age, bool(flags & 1), bool(flags & 2), bool(flags & 4), model)
 
 
@@ -86,7 +86,7 @@ class Ahead(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A neighbour, or somebody who uses its name, wants to know something."""
+    """A neighbor, or somebody who uses its name, wants to know something."""
 
     sender: str
     note: Note
@@ -98,12 +98,12 @@ class Question(NamedTuple):
 class Answer(NamedTuple):
     """What came back to a question of ours; nothing if nobody answered in time."""
 
-    neighbour: str
+    neighbor: str
     ticket: int
     note: Note | None = None
     payload: bytes | None = None
     behind: Question | None = None
-    """The neighbour's question about the next step, if it was sent along."""
+    """The neighbor's question about the next step, if it was sent along."""
 
 
 class Request(NamedTuple):
@@ -127,9 +127,9 @@ Event = Question | Answer | Request | Offence
 
 
 class Carrier(Protocol):
-    """Moves bytes between this agent and its neighbours."""
+    """Moves bytes between this agent and its neighbors."""
 
-    def ask(self, neighbour: str, ticket: int, note: Note, payload: bytes, *, timeout: float) -> None:
+    def ask(self, neighbor: str, ticket: int, note: Note, payload: bytes, *, timeout: float) -> None:
         """Send a question; an `Answer` with this ticket will be in the queue in the end."""
         ...
 

@@ -26,7 +26,7 @@ class _Record:
 class Guard:
     """Keeps the record of offenders, each by name and the token of its process.
 
-    Whoever uses a neighbour's name without its token can only get itself ignored.
+    Whoever uses a neighbor's name without its token can only get itself ignored.
 
     >>> guard = Guard()
     >>> for _ in range(4):

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.agent import Agent, Info, State, UnstablePenalty
-from kernelmesh.checks import Floats, Ints, Told, refuse
+from kernelmesh.agent import Agent, Info, State
+from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import Heard
+from kernelmesh.errors import InvalidArgument, RefusedMessage, UnstablePenalty, Verbatim
 from kernelmesh.links import Link
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.messages import Function, Message, Refused, weigh
-from kernelmesh.runtimes.conditions import Conditions
+from kernelmesh.messages import Function, Message, wire_size
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.faults import Faults
 from kernelmesh.streams import Batch
 
 __all__ = ["Round", "simulate"]
@@ -53,14 +54,14 @@ def simulate(
     streams: Sequence[Iterable[Batch]],
     *,
     states: Sequence[State] | None = None,
-    conditions: Conditions | None = None,
+    faults: Faults | None = None,
 ) -> Iterator[Round]:
     """Run one agent per node, all with the same settings, until every stream has ended.
 
     A round: every agent with samples left takes a mini-batch and asks; everybody answers from the function it had when the
     round began; then all of them step. An agent whose stream has ended still answers, and still sends its function where a
     protocol sends functions, but is sent none. `graph` is whatever `Graph.of` takes; `states` goes on from earlier ones;
-    `conditions` are faults to simulate.
+    `faults` are those to simulate.
 
     >>> from kernelmesh import Agent, Gaussian, Graph, Komp, Penalty, Squared
     >>> from kernelmesh.streams import ArrayStream
@@ -77,16 +78,20 @@ def simulate(
     """
     graph = Graph.of(graph)
     if len(streams) != len(graph):
-        raise refuse("simulate", "streams", f"be one for each of {len(graph)} agents", Told(f"{len(streams)} streams"))
+        raise InvalidArgument(
+            "simulate", "streams", f"be one for each of {len(graph)} agents", Verbatim(f"{len(streams)} streams")
+        )
     if states is not None and len(states) != len(graph):
-        raise refuse("simulate", "states", f"be one for each of {len(graph)} agents", Told(f"{len(states)} states"))
+        raise InvalidArgument(
+            "simulate", "states", f"be one for each of {len(graph)} agents", Verbatim(f"{len(states)} states")
+        )
     for state in states or ():
         agent.check_state("simulate", state)
-    if conditions is not None:
-        conditions.check(graph)
+    if faults is not None:
+        faults.check(graph)
     # checked at the call; the generator below only starts with the first round
     now = list(states) if states is not None else [agent.start(name=name) for name in graph.names]
-    return _rounds(agent, graph, streams, now, conditions)
+    return _rounds(agent, graph, streams, now, faults)
 
 
 def _rounds(
@@ -94,10 +99,10 @@ def _rounds(
     graph: Graph,
     streams: Sequence[Iterable[Batch]],
     states: list[State],
-    conditions: Conditions | None,
+    faults: Faults | None,
 ) -> Iterator[Round]:
     sources = [iter(stream) for stream in streams]
-    network = _Network(agent, graph, conditions)
+    network = _Network(agent, graph, faults)
     waiting: list[Batch | None] = [None] * len(graph)
     number = 0
     while True:
@@ -136,7 +141,7 @@ def _foresee(
         return
     rounds = max(len(stream) if isinstance(stream, Sized) else _UNKNOWN for stream in streams)
     first = max(state.samples for state in states)
-    trouble = agent.foresee(points, graph, first=first, last=first + rounds * len(points[0]))
+    trouble = agent.stability_warning(points, graph, first=first, last=first + rounds * len(points[0]))
     if trouble is not None:
         warnings.warn(trouble, UnstablePenalty, stacklevel=3)
 
@@ -148,19 +153,19 @@ _UNKNOWN = 100_000
 class _Network:
     """Carries what agents say in one round, counts it, and loses some of it where that is asked for."""
 
-    def __init__(self, agent: Agent, graph: Graph, conditions: Conditions | None) -> None:
-        self.agent, self.graph, self.conditions = agent, graph, conditions
+    def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
+        self.agent, self.graph, self.faults = agent, graph, faults
         self.floats, self.size = [0] * len(graph), [0] * len(graph)
-        self._ties = Conditions().ties(graph, 1) if conditions is None else []
+        self._ties = Faults().ties(graph, 1) if faults is None else []
         self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
         self._nothing = np.empty((0, agent.dimension))
 
     def begin(self, number: int) -> set[int]:
         """Set up a round; returns the agents that are away."""
-        if self.conditions is None:
+        if self.faults is None:
             return set()
-        self._ties = self.conditions.ties(self.graph, number)
-        return {i for i, name in enumerate(self.graph.names) if self.conditions.away(name, number)}
+        self._ties = self.faults.ties(self.graph, number)
+        return {i for i, name in enumerate(self.graph.names) if self.faults.away(name, number)}
 
     def talk(self, states: Sequence[State], batches: Sequence[tuple[Floats, Any] | None]) -> list[list[Heard]]:
         """What each agent hears, all from the states as they are now."""
@@ -174,7 +179,7 @@ class _Network:
             ]
             return self._exchange(said, lost)
         asked = [
-            self.agent.consensus.ask(state.memory.function, self._nothing if batch is None else batch[0])
+            self.agent.consensus.ask(state.model.function, self._nothing if batch is None else batch[0])
             for state, batch in zip(states, batches, strict=True)
         ]
         if any(isinstance(question, Function) for question in asked):
@@ -184,10 +189,10 @@ class _Network:
 
     def _lose(self) -> Set[tuple[int, int]]:
         """The messages, (from, to), that will not arrive at the beginning of this round."""
-        if self.conditions is None or not self.conditions.loss:
+        if self.faults is None or not self.faults.drop:
             return frozenset()
         pairs = [(i, tie[0]) for i, ties in enumerate(self._ties) for tie in ties]
-        return {pair for pair in pairs if self.conditions.lost()}
+        return {pair for pair in pairs if self.faults.lost()}
 
     def _interview(
         self, asked: Sequence[Message | None], states: Sequence[State], lost: Set[tuple[int, int]]
@@ -195,50 +200,50 @@ class _Network:
         """Questions go out, and what has been reached answers."""
         answer_to = self.agent.consensus.answer
         heard = []
-        floats, size, lossy = self.floats, self.size, bool(self.conditions and self.conditions.loss)
+        floats, size, lossy = self.floats, self.size, bool(self.faults and self.faults.drop)
         for i, question in enumerate(asked):
             said = []
             heft: tuple[int, int] | None = None  # all answers to a question have the same shape
             if question is not None:
                 self._count(i, question, len(self._ties[i]))
-            for j, weight, neighbour, lower, share in self._ties[i]:
+            for j, weight, neighbor, is_first, share in self._ties[i]:
                 answer = None
                 if question is not None and (i, j) not in lost:
                     answer = answer_to(states[j].function, question)
                     if answer is not None:
-                        heft = heft or weigh(answer)
+                        heft = heft or wire_size(answer)
                         floats[j] += heft[0]
                         size[j] += heft[1]
-                        if lossy and self.conditions and self.conditions.lost():
+                        if lossy and self.faults and self.faults.lost():
                             answer = None
-                said.append(Heard(None if (j, i) in lost else asked[j], answer, weight, neighbour, lower, share))
+                said.append(Heard(None if (j, i) in lost else asked[j], answer, weight, neighbor, is_first, share))
             heard.append(said)
         return heard
 
     def _exchange(self, said: Sequence[Sequence[Message | None]], lost: Set[tuple[int, int]]) -> list[list[Heard]]:
         """Functions go out over links, as differences where possible; `said` is in the order of the ties."""
-        travelling: dict[tuple[int, int], Message | None] = {}
+        traveling: dict[tuple[int, int], Message | None] = {}
         for i, ties in enumerate(self._ties):
             for tie, message in zip(ties, said[i], strict=True):
                 if message is not None:
                     message = self._links[i, tie[0]].pack(message)
                     self._count(i, message)
-                travelling[i, tie[0]] = None if (i, tie[0]) in lost else message
+                traveling[i, tie[0]] = None if (i, tie[0]) in lost else message
         heard = []
         for i, ties in enumerate(self._ties):
             known = []
-            for j, weight, neighbour, lower, share in ties:
-                message = travelling[j, i]
+            for j, weight, neighbor, is_first, share in ties:
+                message = traveling[j, i]
                 if message is not None:
                     try:
                         message = self._links[i, j].unpack(message)
-                    except Refused:  # it builds on something that was lost; the other end will hear of it
+                    except RefusedMessage:  # it builds on something that was lost; the other end will hear of it
                         message = None
-                known.append(Heard(message, None, weight, neighbour, lower, share))
+                known.append(Heard(message, None, weight, neighbor, is_first, share))
             heard.append(known)
         return heard
 
     def _count(self, sender: int, message: Message, times: int = 1) -> None:
-        numbers, octets = weigh(message)
+        numbers, octets = wire_size(message)
         self.floats[sender] += times * numbers
         self.size[sender] += times * octets

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Ints, Told, matrix, refuse, whole
-from kernelmesh.streams.role import Batch
+from kernelmesh.checks import Floats, Ints, integer, matrix
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.streams.base import Batch
 
-__all__ = ["ArrayStream", "Part", "deal"]
+__all__ = ["ArrayStream", "StreamSlice", "deal"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +38,12 @@ class ArrayStream:
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", matrix("ArrayStream", "points", self.points))
         object.__setattr__(self, "targets", np.asarray(self.targets))
-        whole("ArrayStream", "batch_size", self.batch_size, least=1)
-        whole("ArrayStream", "passes", self.passes, least=1)
+        integer("ArrayStream", "batch_size", self.batch_size, minimum=1)
+        integer("ArrayStream", "passes", self.passes, minimum=1)
         if len(self.targets) != len(self.points):
-            raise refuse("ArrayStream", "targets", f"have {len(self.points)} rows", Told(f"shape {self.targets.shape}"))
+            raise InvalidArgument(
+                "ArrayStream", "targets", f"have {len(self.points)} rows", Verbatim(f"shape {self.targets.shape}")
+            )
 
     def __len__(self) -> int:
         """How many mini-batches there are."""
@@ -64,11 +67,11 @@ class ArrayStream:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class StreamSlice:
     """Some mini-batches of a stream: from number `start` to before number `stop`.
 
     >>> stream = ArrayStream(np.arange(12.0)[:, None], np.zeros(12), batch_size=4)
-    >>> [batch.points[0, 0] for batch in Part(stream, 1, 3)]
+    >>> [batch.points[0, 0] for batch in StreamSlice(stream, 1, 3)]
     [np.float64(4.0), np.float64(8.0)]
     """
 
@@ -89,7 +92,7 @@ def deal(rows: int, *, agents: int, rng: np.random.Generator) -> list[Ints]:
     >>> sorted(len(hand) for hand in deal(7, agents=3, rng=np.random.default_rng(0)))
     [2, 2, 3]
     """
-    whole("deal", "rows", rows, least=0)
-    whole("deal", "agents", agents, least=1)
+    integer("deal", "rows", rows, minimum=0)
+    integer("deal", "agents", agents, minimum=1)
     shuffled = rng.permutation(rows)
     return [shuffled[agent::agents] for agent in range(agents)]

@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Ints, Told, refuse, whole
-from kernelmesh.streams.role import Batch
+from kernelmesh.checks import Floats, Ints, integer
+from kernelmesh.errors import InvalidArgument, InvalidRow, Verbatim
+from kernelmesh.streams.base import Batch
 
-__all__ = ["BadRow", "Columns", "Sifted", "Tally", "sift"]
+__all__ = ["Columns", "Sifted", "Tally", "sift"]
 
 _LOGGER = logging.getLogger("kernelmesh.streams")
 _EXACT = 2**53  # beyond it, a class number that went through a float may have become another one
 _SLICE = 1024  # rows that are tried at once: enough to be fast, few enough to stay small in memory
 _FEW = 64  # rows among which it is cheaper to look for a bad one singly
-
-
-class BadRow(ValueError):
-    """A row that cannot be used; the message names the column, the rule and the value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +39,7 @@ class Columns:
     >>> columns.read({"x": "0.5", "y": "?", "kind": "dog"})
     Traceback (most recent call last):
         ...
-    kernelmesh.streams.columns.BadRow: Columns: column 'y' must be a finite number, got '?'
+    kernelmesh.errors.InvalidRow: Columns: column 'y' must be a finite number, got '?'
     """
 
     points: tuple[str, ...]
@@ -55,19 +52,19 @@ class Columns:
         for argument in ("points", "targets") if self.classes is None else ("points", "targets", "classes"):
             object.__setattr__(self, argument, _names(argument, getattr(self, argument)))
         if not isinstance(self.labels, bool):
-            raise refuse("Columns", "labels", "be True (class numbers) or False (values)", self.labels)
+            raise InvalidArgument("Columns", "labels", "be True (class numbers) or False (values)", self.labels)
         if both := set(self.points) & set(self.targets):
-            raise refuse("Columns", "targets", "differ from the points", sorted(both))
+            raise InvalidArgument("Columns", "targets", "differ from the points", sorted(both))
         if self.labels and len(self.targets) != 1:
-            raise refuse("Columns", "targets", "be one column, with labels", self.targets)
+            raise InvalidArgument("Columns", "targets", "be one column, with labels", self.targets)
         if self.classes is not None and not self.labels:
-            raise refuse("Columns", "classes", "be None without labels", self.classes)
+            raise InvalidArgument("Columns", "classes", "be None without labels", self.classes)
         if self.outputs is not None:
-            whole("Columns", "outputs", self.outputs, least=1)
+            integer("Columns", "outputs", self.outputs, minimum=1)
         known = len(self.targets) if not self.labels else None if self.classes is None else len(self.classes)
         if known is not None and self.outputs not in (None, known):
             what = "classes" if self.labels else "target columns"
-            raise refuse("Columns", "outputs", f"be {known}, the number of {what}", self.outputs)
+            raise InvalidArgument("Columns", "outputs", f"be {known}, the number of {what}", self.outputs)
         object.__setattr__(self, "outputs", self.outputs if known is None else known)
 
     @property
@@ -76,10 +73,10 @@ class Columns:
         return self.points + self.targets
 
     def read(self, record: Mapping[str, Any]) -> tuple[list[float], Any]:
-        """The point and the target of one record, whose values are text or numbers; BadRow if it cannot be used."""
+        """The point and the target of one record, whose values are text or numbers; InvalidRow if it cannot be used."""
         for name in self.names:
             if name not in record:
-                raise _bad(name, "be there", Told(f"the columns {sorted(map(str, record))}"))
+                raise _bad(name, "be there", Verbatim(f"the columns {sorted(map(str, record))}"))
         point = [_number(name, record[name]) for name in self.points]
         if not self.labels:
             return point, [_number(name, record[name]) for name in self.targets]
@@ -161,8 +158,8 @@ def sift(
 ) -> Sifted:
     """Read `rows` rows: as `many` as possible at once, and `one` at a time only around those that cannot be used.
 
-    `many(start, stop)` gives None when one of its rows is unusable; `one(row)` raises BadRow then, and gives None for a row
-    that says nothing.
+    `many(start, stop)` gives None when one of its rows is unusable; `one(row)` raises InvalidRow then, and gives None for a
+    row that says nothing.
 
     >>> columns = Columns(points=("x",), targets=("y",), labels=False)
     >>> table = {"x": ["1", "2", "?"], "y": ["0", "0", "0"]}
@@ -179,7 +176,7 @@ def sift(
         for row in range(start, stop):
             try:
                 sample = one(row)
-            except BadRow as reason:
+            except InvalidRow as reason:
                 refused.append((row, str(reason)))
                 continue
             if sample is not None:
@@ -234,14 +231,14 @@ class Tally:
 def _names(argument: str, value: Any) -> tuple[str, ...]:
     rule = "be different names, at least one"
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise refuse("Columns", argument, rule, value)
+        raise InvalidArgument("Columns", argument, rule, value)
     if not all(isinstance(name, str) for name in value) or len(set(value)) != len(value):
-        raise refuse("Columns", argument, rule, value)
+        raise InvalidArgument("Columns", argument, rule, value)
     return tuple(value)
 
 
-def _bad(name: str, rule: str, value: object) -> BadRow:
-    return BadRow(str(refuse("Columns", f"column {name!r}", rule, value)))
+def _bad(name: str, rule: str, value: object) -> InvalidRow:
+    return InvalidRow(str(InvalidArgument("Columns", f"column {name!r}", rule, value)))
 
 
 def _number(name: str, value: Any) -> float:
@@ -252,7 +249,7 @@ def _number(name: str, value: Any) -> float:
     except ValueError:
         raise _bad(name, "be a finite number", value) from None
     except OverflowError:
-        raise _bad(name, "be a finite number", Told("one too large for a float")) from None
+        raise _bad(name, "be a finite number", Verbatim("one too large for a float")) from None
     # float reads "1_5" as 15; nobody writes data like that on purpose
     if not math.isfinite(number) or (isinstance(value, str) and "_" in value):
         raise _bad(name, "be a finite number", value)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Ints, positive, whole
-from kernelmesh.maths.distances import squared_distances
+from kernelmesh.checks import Floats, Ints, integer, positive
+from kernelmesh.numerics.distances import squared_distances
 
 __all__ = ["Mixture"]
 
@@ -36,8 +36,8 @@ class Mixture:
     @classmethod
     def draw(cls, *, classes: int = 5, modes: int = 3, spread: float = 0.2, rng: np.random.Generator) -> Mixture:
         """Draw the modes of every class."""
-        whole("Mixture", "classes", classes, least=2)
-        whole("Mixture", "modes", modes, least=1)
+        integer("Mixture", "classes", classes, minimum=2)
+        integer("Mixture", "modes", modes, minimum=1)
         angles = 2 * math.pi * np.arange(classes) / classes
         circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
         return cls(circle[:, None, :] + rng.standard_normal((classes, modes, 2)), spread)

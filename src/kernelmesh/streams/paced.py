@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernelmesh.checks import positive
-from kernelmesh.streams.role import Batch, Source
+from kernelmesh.streams.base import Batch, Source
 
 __all__ = ["Paced"]
 

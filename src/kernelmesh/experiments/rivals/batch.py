@@ -7,9 +7,9 @@ from scipy.optimize import minimize
 from sklearn.svm import SVC
 
 from kernelmesh.checks import Floats
-from kernelmesh.experiments.rivals.role import Data, Outcome
-from kernelmesh.maths.kernels import Gaussian
-from kernelmesh.maths.losses import Logistic
+from kernelmesh.experiments.rivals.base import Data, Outcome
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Logistic
 
 __all__ = ["kernel_logistic", "svm"]
 

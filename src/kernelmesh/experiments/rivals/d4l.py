@@ -1,4 +1,4 @@
-"""Decentralised discriminative dictionary learning (D4L), which the paper compares with.
+"""Decentralized discriminative dictionary learning (D4L), which the paper compares with.
 
 Each agent keeps a dictionary D (p × k, columns in the unit ball) and a linear classifier W on sparse codes. The code of a
 sample is α(x, D) = argmin ½‖x − Dα‖² + λ₁‖α‖₁ + ½λ₂‖α‖². Task-driven dictionary learning differentiates the classification
@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.experiments.rivals.role import Data, Outcome
-from kernelmesh.maths.losses import Logistic
-from kernelmesh.messages import Function, weigh
+from kernelmesh.experiments.rivals.base import Data, Outcome
+from kernelmesh.messages import Function, wire_size
+from kernelmesh.numerics.losses import Logistic
 
 __all__ = ["d4l"]
 
@@ -27,9 +27,9 @@ def d4l(
     """The whole network for one run."""
     graph, loss, rng = data.graph, Logistic(), data.rng(4)
     agents, width = len(graph), data.points.shape[1]
-    # codes see centred and scaled inputs; every agent starts from the same random samples as atoms
-    centre, scale = data.points.mean(axis=0), data.points.std() or 1.0
-    start = ((data.points[rng.choice(len(data.points), atoms)] - centre) / scale).T
+    # codes see centered and scaled inputs; every agent starts from the same random samples as atoms
+    center, scale = data.points.mean(axis=0), data.points.std() or 1.0
+    start = ((data.points[rng.choice(len(data.points), atoms)] - center) / scale).T
     start = start + 0.01 * rng.standard_normal(start.shape)
     dictionary = np.repeat(_in_ball(start)[None], agents, axis=0)
     classifier = np.zeros((agents, atoms + 1, data.classes))
@@ -39,7 +39,7 @@ def d4l(
         rate = step / np.sqrt(1.0 + number / 50)
         slopes = [np.zeros_like(dictionary), np.zeros_like(classifier)]
         for i, batch in enumerate(batches):
-            x = (batch.points - centre) / scale
+            x = (batch.points - center) / scale
             codes = _codes(x, dictionary[i], sparsity, ridge)
             ones = np.column_stack([codes, np.ones(len(codes))])
             push = loss.slope(ones @ classifier[i], batch.targets) / len(x)
@@ -55,9 +55,9 @@ def d4l(
                 pull[j] -= dual_step * gap
         dictionary = np.stack([_in_ball(d) for d in dictionary - rate * (slopes[0] + pulls[0])])
         classifier = classifier - rate * (10.0 * slopes[1] + pulls[1])
-        sent += 2 * len(graph.edges) * (weigh(Function(dictionary[0], dictionary[0]))[1] // 2)
+        sent += 2 * len(graph.edges) * (wire_size(Function(dictionary[0], dictionary[0]))[1] // 2)
         sent += 2 * len(graph.edges) * 8 * classifier[0].size
-    held = (data.held_points - centre) / scale
+    held = (data.held_points - center) / scale
     scores = []
     for i in range(agents):
         codes = _codes(held, dictionary[i], sparsity, ridge)

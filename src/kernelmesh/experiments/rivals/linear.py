@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.experiments.rivals.role import Data, Outcome
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.maths.kernels import Gaussian
-from kernelmesh.maths.losses import Logistic
-from kernelmesh.messages import Values, weigh
+from kernelmesh.experiments.rivals.base import Data, Outcome
+from kernelmesh.messages import Values, wire_size
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Logistic
 
 __all__ = ["dgd", "fourier", "nystrom"]
 
@@ -21,7 +21,7 @@ Features = Callable[[Floats], Floats]
 def _learn(data: Data, graph: Graph, features: Features, step: float, *, diffuse: bool) -> tuple[Floats, float]:
     """Weights of every agent (V × D × C) after one run, and bytes per sample.
 
-    Decentralised gradient descent mixes and then steps, W ← A W − η ∇(W); diffusion steps and then mixes, W ← A (W − η ∇(W)).
+    Decentralized gradient descent mixes and then steps, W ← A W − η ∇(W); diffusion steps and then mixes, W ← A (W − η ∇(W)).
     """
     loss, mixing = Logistic(), graph.metropolis()
     width = features(data.points[:1]).shape[1]
@@ -37,7 +37,7 @@ def _learn(data: Data, graph: Graph, features: Features, step: float, *, diffuse
         weights = np.tensordot(mixing, stepped, axes=1)
         if not diffuse:
             weights -= step * slopes
-        sent += 2 * len(graph.edges) * weigh(Values(weights[0]))[1]
+        sent += 2 * len(graph.edges) * wire_size(Values(weights[0]))[1]
     return weights, sent / seen
 
 
@@ -48,7 +48,7 @@ def _outcome(data: Data, features: Features, weights: Floats, stored: float, tra
 
 
 def dgd(data: Data, *, step: float = 0.5) -> Outcome:
-    """Decentralised linear logistic regression by gradient descent."""
+    """Decentralized linear logistic regression by gradient descent."""
 
     def features(x: Floats) -> Floats:
         return np.column_stack([x, np.ones(len(x))])
@@ -58,7 +58,7 @@ def dgd(data: Data, *, step: float = 0.5) -> Outcome:
 
 
 def fourier(data: Data, *, width: int, step: float) -> Outcome:
-    """Decentralised random Fourier features of the Gaussian kernel, by diffusion; all agents draw the same features."""
+    """Decentralized random Fourier features of the Gaussian kernel, by diffusion; all agents draw the same features."""
     rng = data.rng(2)
     frequencies = rng.standard_normal((data.points.shape[1], width)) / data.bandwidth
     shifts = rng.uniform(0, 2 * np.pi, width)

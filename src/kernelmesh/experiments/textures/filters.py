@@ -38,10 +38,10 @@ def leung_malik() -> Floats:
                 aside = math.sin(angle) * across + math.cos(angle) * up
                 bell = _bell(aside, size)
                 slope = -aside / size**2 * bell if order == 1 else (aside**2 / size**4 - 1 / size**2) * bell
-                bank.append(_normalised(_bell(along, 3 * size) * slope))
+                bank.append(_normalized(_bell(along, 3 * size) * slope))
     square = up**2 + across**2
     bank.extend(
-        _normalised((square / size**4 - 2 / size**2) * np.exp(-square / (2 * size**2)))
+        _normalized((square / size**4 - 2 / size**2) * np.exp(-square / (2 * size**2)))
         for size in [*sizes, *(3 * size for size in sizes)]
     )
     for size in sizes:
@@ -54,9 +54,9 @@ def _bell(x: Floats, size: float) -> Floats:
     return np.asarray(np.exp(-(x**2) / (2 * size**2)) / (size * math.sqrt(2 * math.pi)))
 
 
-def _normalised(filter_: Floats) -> Floats:
-    centred = filter_ - filter_.mean()
-    return np.asarray(centred / np.abs(centred).sum())
+def _normalized(filter_: Floats) -> Floats:
+    centered = filter_ - filter_.mean()
+    return np.asarray(centered / np.abs(centered).sum())
 
 
 def responses(image: Floats) -> Floats:

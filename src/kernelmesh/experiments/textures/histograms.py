@@ -61,7 +61,7 @@ def features(
 
 
 def _learn(answers: Sequence[Floats], textons: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Cluster centres of some pixels' filter responses, in units of each filter's spread over all images, and those units.
+    """Cluster centers of some pixels' filter responses, in units of each filter's spread over all images, and those units.
 
     Without them brightness, which the Gaussians answer to, would outweigh all edges and bars.
     """

@@ -17,7 +17,7 @@ __all__ = ["NAMES", "Unavailable", "load"]
 
 _SITE = "https://sipi.usc.edu/database/download.php?vol=textures&img="
 
-# SHA-256 of the 512 × 512 grey values, row by row: the same for every lossless file format.
+# SHA-256 of the 512 × 512 gray values, row by row: the same for every lossless file format.
 _PIXELS = {
     "1.1.01": "791ef4048969a7036680079ead7573545334a09a87db3d89200abee6a6f2d6f9",
     "1.1.02": "199023464f793ff0ef20459af7dba641620b4bd3e5ddd99b4ad7c1e6dd363fe5",
@@ -44,16 +44,16 @@ class Unavailable(OSError):
 
 
 def load(folder: Path | None) -> tuple[list[Floats], list[str]]:
-    """Grey values in [0, 1], without the black rows at the bottom, and what each image is called.
+    """Gray values in [0, 1], without the black rows at the bottom, and what each image is called.
 
     Every image in a folder is a class, in the order of their names. Without a folder the database's 13 are fetched and kept.
     """
     files = _fetch() if folder is None else _listed(folder)
     images = []
     for file in files:
-        grey = _read(file)
-        dark = int(np.cumprod((grey[::-1].max(axis=1) < _DARK).astype(int)).sum())
-        images.append(np.ascontiguousarray(grey[: len(grey) - dark], dtype=np.float64) / 255.0)
+        gray = _read(file)
+        dark = int(np.cumprod((gray[::-1].max(axis=1) < _DARK).astype(int)).sum())
+        images.append(np.ascontiguousarray(gray[: len(gray) - dark], dtype=np.float64) / 255.0)
     return images, [file.stem for file in files]
 
 

@@ -1,13 +1,13 @@
-"""Carrying questions and answers over zenoh, peer to peer: every neighbour by its address, no broker, no discovery.
+"""Carrying questions and answers over zenoh, peer to peer: every neighbor by its address, no broker, no discovery.
 
-    kernelmesh/MESH/AGENT/from/ASKER     a neighbour's question to AGENT
+    kernelmesh/MESH/AGENT/from/ASKER     a neighbor's question to AGENT
     kernelmesh/MESH/ASKER/answer/AGENT   what AGENT answers, with its own next question behind it in lock step
     kernelmesh/MESH/AGENT/predict        a prediction, for whoever may ask
     kernelmesh/MESH/AGENT/status         how the agent is doing
 
 The sender's name is part of the key, so that access rules by certificate keep anybody from using another's name.
 
-Neighbours publish to each other instead of using zenoh's queries: a query is three messages with bookkeeping at both ends, a
+Neighbors publish to each other instead of using zenoh's queries: a query is three messages with bookkeeping at both ends, a
 publication is one, and what a query would add (that nobody is there, that time is up) is little to do here. Clients, who come
 seldom, do use queries.
 """
@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernelmesh.messages import Refused
+from kernelmesh.errors import RefusedMessage
 from kernelmesh.runtimes.carrier import NOTE_BYTES, TOKEN_AT, Ahead, Answer, Event, Note, Offence, Question, Request
-from kernelmesh.runtimes.place import Place
+from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.zenoh.session import open_peer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ __all__ = ["ZenohCarrier"]
 
 _Sender = tuple[str, bytes]
 
-# How much may wait to be looked at: in all, and of one sender. Honest neighbours have two messages under way at a time.
+# How much may wait to be looked at: in all, and of one sender. Honest neighbors have two messages under way at a time.
 _MOST_WAITING, _MOST_OF_ONE = 512, 4
 _CLIENTS, _MOST_OF_CLIENTS = ("", b""), 16
 
@@ -52,7 +52,7 @@ _TOKEN = slice(_TICKET.size + TOKEN_AT.start, _TICKET.size + TOKEN_AT.stop)
 
 @dataclass(eq=False, slots=True)
 class _Other:
-    """One neighbour and the way to it."""
+    """One neighbor and the way to it."""
 
     name: str
     questions: zenoh.Publisher
@@ -66,7 +66,7 @@ class _Other:
 class ZenohCarrier:
     """One zenoh session for one agent. Callbacks only put what arrives into a queue; they run in zenoh's threads."""
 
-    def __init__(self, place: Place, *, feeds: dict[str, Any] | None = None) -> None:
+    def __init__(self, place: Membership, *, feeds: dict[str, Any] | None = None) -> None:
         import zenoh
 
         self._place = place
@@ -93,7 +93,7 @@ class ZenohCarrier:
         # in lock step a lost message would stop everybody until it is missed; otherwise nobody may stop us
         congestion = CongestionControl.BLOCK if self._place.lock_step else CongestionControl.DROP
         kept: list[Any] = []
-        for name in self._place.neighbours:
+        for name in self._place.neighbors:
             questions, answers = (
                 session.declare_publisher(f"{mesh}/{name}/{kind}/{own}", congestion_control=congestion)
                 for kind in ("from", "answer")
@@ -110,14 +110,14 @@ class ZenohCarrier:
             kept.append(session.declare_subscriber(key, Callback(partial(self._fed, feed), indirect=False)))
         self._kept = kept
 
-    def ask(self, neighbour: str, ticket: int, note: Note, payload: bytes, *, timeout: float) -> None:
+    def ask(self, neighbor: str, ticket: int, note: Note, payload: bytes, *, timeout: float) -> None:
         """Send a question; what comes back, or that nothing does, is put into the queue."""
-        other = self._others[neighbour]
+        other = self._others[neighbor]
         if other.there:
             self._sent(other, ticket, timeout)
             other.questions.put(payload, attachment=_TICKET.pack(ticket) + note.encode())
         else:
-            self._arrived.put(partial(Answer, neighbour, ticket))
+            self._arrived.put(partial(Answer, neighbor, ticket))
 
     def wait(self, seconds: float, *, answers: int = 1) -> Event | None:
         now = time.monotonic()
@@ -190,11 +190,11 @@ class ZenohCarrier:
             self._arrived.put(partial(self._request, kind, query))
 
     def _fed(self, feed: Any, sample: zenoh.Sample) -> None:
-        if len(sample.payload) <= self._place.most_bytes:
+        if len(sample.payload) <= self._place.max_bytes:
             feed(bytes(sample.payload))
 
     def _admit(self, who: _Sender, most: int) -> bool:
-        """Whether one more of this sender may wait: a flood must neither fill the memory nor drown honest neighbours."""
+        """Whether one more of this sender may wait: a flood must neither fill the memory nor drown honest neighbors."""
         with self._lock:
             waiting = self._waiting.get(who, 0)
             if waiting >= most or self._total >= _MOST_WAITING:
@@ -222,13 +222,13 @@ class ZenohCarrier:
         try:
             body = self._body("question", payload)
             note = Note.decode(beside[_TICKET.size :])
-        except Refused as error:
+        except RefusedMessage as error:
             return Offence(other.name, int.from_bytes(who[1], "big"), str(error))
         return Question(other.name, note, body, partial(self._reply, other, beside[: _TICKET.size]))
 
     def _reply(self, other: _Other, ticket: bytes, note: Note, payload: bytes, ahead: Ahead | None) -> None:
         beside = ticket + note.encode()
-        if ahead is not None and len(payload) + len(ahead.payload) > self._place.most_bytes:
+        if ahead is not None and len(payload) + len(ahead.payload) > self._place.max_bytes:
             self.ask(other.name, ahead.ticket, note.ahead(whole=ahead.whole), ahead.payload, timeout=ahead.timeout)
         elif ahead is not None:
             self._sent(other, ahead.ticket, ahead.timeout)
@@ -248,7 +248,7 @@ class ZenohCarrier:
             note = Note.decode(beside[_NOTE])
             if len(beside) > _NOTE.stop:
                 body, behind = self._parted(other, note, body, beside[_NOTE.stop :])
-        except Refused as error:
+        except RefusedMessage as error:
             if who is None:
                 self._arrived.put(partial(Answer, other.name, ticket))
             return Offence(other.name, int.from_bytes(beside[_TOKEN], "big"), str(error))
@@ -257,21 +257,23 @@ class ZenohCarrier:
     def _parted(self, other: _Other, note: Note, body: bytes, beside: bytes) -> tuple[bytes, Question]:
         """An answer, and the question behind it."""
         if len(beside) != _BEHIND.size:
-            raise Refused(f"answer: the question behind it must be told of in {_BEHIND.size} bytes, got {len(beside)}")
+            raise RefusedMessage(
+                f"answer: the question behind it must be told of in {_BEHIND.size} bytes, got {len(beside)}"
+            )
         _, length, whole = _BEHIND.unpack(beside)
         reply = partial(self._reply, other, beside[: _TICKET.size])
         return body[:length], Question(other.name, note.ahead(whole=whole), body[length:], reply)
 
     def _body(self, what: str, payload: zenoh.ZBytes) -> bytes:
-        if len(payload) > self._place.most_bytes:
-            raise Refused(f"{what}: must be at most {self._place.most_bytes} bytes, got {len(payload)}")
+        if len(payload) > self._place.max_bytes:
+            raise RefusedMessage(f"{what}: must be at most {self._place.max_bytes} bytes, got {len(payload)}")
         return bytes(payload)
 
     def _request(self, kind: str, query: zenoh.Query) -> Event | None:
         self._served(_CLIENTS)
         try:
             body = b"" if query.payload is None else self._body("request", query.payload)
-        except Refused as error:
+        except RefusedMessage as error:
             query.reply_err(str(error))
             query.drop()
             return None

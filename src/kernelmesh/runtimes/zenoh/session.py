@@ -6,8 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from kernelmesh.checks import refuse
-from kernelmesh.runtimes.place import Place, Tls
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.runtimes.membership import Membership, Tls
 
 if TYPE_CHECKING:
     import zenoh
@@ -17,13 +17,13 @@ __all__ = ["open_client", "open_peer"]
 _SLACK = 1 << 16  # what zenoh may add to a message
 
 
-def open_peer(place: Place, *, feeds: tuple[str, ...] = ()) -> zenoh.Session:
+def open_peer(place: Membership, *, feeds: tuple[str, ...] = ()) -> zenoh.Session:
     """The session of an agent; `feeds` are the keys that sensors may publish to."""
     settings: dict[str, Any] = {
         "mode": "peer",
         "listen/endpoints": [place.listen],
-        "connect/endpoints": [endpoint for endpoint in place.neighbours.values() if endpoint],
-        "transport/link/rx/max_message_size": place.most_bytes + _SLACK,
+        "connect/endpoints": [endpoint for endpoint in place.neighbors.values() if endpoint],
+        "transport/link/rx/max_message_size": place.max_bytes + _SLACK,
     }
     if place.tls is not None:
         settings |= _tls(place.tls, listens=True)
@@ -41,7 +41,7 @@ def open_client(endpoint: str, tls: Tls | None) -> zenoh.Session:
 
 
 def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
-    # an agent has a handful of neighbours: more threads of zenoh only wake each other
+    # an agent has a handful of neighbors: more threads of zenoh only wake each other
     others = ", ".join(f"{pool}: (handover: rx)" for pool in ("acc", "app", "net", "tx"))
     os.environ.setdefault("ZENOH_RUNTIME", f"(rx: (worker_threads: 1), {others})")
     try:
@@ -77,7 +77,7 @@ def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
 def _tls(tls: Tls, *, listens: bool) -> dict[str, Any]:
     for path in (tls.authority, tls.certificate, tls.key):
         if not path.is_file():
-            raise refuse("Tls", "files", "exist", str(path))
+            raise InvalidArgument("Tls", "files", "exist", str(path))
     files: dict[str, Any] = {
         "root_ca_certificate": str(tls.authority),
         "enable_mtls": True,
@@ -90,8 +90,8 @@ def _tls(tls: Tls, *, listens: bool) -> dict[str, Any]:
     return {f"transport/link/tls/{key}": value for key, value in files.items()}
 
 
-def _rules(place: Place, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
-    """Each neighbour may ask and answer under its own name, clients may ask and feed; nothing else passes."""
+def _rules(place: Membership, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
+    """Each neighbor may ask and answer under its own name, clients may ask and feed; nothing else passes."""
     root = f"kernelmesh/{place.mesh}"
     rules: list[dict[str, Any]] = []
     subjects: list[dict[str, Any]] = []
@@ -108,11 +108,11 @@ def _rules(place: Place, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
                 own.append(name)
         policies.append({"rules": own, "subjects": [who]})
 
-    for neighbour in place.neighbours:
-        to_us = [f"{root}/{place.name}/{kind}/{neighbour}" for kind in ("from", "answer")]
-        to_them = [f"{root}/{neighbour}/{kind}/{place.name}" for kind in ("from", "answer")]
+    for neighbor in place.neighbors:
+        to_us = [f"{root}/{place.name}/{kind}/{neighbor}" for kind in ("from", "answer")]
+        to_them = [f"{root}/{neighbor}/{kind}/{place.name}" for kind in ("from", "answer")]
         allow(
-            neighbour,
+            neighbor,
             [
                 ("asks and answers", "put", "ingress", to_us),
                 ("is asked and answered", "put", "egress", to_them),
@@ -122,8 +122,8 @@ def _rules(place: Place, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
         )
     requests = [f"{root}/{place.name}/{kind}" for kind in ("predict", "status")]
     for client in tls.clients:
-        if client in place.neighbours:
-            raise refuse("Tls", "clients", "be other names than the neighbours'", client)
+        if client in place.neighbors:
+            raise InvalidArgument("Tls", "clients", "be other names than the neighbors'", client)
         allow(
             client,
             [

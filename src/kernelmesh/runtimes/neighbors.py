@@ -1,4 +1,4 @@
-"""What a node knows of each neighbour, and what it has to say in a step."""
+"""What a node knows of each neighbor, and what it has to say in a step."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from kernelmesh.agent import Agent
 from kernelmesh.links import Link
-from kernelmesh.maths.expansion import Expansion
 from kernelmesh.messages import Function, Message
+from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.runtimes.carrier import Answer
 from kernelmesh.streams import Batch
 
-__all__ = ["ALIVE", "KINDS", "Neighbour", "Spoken", "Taken", "style_of"]
+__all__ = ["ALIVE", "KINDS", "Neighbor", "Outbox", "Taken", "style_of"]
 
 ALIVE = 3.0
-"""Seconds without a sign of life for which a neighbour still counts as there."""
+"""Seconds without a sign of life for which a neighbor still counts as there."""
 
 KINDS = {
     "functions": ("function", "difference"),
@@ -28,11 +28,11 @@ KINDS = {
 
 
 @dataclass(eq=False, slots=True)
-class Neighbour:
-    """What is known of one neighbour."""
+class Neighbor:
+    """What is known of one neighbor."""
 
     name: str
-    lower: bool
+    is_first: bool
     """Whether we stand before it."""
     link: Link = field(default_factory=Link)
     ticket: int = 0
@@ -71,7 +71,7 @@ class Neighbour:
 
 @dataclass(eq=False, slots=True)
 class Taken:
-    """A mini-batch, where the stream stands after it, and what neighbours are asked about it."""
+    """A mini-batch, where the stream stands after it, and what neighbors are asked about it."""
 
     batch: Batch
     position: Mapping[str, Any]
@@ -80,7 +80,7 @@ class Taken:
 
 
 @dataclass(eq=False, slots=True)
-class Spoken:
+class Outbox:
     """What this agent has to say in a step, from the state before it."""
 
     step: int
@@ -93,9 +93,9 @@ class Spoken:
     question: bytes = b""
     question_floats: int = 0
     said: dict[str, Message] = field(default_factory=dict)
-    """What each neighbour is told, where functions are exchanged."""
+    """What each neighbor is told, where functions are exchanged."""
     packed: dict[tuple[str, int], Message] = field(default_factory=dict)
-    """The same as it travels, by neighbour and the step it was asked about."""
+    """The same as it travels, by neighbor and the step it was asked about."""
     counted: set[tuple[str, int]] = field(default_factory=set)
 
 

@@ -8,66 +8,67 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.checks import Told, generator, non_negative, refuse, whole
-from kernelmesh.maths.graphs import Graph
+from kernelmesh.checks import generator, integer, non_negative
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.numerics.graphs import Graph
 
-__all__ = ["Conditions", "Tie"]
+__all__ = ["Faults", "Tie"]
 
 Tie = tuple[int, float, Hashable, bool, float]
-"""An agent's view of one edge in one round: neighbour, weight, its name, whether we stand first, our share."""
+"""An agent's view of one edge in one round: neighbor, weight, its name, whether we stand first, our share."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class Faults:
     """Faults to simulate; the default is a network without any.
 
     `edges` says who is connected in each round: a list of edge lists, taken in turn and then from the start again, or a
-    function of the round's number (from 1). An edge list holds pairs of names and need not connect everybody. `loss` is the
+    function of the round's number (from 1). An edge list holds pairs of names and need not connect everybody. `drop` is the
     probability that a message is lost; then `rng` must be given. `absent` names the rounds (first, last) in which an agent is
     away: it neither learns nor speaks, and its stream waits for it.
 
-    >>> Conditions(edges=[[(0, 1)], [(1, 2)]], absent={2: [(10, 20)]}).away(2, 15)
+    >>> Faults(edges=[[(0, 1)], [(1, 2)]], absent={2: [(10, 20)]}).away(2, 15)
     True
     """
 
     edges: Sequence[Iterable[Any]] | Callable[[int], Iterable[Any]] | None = None
-    loss: float = 0.0
+    drop: float = 0.0
     absent: Mapping[Hashable, Sequence[tuple[int, int]]] = field(default_factory=dict)
     rng: np.random.Generator | None = None
 
     def __post_init__(self) -> None:
-        if non_negative("Conditions", "loss", self.loss) >= 1.0:
-            raise refuse("Conditions", "loss", "be a probability >= 0 and < 1", self.loss)
-        if self.loss > 0:
-            generator("Conditions", self.rng)
+        if non_negative("Faults", "drop", self.drop) >= 1.0:
+            raise InvalidArgument("Faults", "drop", "be a probability >= 0 and < 1", self.drop)
+        if self.drop > 0:
+            generator("Faults", self.rng)
         if self.edges is not None and not callable(self.edges):
             object.__setattr__(self, "edges", self._lists(self.edges))
         if not isinstance(self.absent, Mapping):
-            raise refuse(
-                "Conditions", "absent", "be a mapping from agents to lists of (first, last) rounds", self.absent
+            raise InvalidArgument(
+                "Faults", "absent", "be a mapping from agents to lists of (first, last) rounds", self.absent
             )
         for agent, spans in self.absent.items():
             rule = "be a list of pairs (first round, last round), counted from 1"
             if not isinstance(spans, Sequence) or not all(isinstance(s, Sequence) and len(s) == 2 for s in spans):
-                raise refuse("Conditions", f"absent[{agent!r}]", rule, spans)
+                raise InvalidArgument("Faults", f"absent[{agent!r}]", rule, spans)
             for first, last in spans:
-                whole("Conditions", f"absent[{agent!r}]", first, least=1)
-                if whole("Conditions", f"absent[{agent!r}]", last, least=1) < first:
-                    raise refuse("Conditions", f"absent[{agent!r}]", rule, (first, last))
+                integer("Faults", f"absent[{agent!r}]", first, minimum=1)
+                if integer("Faults", f"absent[{agent!r}]", last, minimum=1) < first:
+                    raise InvalidArgument("Faults", f"absent[{agent!r}]", rule, (first, last))
 
     @staticmethod
     def _lists(edges: Any) -> tuple[tuple[Any, ...], ...]:
         """Edge lists that can be gone through more than once."""
         if not isinstance(edges, Sequence) or not edges or not all(isinstance(listed, Iterable) for listed in edges):
             rule = "be a list of at least one edge list (one for each round), or a function of the round's number"
-            raise refuse("Conditions", "edges", rule, edges)
+            raise InvalidArgument("Faults", "edges", rule, edges)
         return tuple(tuple(listed) for listed in edges)
 
     def check(self, graph: Graph) -> None:
         """Refuse agents that the network does not have."""
         for agent in self.absent:
             if agent not in graph.names:
-                raise refuse("Conditions", "absent", f"name agents among {graph.names[:5]}…", agent)
+                raise InvalidArgument("Faults", "absent", f"name agents among {graph.names[:5]}…", agent)
 
     def away(self, name: Hashable, number: int) -> bool:
         """Whether an agent is absent in a round."""
@@ -75,7 +76,7 @@ class Conditions:
 
     def lost(self) -> bool:
         """Whether the next message is lost."""
-        return self.loss > 0 and self.rng is not None and bool(self.rng.random() < self.loss)
+        return self.drop > 0 and self.rng is not None and bool(self.rng.random() < self.drop)
 
     def ties(self, graph: Graph, number: int) -> list[list[Tie]]:
         """Who hears whom in a round, with Metropolis weights over the edges that are there."""
@@ -96,7 +97,7 @@ class Conditions:
             return graph.edges
         listed = self.edges(number) if callable(self.edges) else self.edges[(number - 1) % len(self.edges)]
         if not isinstance(listed, Iterable):
-            raise refuse("Conditions", "edges", f"give a list of edges (round {number})", listed)
+            raise InvalidArgument("Faults", "edges", f"give a list of edges (round {number})", listed)
         index = {name: i for i, name in enumerate(graph.names)}
         pairs = []
         for edge in listed:
@@ -104,6 +105,6 @@ class Conditions:
             known = len(pair) == 2 and all(isinstance(end, Hashable) and end in index for end in pair)
             if not known or pair[0] == pair[1]:
                 rule = f"be two different agents of the network (round {number})"
-                raise refuse("Conditions", "each edge", rule, Told(repr(edge)))
+                raise InvalidArgument("Faults", "each edge", rule, Verbatim(repr(edge)))
             pairs.append((index[pair[0]], index[pair[1]]))
         return pairs

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from kernelmesh import (
     Agent,
-    Conditions,
     Diffusion,
     ExactDiffusion,
     Expansion,
+    Faults,
     Gaussian,
     Graph,
     Hilbert,
@@ -27,8 +27,9 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.consensus import Heard
+from kernelmesh.errors import RefusedMessage
 from kernelmesh.links import Link
-from kernelmesh.messages import Refused, Repair, decode, encode
+from kernelmesh.messages import Repair, decode, encode
 from kernelmesh.metrics import accuracies
 from kernelmesh.storage import pack, unpack
 from kernelmesh.streams import ArrayStream, Mixture
@@ -44,13 +45,13 @@ PROTOCOLS = [
 ]
 GRAPH = Graph.ring(6)
 FAULTS = {
-    "edges that take turns": lambda: Conditions(edges=[[(0, 1), (2, 3), (4, 5)], [(1, 2), (3, 4), (5, 0)]]),
-    "edges from a function": lambda: Conditions(edges=lambda number: [(number % 6, (number + 1 + number % 4) % 6)]),
-    "no edge at all at times": lambda: Conditions(edges=[GRAPH.edges, []]),
-    "lost messages": lambda: Conditions(loss=0.3, rng=np.random.default_rng(0)),
-    "absent agents": lambda: Conditions(absent={0: [(3, 12)], 4: [(1, 5), (9, 9)]}),
-    "everything at once": lambda: Conditions(
-        edges=[GRAPH.edges, [(0, 3), (1, 4)]], loss=0.2, absent={2: [(5, 11)]}, rng=np.random.default_rng(1)
+    "edges that take turns": lambda: Faults(edges=[[(0, 1), (2, 3), (4, 5)], [(1, 2), (3, 4), (5, 0)]]),
+    "edges from a function": lambda: Faults(edges=lambda number: [(number % 6, (number + 1 + number % 4) % 6)]),
+    "no edge at all at times": lambda: Faults(edges=[GRAPH.edges, []]),
+    "lost messages": lambda: Faults(drop=0.3, rng=np.random.default_rng(0)),
+    "absent agents": lambda: Faults(absent={0: [(3, 12)], 4: [(1, 5), (9, 9)]}),
+    "everything at once": lambda: Faults(
+        edges=[GRAPH.edges, [(0, 3), (1, 4)]], drop=0.2, absent={2: [(5, 11)]}, rng=np.random.default_rng(1)
     ),
 }
 
@@ -85,7 +86,7 @@ def one_class(rows=640):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_protocol_still_learns(fault, consensus):
     streams = [ArrayStream(*data(i, 640)) for i in range(6)]
-    *_, last = simulate(make(consensus), GRAPH, streams, conditions=FAULTS[fault]())
+    *_, last = simulate(make(consensus), GRAPH, streams, faults=FAULTS[fault]())
     assert last.samples == (640,) * 6  # nobody's samples are lost
     assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
@@ -93,7 +94,7 @@ def test_every_protocol_still_learns(fault, consensus):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_exact_diffusion_still_learns_from_one_class_per_agent(fault):
     *_, alone = simulate(make(Local()), GRAPH, one_class())
-    *_, last = simulate(make(ExactDiffusion(budget=0.02)), GRAPH, one_class(), conditions=FAULTS[fault]())
+    *_, last = simulate(make(ExactDiffusion(budget=0.02)), GRAPH, one_class(), faults=FAULTS[fault]())
     assert accuracies(alone.functions, *data(99, 500)).max() < 0.5
     assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
@@ -104,7 +105,7 @@ def test_duals_stay_opposite_whatever_happens_to_messages(fault, budget):
     """Ends that have completed as many exchanges are opposite bit for bit; they are never more than one apart."""
     graph = Graph.random(6, probability=0.3, rng=np.random.default_rng(0))
     agent, apart, largest = make(ExactDiffusion(budget=budget)), 0, 0.0
-    for last in simulate(agent, graph, one_class(), conditions=FAULTS[fault]()):
+    for last in simulate(agent, graph, one_class(), faults=FAULTS[fault]()):
         apart += check_duals(last.states)
         largest = max(largest, *(edge.dual.norm() for s in last.states for edge in s.edges.values() if edge.dual))
     assert (apart > 0) == ("lost" in fault or "everything" in fault)
@@ -127,7 +128,7 @@ def check_duals(states, but=lambda i, j: False):
             if edge.done != opposite.done:
                 apart += 1
             elif edge.dual is not None:
-                np.testing.assert_array_equal(edge.dual.centres, opposite.dual.centres)
+                np.testing.assert_array_equal(edge.dual.centers, opposite.dual.centers)
                 np.testing.assert_array_equal(edge.dual.weights, -opposite.dual.weights)
     return apart
 
@@ -155,20 +156,20 @@ def regressor():
 
 
 @pytest.mark.parametrize(
-    "conditions",
+    "faults",
     [
-        Conditions(),
-        Conditions(loss=0.5, rng=np.random.default_rng(0)),
-        Conditions(loss=0.8, rng=np.random.default_rng(0)),
-        Conditions(edges=[[(0, 1)], *[[]] * 7]),
-        Conditions(absent={1: [(60, 150)]}),
+        Faults(),
+        Faults(drop=0.5, rng=np.random.default_rng(0)),
+        Faults(drop=0.8, rng=np.random.default_rng(0)),
+        Faults(edges=[[(0, 1)], *[[]] * 7]),
+        Faults(absent={1: [(60, 150)]}),
     ],
     ids=["calm", "half lost", "most lost", "every eighth round", "long absence"],
 )
-def test_exact_diffusion_stays_calm_however_rare_exchanges_are(conditions):
+def test_exact_diffusion_stays_calm_however_rare_exchanges_are(faults):
     grid = np.linspace(-1.9, 1.9, 60)[:, None]
     truth = np.sin(3 * grid) + 0.5 * grid
-    for round in simulate(regressor(), Graph.line(2), halves(), conditions=conditions):
+    for round in simulate(regressor(), Graph.line(2), halves(), faults=faults):
         if round.number > 120:
             for f in round.functions:
                 assert np.sqrt(((f(grid) - truth) ** 2).mean()) < 0.3
@@ -189,7 +190,7 @@ class Mesh:
     """A network by hand: everything crosses the wire, and agents can be tampered with between rounds."""
 
     def __init__(self, graph, agent):
-        self.graph, self.agent, self.ties = graph, agent, Conditions().ties(graph, 1)
+        self.graph, self.agent, self.ties = graph, agent, Faults().ties(graph, 1)
         self.states = [agent.start(name=name) for name in graph.names]
         self.past = [[state.copy() for state in self.states]]
         self.links = defaultdict(Link)
@@ -208,7 +209,7 @@ class Mesh:
         for i, said in enumerate(heard):
             x = self.rng.uniform(
                 -2, 2, (rows, 1)
-            )  # neighbours see curves that are 2 apart: without duals they cannot agree
+            )  # neighbors see curves that are 2 apart: without duals they cannot agree
             self.states[i], _ = self.agent.step(self.states[i], x, np.sin(3 * x) + 1 - 2 * (i % 2), said)
         self.past.append([state.copy() for state in self.states])
         return {pair: decode(data) for pair, data in sent.items()}
@@ -216,7 +217,7 @@ class Mesh:
     def arrived(self, sent, j, i, lost):
         try:
             return None if (j, i) in lost else self.links[i, j].unpack(decode(sent[j, i]))
-        except Refused:
+        except RefusedMessage:
             return None
 
     def restart(self, i, state):
@@ -235,11 +236,11 @@ class Mesh:
 
     def round_off(self, i, _):
         """What another BLAS makes of the exchanges that have just been completed."""
-        self.tamper(i, lambda dual: (dual.centres, dual.weights * (1 + 2**-50)))
+        self.tamper(i, lambda dual: (dual.centers, dual.weights * (1 + 2**-50)))
 
     def prune(self, i, row):
         """Another BLAS again: the rounding tipped the scales, and another point was left out."""
-        self.tamper(i, lambda dual: [np.delete(a, row % len(a), axis=0) for a in (dual.centres, dual.weights)])
+        self.tamper(i, lambda dual: [np.delete(a, row % len(a), axis=0) for a in (dual.centers, dual.weights)])
 
     def tamper(self, i, change):
         edges = {
@@ -260,7 +261,7 @@ class Mesh:
     def check_opposite(self):
         for lower, upper in self.ends():
             assert (lower.epoch, lower.done) == (upper.epoch, upper.done)
-            np.testing.assert_array_equal(lower.dual.centres, upper.dual.centres)
+            np.testing.assert_array_equal(lower.dual.centers, upper.dual.centers)
             np.testing.assert_array_equal(lower.dual.weights, -upper.dual.weights)
 
 
@@ -341,7 +342,7 @@ def test_the_dual_of_the_lower_end_survives_and_the_repair_is_sent_until_it_arri
         sent = mesh.round(losses)
         assert isinstance(sent[0, 1], Repair) == (lower.done == 0 or (lower.done == 1 and lower.behind))
         if isinstance(sent[0, 1], Repair):
-            np.testing.assert_array_equal(sent[0, 1].dual_centres, dual.centres)
+            np.testing.assert_array_equal(sent[0, 1].dual_centers, dual.centers)
             np.testing.assert_array_equal(sent[0, 1].dual_weights, dual.weights)
         lower, _ = next(mesh.ends())
     for _ in range(QUIET):
@@ -396,7 +397,7 @@ def test_a_file_keeps_what_is_handed_over():
         before = mesh.states[0].edges[1].handed
         mesh.go_back(0, 0)
         after = mesh.states[0].edges[1].handed
-        np.testing.assert_array_equal(before.centres, after.centres)
+        np.testing.assert_array_equal(before.centers, after.centers)
         np.testing.assert_array_equal(before.weights, after.weights)
         mesh.round(lost={(0, 1)})
     assert mesh.states[0].edges[1].done == 1
@@ -408,11 +409,11 @@ def test_a_file_keeps_what_is_handed_over():
 
 def test_an_agent_refuses_a_repair_that_does_not_fit():
     agent, x = regressor(), np.zeros((2, 1))
-    for centres, weights, complaint in (
-        ((3, 2), (3, 1), "dual_centres with 1 columns"),
+    for centers, weights, complaint in (
+        ((3, 2), (3, 1), "dual_centers with 1 columns"),
         ((3, 1), (3, 2), "dual_weights with 1 columns"),
     ):
-        repair = Repair(x, x, np.zeros(centres), np.zeros(weights), 1, 1, 0, 0, 0.5)
+        repair = Repair(x, x, np.zeros(centers), np.zeros(weights), 1, 1, 0, 0, 0.5)
         with pytest.raises(ValueError, match=f"Agent.step: heard must have {complaint}"):
             agent.step(agent.start(), x, x, [Heard(repair, None, 0.5, 1, False, 0.5)])
 
@@ -428,7 +429,7 @@ def test_zeros_of_both_signs_do_not_part_the_ends():
         np.testing.assert_array_equal(ends[0].dual.weights, -ends[1].dual.weights)
 
 
-def test_a_neighbour_that_knows_nothing_yet_counts_too():
+def test_a_neighbor_that_knows_nothing_yet_counts_too():
     kernel = Gaussian(bandwidth=0.6)
     agent = Agent(
         dimension=2,
@@ -451,8 +452,8 @@ def test_a_neighbour_that_knows_nothing_yet_counts_too():
 def test_calm_conditions_change_nothing():
     for consensus in PROTOCOLS:
         runs = [
-            simulate(make(consensus), GRAPH, [ArrayStream(*data(i, 96)) for i in range(6)], conditions=conditions)
-            for conditions in (None, Conditions(), Conditions(edges=[GRAPH.edges]))
+            simulate(make(consensus), GRAPH, [ArrayStream(*data(i, 96)) for i in range(6)], faults=faults)
+            for faults in (None, Faults(), Faults(edges=[GRAPH.edges]))
         ]
         for rounds in zip(*runs, strict=True):
             assert len({tuple(round.bytes_sent) for round in rounds}) == 1
@@ -463,9 +464,9 @@ def test_calm_conditions_change_nothing():
 
 def test_the_same_seed_loses_the_same_messages():
     def run(seed):
-        conditions = Conditions(loss=0.4, rng=np.random.default_rng(seed))
+        faults = Faults(drop=0.4, rng=np.random.default_rng(seed))
         streams = [ArrayStream(*data(i, 96)) for i in range(6)]
-        *_, last = simulate(make(Penalty(coupling=0.1)), GRAPH, streams, conditions=conditions)
+        *_, last = simulate(make(Penalty(coupling=0.1)), GRAPH, streams, faults=faults)
         return last.functions[0].weights, last.bytes_sent
 
     first, again, other = run(0), run(0), run(1)
@@ -477,7 +478,7 @@ def test_the_same_seed_loses_the_same_messages():
 
 def test_an_absent_agent_neither_learns_nor_speaks():
     streams = [ArrayStream(*data(i, 160)) for i in range(6)]
-    rounds = list(simulate(make(Diffusion()), GRAPH, streams, conditions=Conditions(absent={1: [(2, 4)]})))
+    rounds = list(simulate(make(Diffusion()), GRAPH, streams, faults=Faults(absent={1: [(2, 4)]})))
     assert [round.samples[1] for round in rounds] == [32, 32, 32, 32, 64, 96, 128, 160]
     assert [round.infos[1] is None for round in rounds[:5]] == [False, True, True, True, False]
     assert rounds[3].bytes_sent[1] == rounds[0].bytes_sent[1]
@@ -485,37 +486,37 @@ def test_an_absent_agent_neither_learns_nor_speaks():
 
 
 def test_refuses():
-    with pytest.raises(ValueError, match="Conditions: loss must be a probability"):
-        Conditions(loss=1.0, rng=np.random.default_rng(0))
-    with pytest.raises(ValueError, match="Conditions: rng must be"):
-        Conditions(loss=0.1)
-    with pytest.raises(ValueError, match="Conditions: absent"):
-        Conditions(absent={0: [(5, 3)]})
+    with pytest.raises(ValueError, match="Faults: drop must be a probability"):
+        Faults(drop=1.0, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="Faults: rng must be"):
+        Faults(drop=0.1)
+    with pytest.raises(ValueError, match="Faults: absent"):
+        Faults(absent={0: [(5, 3)]})
     for edges in ([], 5, [None], {0: 1}):
-        with pytest.raises(ValueError, match="Conditions: edges must be a list of at least one edge list"):
-            Conditions(edges=edges)
+        with pytest.raises(ValueError, match="Faults: edges must be a list of at least one edge list"):
+            Faults(edges=edges)
     for absent in ({0: (5, 10)}, {0: 5}, {0: [(0, 3)]}):
-        with pytest.raises(ValueError, match=r"Conditions: absent\[0\] must be"):
-            Conditions(absent=absent)
-    with pytest.raises(ValueError, match="Conditions: absent must be a mapping"):
-        Conditions(absent=[(1, 2)])
+        with pytest.raises(ValueError, match=r"Faults: absent\[0\] must be"):
+            Faults(absent=absent)
+    with pytest.raises(ValueError, match="Faults: absent must be a mapping"):
+        Faults(absent=[(1, 2)])
     streams = [ArrayStream(*data(i, 32)) for i in range(6)]
-    with pytest.raises(ValueError, match="Conditions: absent must name agents"):
-        simulate(make(Local()), GRAPH, streams, conditions=Conditions(absent={"nobody": [(1, 2)]}))
-    with pytest.raises(ValueError, match="Conditions: each edge must be two different agents"):
-        list(simulate(make(Local()), GRAPH, streams, conditions=Conditions(edges=[[(0, 0)]])))
-    with pytest.raises(ValueError, match="Conditions: each edge must be two different agents"):
-        list(simulate(make(Local()), GRAPH, streams, conditions=Conditions(edges=[[([0], 1)]])))
-    with pytest.raises(ValueError, match="Conditions: edges must give a list of edges"):
-        list(simulate(make(Local()), GRAPH, streams, conditions=Conditions(edges=lambda number: None)))
+    with pytest.raises(ValueError, match="Faults: absent must name agents"):
+        simulate(make(Local()), GRAPH, streams, faults=Faults(absent={"nobody": [(1, 2)]}))
+    with pytest.raises(ValueError, match="Faults: each edge must be two different agents"):
+        list(simulate(make(Local()), GRAPH, streams, faults=Faults(edges=[[(0, 0)]])))
+    with pytest.raises(ValueError, match="Faults: each edge must be two different agents"):
+        list(simulate(make(Local()), GRAPH, streams, faults=Faults(edges=[[([0], 1)]])))
+    with pytest.raises(ValueError, match="Faults: edges must give a list of edges"):
+        list(simulate(make(Local()), GRAPH, streams, faults=Faults(edges=lambda number: None)))
 
 
 def test_edges_are_asked_for_once_in_each_round():
     asked = []
     streams = [ArrayStream(*data(i, 64)) for i in range(6)]
-    conditions = Conditions(edges=lambda number: asked.append(number) or GRAPH.edges)
-    list(simulate(make(Diffusion()), GRAPH, streams, conditions=conditions))
+    faults = Faults(edges=lambda number: asked.append(number) or GRAPH.edges)
+    list(simulate(make(Diffusion()), GRAPH, streams, faults=faults))
     assert asked == [1, 2]
-    once = Conditions(edges=[(edge for edge in GRAPH.edges)])
-    *_, last = simulate(make(Diffusion()), GRAPH, streams, conditions=once)
+    once = Faults(edges=[(edge for edge in GRAPH.edges)])
+    *_, last = simulate(make(Diffusion()), GRAPH, streams, faults=once)
     assert last.infos[0].heard == 2

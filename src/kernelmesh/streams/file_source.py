@@ -13,10 +13,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Ints, Told, refuse, whole
+from kernelmesh.checks import Floats, Ints, integer
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.streams.base import Batch
 from kernelmesh.streams.columns import Columns, Tally, sift
-from kernelmesh.streams.lines import LONGEST, LineParser, Queue, copied, size_of_next
-from kernelmesh.streams.role import Batch
+from kernelmesh.streams.line_source import LONGEST, LineParser, Queue, copied, size_of_next
 
 __all__ = ["FileSource"]
 
@@ -27,8 +28,8 @@ _FORMATS: dict[str, str] = {
     ".parquet": "parquet",
 }
 _CHUNK = LONGEST + 1  # the longest line, with its newline
-_HEAD = 4096  # bytes by which a file is recognised
-_HEAD_ROWS = 64  # rows by which a Parquet file is recognised
+_HEAD = 4096  # bytes by which a file is recognized
+_HEAD_ROWS = 64  # rows by which a Parquet file is recognized
 _DIGEST = 16  # bytes
 _RECORDS = 16384  # rows of a Parquet file that are read at once
 _FRUITLESS = (
@@ -88,9 +89,9 @@ class FileSource:
         kind = _FORMATS.get(self.path.suffix.lower()) if format is None else format
         if kind is None or kind not in _FORMATS.values():
             remedy = f"or let the name end in {', '.join(_FORMATS)}"
-            raise refuse("FileSource", "format", "be 'csv', 'ndjson' or 'parquet'", format, remedy=remedy)
+            raise InvalidArgument("FileSource", "format", "be 'csv', 'ndjson' or 'parquet'", format, remedy=remedy)
         self.format = kind
-        self.batch_size = whole("FileSource", "batch_size", batch_size, least=1)
+        self.batch_size = integer("FileSource", "batch_size", batch_size, minimum=1)
         self.follow = follow
         self._tally = Tally()
         self._queue = Queue()
@@ -99,12 +100,12 @@ class FileSource:
         self._taken: deque[tuple[_Place, _Block]] = deque(maxlen=2)  # what can be given back
         if not follow and not self.path.exists():
             remedy = "with follow=True it may come later"
-            raise refuse("FileSource", "path", "be a file", str(self.path), remedy=remedy)
-        self._reader: _Lines | _Records
+            raise InvalidArgument("FileSource", "path", "be a file", str(self.path), remedy=remedy)
+        self._reader: _TextReader | _ParquetReader
         if kind == "parquet":
-            self._reader = _Records(self.path, columns, self._tally, follow=follow)
+            self._reader = _ParquetReader(self.path, columns, self._tally, follow=follow)
         else:
-            self._reader = _Lines(self.path, LineParser(columns, kind), self._tally, follow=follow)
+            self._reader = _TextReader(self.path, LineParser(columns, kind), self._tally, follow=follow)
         self._reader.look()
 
     @property
@@ -163,10 +164,12 @@ class FileSource:
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
         if pending is not None:
-            raise refuse("FileSource", "pending", "be None: the rows of a file are read again", Told("a mini-batch"))
+            raise InvalidArgument(
+                "FileSource", "pending", "be None: the rows of a file are read again", Verbatim("a mini-batch")
+            )
         least = _Place()._asdict()
         place = _Place(
-            **{key: whole("FileSource", f"position[{key!r}]", position.get(key), least=least[key]) for key in least}
+            **{key: integer("FileSource", f"position[{key!r}]", position.get(key), minimum=least[key]) for key in least}
         )
         self._reader.seek(place.offset, place.line, position.get("head"))
         self._queue = Queue()
@@ -193,8 +196,11 @@ class _Head:
         """From now on, the file must begin as the one of which `told` was said."""
         rule = "say how the file begins, as a position does"
         if not isinstance(told, Mapping) or not isinstance(told.get("blake2b"), str):
-            raise refuse("FileSource", "position['head']", rule, told)
-        self._expected = (whole("FileSource", "position['head']['bytes']", told.get("bytes"), least=0), told["blake2b"])
+            raise InvalidArgument("FileSource", "position['head']", rule, told)
+        self._expected = (
+            integer("FileSource", "position['head']['bytes']", told.get("bytes"), minimum=0),
+            told["blake2b"],
+        )
 
     def told(self, length: int) -> dict[str, Any]:
         """What a position says about the first bytes of a file that was read up to `length`."""
@@ -214,7 +220,9 @@ class _Head:
             same = start.startswith(self._known)
         if not same:
             remedy = "give it the file it had before, or move the agent's checkpoint folder away to begin anew"
-            raise refuse("FileSource", "path", "begin as it did when it was read", str(self._path), remedy=remedy)
+            raise InvalidArgument(
+                "FileSource", "path", "begin as it did when it was read", str(self._path), remedy=remedy
+            )
         if self._expected is not None:
             self._known, self._told, self._expected = start[: self._expected[0]], {}, None
 
@@ -237,18 +245,22 @@ def _stamp(path: Path, *, follow: bool) -> tuple[int, int, int] | None:
         raise
     if not stat.S_ISREG(now.st_mode):
         remedy = "feed what comes through a pipe to a LineSource"
-        raise refuse("FileSource", "path", "be a regular file", str(path), remedy=remedy)
+        raise InvalidArgument("FileSource", "path", "be a regular file", str(path), remedy=remedy)
     return now.st_ino, now.st_size, now.st_mtime_ns
 
 
 def _too_short(path: Path, had: str, has: str) -> ValueError:
     remedy = "it was replaced or cut off: give it back, or move the agent's checkpoint folder away to begin anew"
-    return refuse(
-        "FileSource", "path", f"hold at least the {had} that were read of it", Told(f"{has} in {path}"), remedy=remedy
+    return InvalidArgument(
+        "FileSource",
+        "path",
+        f"hold at least the {had} that were read of it",
+        Verbatim(f"{has} in {path}"),
+        remedy=remedy,
     )
 
 
-class _Lines:
+class _TextReader:
     """Reads the complete lines of a file, from an offset on."""
 
     def __init__(self, path: Path, parser: LineParser, tally: Tally, *, follow: bool) -> None:
@@ -337,8 +349,8 @@ class _Lines:
         line = file.readline(_CHUNK)
         if not line.endswith(b"\n"):
             if len(line) == _CHUNK:
-                raise refuse(
-                    "FileSource", "header", f"have at most {LONGEST} bytes", Told(f"a longer line in {self._path}")
+                raise InvalidArgument(
+                    "FileSource", "header", f"have at most {LONGEST} bytes", Verbatim(f"a longer line in {self._path}")
                 )
             if self._follow:
                 return False
@@ -373,7 +385,7 @@ class _Lines:
         """Nothing is open between reads."""
 
 
-class _Records:
+class _ParquetReader:
     """Reads the rows of a Parquet file, from a row number on."""
 
     def __init__(self, path: Path, columns: Columns, tally: Tally, *, follow: bool) -> None:
@@ -436,7 +448,7 @@ class _Records:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the file cannot be read; without a number it is what the library makes of what it has read
             if not self._follow:
-                raise refuse("FileSource", "path", f"be a Parquet file ({error})", str(self._path)) from None
+                raise InvalidArgument("FileSource", "path", f"be a Parquet file ({error})", str(self._path)) from None
             return  # it is being written: the end of the file, which says what is in it, comes last
         rows = self._file.metadata.num_rows
         if rows < self._offset:
@@ -452,8 +464,8 @@ class _Records:
         for name in self._columns.names:
             if names.count(name) != 1:
                 rule = f"have the column {name!r}" if name not in names else f"have the column {name!r} only once"
-                told = Told(f"the columns {', '.join(map(repr, names)) or '(none)'}")
-                raise refuse("FileSource", str(self._path), rule, told)
+                told = Verbatim(f"the columns {', '.join(map(repr, names)) or '(none)'}")
+                raise InvalidArgument("FileSource", str(self._path), rule, told)
 
     def _start(self) -> bytes:
         """A digest of each of the first rows: writing the file anew may change its bytes, but not these."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from kernelmesh.checks import Floats
-from kernelmesh.maths.compression import Change
-from kernelmesh.maths.expansion import Expansion
-from kernelmesh.maths.kernels import Kernel
-from kernelmesh.maths.losses import Loss
 from kernelmesh.messages import Message, Offer
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.losses import Loss
 
-__all__ = ["Combining", "Consensus", "Edge", "Edges", "Explicit", "Heard", "Moment", "Relaying"]
+__all__ = ["Combining", "Consensus", "Edge", "Edges", "Explicit", "Heard", "Relaying", "StepInputs"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,11 +46,11 @@ class Edge:
 
 
 Edges = Mapping[Hashable, Edge]
-"""What an agent remembers of each edge, by neighbour."""
+"""What an agent remembers of each edge, by neighbor."""
 
 
 class Heard(NamedTuple):
-    """What one neighbour said in this round."""
+    """What one neighbor said in this round."""
 
     asked: Message | None
     """Its own question; None when it had no samples."""
@@ -58,15 +58,15 @@ class Heard(NamedTuple):
     """Its answer to our question."""
     weight: float = 0.0
     """The Metropolis weight of the edge."""
-    neighbour: Hashable = None
-    lower: bool = False
-    """Whether we, not the neighbour, are the end of the edge that stands first in the graph."""
+    neighbor: Hashable = None
+    is_first: bool = False
+    """Whether we, not the neighbor, are the end of the edge that stands first in the graph."""
     share: float = 0.0
     """The most weight that we can give an edge in this round: 1 / (1 + our degree)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Moment:
+class StepInputs:
     """What an agent knows when it is about to move: its function, its new samples, and the rates in force."""
 
     function: Expansion
@@ -86,7 +86,7 @@ class Moment:
 
 @runtime_checkable
 class Combining(Protocol):
-    """What a protocol has in addition when it moves twice in a round: first to where its neighbours are, then by its data."""
+    """What a protocol has in addition when it moves twice in a round: first to where its neighbors are, then by its data."""
 
     def offer(
         self, function: Expansion, edge: Edge | None, share: float, there: tuple[int, int] | None = None
@@ -97,7 +97,7 @@ class Combining(Protocol):
         """
         ...
 
-    def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Change, Edges]:
+    def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Update, Edges]:
         """The first move, and what is remembered of each edge from now on."""
         ...
 
@@ -108,9 +108,9 @@ class Combining(Protocol):
 
 @runtime_checkable
 class Relaying(Protocol):
-    """What a protocol has in addition when an agent without samples can still hold its neighbours together."""
+    """What a protocol has in addition when an agent without samples can still hold its neighbors together."""
 
-    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Change:
+    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Update:
         """The move of an agent that has nothing to learn from in this round."""
         ...
 
@@ -129,15 +129,15 @@ class Consensus(Protocol):
     """What an agent asks, what it answers, and how it moves given what it heard."""
 
     def ask(self, function: Expansion, points: Floats) -> Message | None:
-        """The question to every neighbour about the new points (none at the end of a stream); None: nothing to say."""
+        """The question to every neighbor about the new points (none at the end of a stream); None: nothing to say."""
         ...
 
     def answer(self, function: Expansion, question: Message) -> Message | None:
-        """The reply to a neighbour's question."""
+        """The reply to a neighbor's question."""
         ...
 
-    def move(self, moment: Moment, heard: Sequence[Heard]) -> Change:
-        """The step before compression, from what the neighbours said."""
+    def move(self, moment: StepInputs, heard: Sequence[Heard]) -> Update:
+        """The step before compression, from what the neighbors said."""
         ...
 
     def penalty(self, samples: int) -> float:

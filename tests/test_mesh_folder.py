@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kernelmesh import ExactDiffusion
 from kernelmesh.deploy.certificates import create_authority, faults, issue
 from kernelmesh.deploy.config import read
-from kernelmesh.deploy.layout import PROTOCOLS, TOPOLOGIES, agents_of, lay_out
-from kernelmesh.maths.graphs import Graph
+from kernelmesh.deploy.mesh_folder import PROTOCOLS, TOPOLOGIES, agents_of, create_mesh
+from kernelmesh.numerics.graphs import Graph
 
 
 def contents(folder):
@@ -22,7 +22,7 @@ def contents(folder):
 def graph_of(configs):
     names = [made.place.name for made in configs]
     assert names == sorted(names)
-    return Graph(tuple(names), tuple(tuple(names.index(n) for n in made.place.neighbours) for made in configs))
+    return Graph(tuple(names), tuple(tuple(names.index(n) for n in made.place.neighbors) for made in configs))
 
 
 def rows(path):
@@ -32,16 +32,16 @@ def rows(path):
 
 def test_what_is_laid_out(tmp_path):
     folder = tmp_path / "new" / "mesh"
-    files = lay_out(folder, samples=50)
+    files = create_mesh(folder, samples=50)
     assert files == agents_of(folder) == [folder / f"agent-{i}.toml" for i in range(5)]
     data = {f"data/agent-{i}.csv" for i in range(5)}
     assert set(contents(folder)) == data | {"data/test.csv", "README.md"} | {f"agent-{i}.toml" for i in range(5)}
     configs = [read(file) for file in files]
-    assert graph_of(configs).neighbours == Graph.ring(5).neighbours
+    assert graph_of(configs).neighbors == Graph.ring(5).neighbors
     addresses = {made.place.name: made.place.listen for made in configs}
     assert list(addresses.values()) == [f"tcp/127.0.0.1:{7450 + i}" for i in range(5)]
     for made in configs:
-        assert all(addresses[name] == address for name, address in made.place.neighbours.items())
+        assert all(addresses[name] == address for name, address in made.place.neighbors.items())
         assert made.agent == configs[0].agent
         assert made.agent.consensus == ExactDiffusion(budget=0.05)
     readme = (folder / "README.md").read_text()
@@ -56,11 +56,11 @@ def test_what_is_laid_out(tmp_path):
 
 
 def test_each_agent_sees_one_class_or_all(tmp_path):
-    lay_out(tmp_path / "one", agents=7, samples=60)
+    create_mesh(tmp_path / "one", agents=7, samples=60)
     for i in range(7):
         assert {row["label"] for row in rows(tmp_path / f"one/data/agent-{i}.csv")} == {str(i % 5)}
         assert len(rows(tmp_path / f"one/data/agent-{i}.csv")) == 60
-    lay_out(tmp_path / "all", samples=60, partition="identical")
+    create_mesh(tmp_path / "all", samples=60, partition="identical")
     for i in range(5):
         assert len({row["label"] for row in rows(tmp_path / f"all/data/agent-{i}.csv")}) == 5
     held = rows(tmp_path / "one/data/test.csv")
@@ -70,35 +70,37 @@ def test_each_agent_sees_one_class_or_all(tmp_path):
 
 def test_a_seed_repeats_byte_for_byte(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        lay_out(tmp_path / name, agents=6, topology="random", samples=20, seed=seed)
+        create_mesh(tmp_path / name, agents=6, topology="random", samples=20, seed=seed)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert contents(tmp_path / "a")["data/agent-0.csv"] != contents(tmp_path / "c")["data/agent-0.csv"]
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_topologies(tmp_path, topology):
-    files = lay_out(tmp_path / "mesh", agents=12, topology=topology, samples=1)
+    files = create_mesh(tmp_path / "mesh", agents=12, topology=topology, samples=1)
     assert [file.stem for file in files] == [f"agent-{i:02}" for i in range(12)]
     graph = graph_of([read(file) for file in files])
     if topology != "random":
-        assert graph.neighbours == getattr(Graph, topology)(12).neighbours
+        assert graph.neighbors == getattr(Graph, topology)(12).neighbors
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_protocols_are_stable_where_they_have_a_bound(tmp_path, protocol):
-    configs = [read(file) for file in lay_out(tmp_path / "mesh", topology="complete", samples=32, protocol=protocol)]
+    configs = [
+        read(file) for file in create_mesh(tmp_path / "mesh", topology="complete", samples=32, protocol=protocol)
+    ]
     agent, graph = configs[0].agent, graph_of(configs)
     assert type(agent.consensus).__name__.lower() == protocol.replace("-", "")
     points = [[[float(row["x1"]), float(row["x2"])] for row in rows(made.stream.path)] for made in configs]
     batches = [agent.check(some, [0] * len(some))[0] for some in points]
-    assert agent.foresee(batches, graph, first=0, last=100_000) is None
+    assert agent.stability_warning(batches, graph, first=0, last=100_000) is None
 
 
 def test_options_reach_the_files(tmp_path):
-    made = read(lay_out(tmp_path / "a", agents=1, topology="line", mode="lock-step", rate=50, port=9, samples=1)[0])
+    made = read(create_mesh(tmp_path / "a", agents=1, topology="line", mode="lock-step", rate=50, port=9, samples=1)[0])
     assert (made.place.lock_step, made.stream.rate, made.place.listen) == (True, 50.0, "tcp/127.0.0.1:9")
-    assert dict(made.place.neighbours) == {}
-    made = read(lay_out(tmp_path / "b", agents=2, topology="star", host="::1", samples=1)[0])
+    assert dict(made.place.neighbors) == {}
+    made = read(create_mesh(tmp_path / "b", agents=2, topology="star", host="::1", samples=1)[0])
     assert made.place.listen == "tcp/[::1]:7450"
 
 
@@ -107,15 +109,15 @@ def test_options_reach_the_files(tmp_path):
     [
         ({"agents": 2}, "agents must be >= 3 for a ring, got 2; a line takes any number"),
         ({"agents": 1, "topology": "star"}, "agents must be >= 2 for a star"),
-        ({"agents": 0}, "agents must be a whole number >= 1, got 0"),
+        ({"agents": 0}, "agents must be an integer >= 1, got 0"),
         ({"topology": "tree"}, "topology must be one of ring, line, star, complete, random, got 'tree'"),
         ({"partition": "two"}, "partition must be one of one-class, identical"),
         ({"protocol": "local"}, "protocol must be one of exact-diffusion, diffusion"),
         ({"mode": "fast"}, "mode must be one of free, lock-step"),
         ({"port": 65533}, "port must leave room for 5 agents below 65536, got 65533"),
-        ({"port": 0}, "port must be a whole number >= 1"),
-        ({"samples": 0}, "samples must be a whole number >= 1"),
-        ({"seed": -1}, "seed must be a whole number >= 0"),
+        ({"port": 0}, "port must be an integer >= 1"),
+        ({"samples": 0}, "samples must be an integer >= 1"),
+        ({"seed": -1}, "seed must be an integer >= 0"),
         ({"rate": -1}, "rate must be a finite number >= 0"),
         ({"tls": "yes"}, "tls must be True or False"),
         ({"host": "10.0.0.1"}, r"host must make addresses.*got '10.0.0.1'; a real network needs --tls"),
@@ -123,8 +125,8 @@ def test_options_reach_the_files(tmp_path):
     ],
 )
 def test_refused_options_write_nothing(tmp_path, options, words):
-    with pytest.raises(ValueError, match=f"lay_out: {words}"):
-        lay_out(tmp_path / "mesh", **options)
+    with pytest.raises(ValueError, match=f"create_mesh: {words}"):
+        create_mesh(tmp_path / "mesh", **options)
     assert not (tmp_path / "mesh").exists()
 
 
@@ -133,19 +135,19 @@ def test_refused_folders(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("")
     for name in ("file", "full"):
-        with pytest.raises(ValueError, match=r"lay_out: folder must be new or empty, got .*; name another one"):
-            lay_out(tmp_path / name, samples=1)
+        with pytest.raises(ValueError, match=r"create_mesh: folder must be new or empty, got .*; name another one"):
+            create_mesh(tmp_path / name, samples=1)
     (tmp_path / "empty").mkdir()
     for name, why in (("empty", "has none"), ("gone", "is no folder"), ("file", "is no folder")):
         with pytest.raises(ValueError, match=f"mesh: FOLDER must hold one TOML file per agent, got .*{why}"):
             agents_of(tmp_path / name)
-    assert len(lay_out(tmp_path / "empty", samples=1)) == 5
+    assert len(create_mesh(tmp_path / "empty", samples=1)) == 5
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("secured") / "mesh"
-    lay_out(folder, tls=True, samples=1, host="192.168.1.7")
+    create_mesh(folder, tls=True, samples=1, host="192.168.1.7")
     return folder
 
 
@@ -220,5 +222,5 @@ def test_refused_hosts_and_a_missing_authority(tmp_path):
 def test_the_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(ImportError, match=r"pip install 'kernelmesh\[zenoh\]'"):
-        lay_out(tmp_path / "mesh", tls=True)
+        create_mesh(tmp_path / "mesh", tls=True)
     assert not (tmp_path / "mesh").exists()

@@ -10,7 +10,8 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from kernelmesh.checks import Floats, Told, generator, non_negative, positive, refuse, whole
+from kernelmesh.checks import Floats, generator, integer, non_negative, positive
+from kernelmesh.errors import InvalidArgument, Verbatim
 
 __all__ = ["Graph"]
 
@@ -19,41 +20,43 @@ _MOST_DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Graph:
-    """A connected, symmetric network of agents; agent i is called names[i] and hears neighbours[i].
+    """A connected, symmetric network of agents; agent i is called names[i] and hears neighbors[i].
 
-    >>> Graph.ring(4).neighbours
+    >>> Graph.ring(4).neighbors
     ((1, 3), (0, 2), (1, 3), (0, 2))
     """
 
     names: tuple[Hashable, ...]
-    neighbours: tuple[tuple[int, ...], ...]
+    neighbors: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
         if not self.names:
-            raise refuse("Graph", "the network", "have at least one agent", Told("none"))
-        if len(self.names) != len(self.neighbours):
-            raise refuse("Graph", "neighbours", f"have one entry for each of {len(self.names)} agents", self.neighbours)
+            raise InvalidArgument("Graph", "the network", "have at least one agent", Verbatim("none"))
+        if len(self.names) != len(self.neighbors):
+            raise InvalidArgument(
+                "Graph", "neighbors", f"have one entry for each of {len(self.names)} agents", self.neighbors
+            )
         if len(set(self.names)) != len(self.names):
-            raise refuse("Graph", "names", "differ from each other", self.names)
-        sets = [set(around) for around in self.neighbours]
-        for i, around in enumerate(self.neighbours):
+            raise InvalidArgument("Graph", "names", "differ from each other", self.names)
+        sets = [set(around) for around in self.neighbors]
+        for i, around in enumerate(self.neighbors):
             if len(sets[i]) != len(around):
-                raise refuse("Graph", "neighbours", "be named once each", around)
+                raise InvalidArgument("Graph", "neighbors", "be named once each", around)
             for j in around:
                 if not 0 <= j < len(self.names):
-                    raise refuse("Graph", "each neighbour", f"be an agent 0..{len(self.names) - 1}", j)
+                    raise InvalidArgument("Graph", "each neighbor", f"be an agent 0..{len(self.names) - 1}", j)
                 if i == j:
-                    raise refuse("Graph", "edges", "join two different agents", (self.names[i], self.names[i]))
+                    raise InvalidArgument("Graph", "edges", "join two different agents", (self.names[i], self.names[i]))
                 if i not in sets[j]:
                     edge = (self.names[i], self.names[j])
-                    raise refuse("Graph", "edges", "be symmetric", Told(f"{edge} without its reverse"))
+                    raise InvalidArgument("Graph", "edges", "be symmetric", Verbatim(f"{edge} without its reverse"))
         reached, fresh = {0}, {0}
         while fresh:
-            fresh = {j for i in fresh for j in self.neighbours[i]} - reached
+            fresh = {j for i in fresh for j in self.neighbors[i]} - reached
             reached |= fresh
         if len(reached) < len(self.names):
             lonely = next(i for i in range(len(self.names)) if i not in reached)
-            raise refuse(
+            raise InvalidArgument(
                 "Graph",
                 "the network",
                 "be connected",
@@ -66,12 +69,12 @@ class Graph:
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Each pair of neighbours once, (i, j) with i < j."""
-        return tuple((i, j) for i, around in enumerate(self.neighbours) for j in around if i < j)
+        """Each pair of neighbors once, (i, j) with i < j."""
+        return tuple((i, j) for i, around in enumerate(self.neighbors) for j in around if i < j)
 
     def degree(self, agent: int) -> int:
-        """How many neighbours an agent has."""
-        return len(self.neighbours[agent])
+        """How many neighbors an agent has."""
+        return len(self.neighbors[agent])
 
     def metropolis(self) -> Floats:
         """A symmetric, doubly stochastic matrix over the edges: a_ij = 1 / (1 + max(deg i, deg j)), the rest on the diagonal.
@@ -116,58 +119,61 @@ class Graph:
     @classmethod
     def ring(cls, agents: int) -> Graph:
         """Each agent talks to the two beside it."""
-        return cls.of(nx.cycle_graph(whole("Graph.ring", "agents", agents, least=3)))
+        return cls.of(nx.cycle_graph(integer("Graph.ring", "agents", agents, minimum=3)))
 
     @classmethod
     def line(cls, agents: int) -> Graph:
         """A chain: the sparsest connected network. One agent alone is a line of length 1."""
-        return cls.of(nx.path_graph(whole("Graph.line", "agents", agents, least=1)))
+        return cls.of(nx.path_graph(integer("Graph.line", "agents", agents, minimum=1)))
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> Graph:
         """Agents on a rectangle talk to those above, below, left and right; named (row, column)."""
-        rows, columns = whole("Graph.grid", "rows", rows, least=1), whole("Graph.grid", "columns", columns, least=1)
+        rows, columns = (
+            integer("Graph.grid", "rows", rows, minimum=1),
+            integer("Graph.grid", "columns", columns, minimum=1),
+        )
         return cls.of(nx.grid_2d_graph(rows, columns))
 
     @classmethod
     def star(cls, agents: int) -> Graph:
         """Agent 0 talks to everybody, the others only to it."""
-        return cls.of(nx.star_graph(whole("Graph.star", "agents", agents, least=2) - 1))
+        return cls.of(nx.star_graph(integer("Graph.star", "agents", agents, minimum=2) - 1))
 
     @classmethod
     def complete(cls, agents: int) -> Graph:
         """Everybody talks to everybody."""
-        return cls.of(nx.complete_graph(whole("Graph.complete", "agents", agents, least=1)))
+        return cls.of(nx.complete_graph(integer("Graph.complete", "agents", agents, minimum=1)))
 
     @classmethod
     def random(cls, agents: int, *, probability: float = 0.2, rng: np.random.Generator) -> Graph:
         """The paper's network: directed edges with a probability, redrawn until connected, then made symmetric."""
-        n = whole("Graph.random", "agents", agents, least=1)
+        n = integer("Graph.random", "agents", agents, minimum=1)
         p = _probability("Graph.random", "probability", probability)
         generator("Graph.random", rng)
-        return _draw("Graph.random", lambda: _symmetrised(rng.random((n, n)) < p), f"probability {p}")
+        return _draw("Graph.random", lambda: _symmetrized(rng.random((n, n)) < p), f"probability {p}")
 
     @classmethod
     def geometric(cls, agents: int, *, radius: float, rng: np.random.Generator) -> Graph:
         """Agents at random places of the unit square talk to those within the radius; redrawn until connected."""
-        n = whole("Graph.geometric", "agents", agents, least=1)
+        n = integer("Graph.geometric", "agents", agents, minimum=1)
         reach = positive("Graph.geometric", "radius", radius)
         generator("Graph.geometric", rng)
 
         def draw() -> nx.Graph:
             places = rng.random((n, 2))
             near = ((places[:, None] - places) ** 2).sum(axis=2) <= reach**2
-            return _symmetrised(near)
+            return _symmetrized(near)
 
         return _draw("Graph.geometric", draw, f"radius {reach}")
 
     @classmethod
     def small_world(cls, agents: int, *, nearest: int = 4, rewiring: float = 0.1, rng: np.random.Generator) -> Graph:
         """A ring in which each agent talks to its `nearest` nearest ones, with some edges rewired (Watts and Strogatz)."""
-        n = whole("Graph.small_world", "agents", agents, least=3)
-        k = whole("Graph.small_world", "nearest", nearest, least=2)
+        n = integer("Graph.small_world", "agents", agents, minimum=3)
+        k = integer("Graph.small_world", "nearest", nearest, minimum=2)
         if k >= n:
-            raise refuse("Graph.small_world", "nearest", f"be < agents = {n}", k)
+            raise InvalidArgument("Graph.small_world", "nearest", f"be < agents = {n}", k)
         p = _probability("Graph.small_world", "rewiring", rewiring, zero=True)
         generator("Graph.small_world", rng)
         return _draw(
@@ -180,11 +186,11 @@ class Graph:
 def _probability(owner: str, argument: str, value: float, *, zero: bool = False) -> float:
     number = non_negative(owner, argument, value)
     if not (number >= 0.0 if zero else number > 0.0) or not number <= 1.0:
-        raise refuse(owner, argument, f"be in {'[0' if zero else '(0'}, 1]", value)
+        raise InvalidArgument(owner, argument, f"be in {'[0' if zero else '(0'}, 1]", value)
     return number
 
 
-def _symmetrised(adjacency: Any) -> nx.Graph:
+def _symmetrized(adjacency: Any) -> nx.Graph:
     both = adjacency | adjacency.T
     np.fill_diagonal(both, False)
     return nx.from_numpy_array(both)
@@ -195,21 +201,23 @@ def _draw(owner: str, draw: Any, what: str) -> Graph:
         graph = draw()
         if nx.is_connected(graph):
             return Graph.of(graph)
-    raise refuse(owner, "the draw", f"be connected within {_MOST_DRAWS} tries", what, remedy="make edges more likely")
+    raise InvalidArgument(
+        owner, "the draw", f"be connected within {_MOST_DRAWS} tries", what, remedy="make edges more likely"
+    )
 
 
 def _from_edges(edges: Iterable[Any]) -> nx.Graph:
     if isinstance(edges, str) or not isinstance(edges, Iterable):
-        raise refuse("Graph.of", "graph", "be a Graph, a networkx graph or a list of pairs", edges)
+        raise InvalidArgument("Graph.of", "graph", "be a Graph, a networkx graph or a list of pairs", edges)
     graph = nx.Graph()
     for edge in edges:
         pair = tuple(edge) if isinstance(edge, Iterable) else ()
         if len(pair) != 2:
-            raise refuse("Graph.of", "each edge", "be a pair of agents", edge)
+            raise InvalidArgument("Graph.of", "each edge", "be a pair of agents", edge)
         try:
             graph.add_edge(*pair)
         except TypeError:
-            raise refuse("Graph.of", "agents", "have names that can be hashed", edge) from None
+            raise InvalidArgument("Graph.of", "agents", "have names that can be hashed", edge) from None
     # agents that are numbers stand in their own order, whatever order the edges were written in
     ordered = nx.Graph()
     ordered.add_nodes_from(sorted(graph) if all(isinstance(name, int) for name in graph) else graph)

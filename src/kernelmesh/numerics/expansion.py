@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.checks import Floats, matrix, refuse
-from kernelmesh.maths.kernels import Kernel, check_kernel
-from kernelmesh.maths.products import product
+from kernelmesh.checks import Floats, matrix
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.kernels import Kernel, check_kernel
+from kernelmesh.numerics.products import product
 
 __all__ = ["Expansion"]
 
@@ -19,7 +20,7 @@ _BLOCK = 512
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """f(x) = Σ_m κ(d_m, x) w_m with centres d (M × p) and weights w (M × C). Its arrays are read-only copies.
+    """f(x) = Σ_m κ(d_m, x) w_m with centers d (M × p) and weights w (M × C). Its arrays are read-only copies.
 
     >>> from kernelmesh import Gaussian
     >>> f = Expansion(Gaussian(bandwidth=1.0), np.array([[0.0]]), np.array([[2.0]]))
@@ -30,23 +31,23 @@ class Expansion:
     """
 
     kernel: Kernel
-    centres: Floats
+    centers: Floats
     weights: Floats
 
     def __post_init__(self) -> None:
         check_kernel("Expansion", self.kernel)
-        centres = matrix("Expansion", "centres", self.centres).copy()
-        weights = matrix("Expansion", "weights", self.weights, rows=len(centres)).copy()
-        centres.flags.writeable = weights.flags.writeable = False
-        object.__setattr__(self, "centres", centres)
+        centers = matrix("Expansion", "centers", self.centers).copy()
+        weights = matrix("Expansion", "weights", self.weights, rows=len(centers)).copy()
+        centers.flags.writeable = weights.flags.writeable = False
+        object.__setattr__(self, "centers", centers)
         object.__setattr__(self, "weights", weights)
 
     @classmethod
-    def trusted(cls, kernel: Kernel, centres: Floats, weights: Floats) -> Expansion:
+    def trusted(cls, kernel: Kernel, centers: Floats, weights: Floats) -> Expansion:
         """An expansion over arrays that are sound and that nobody else will write to: neither checked nor copied."""
         self = object.__new__(cls)
-        centres.flags.writeable = weights.flags.writeable = False
-        for name, value in (("kernel", kernel), ("centres", centres), ("weights", weights)):
+        centers.flags.writeable = weights.flags.writeable = False
+        for name, value in (("kernel", kernel), ("centers", centers), ("weights", weights)):
             object.__setattr__(self, name, value)
         return self
 
@@ -58,12 +59,12 @@ class Expansion:
     @property
     def order(self) -> int:
         """The model order M: how many points the dictionary holds."""
-        return len(self.centres)
+        return len(self.centers)
 
     @property
     def dimension(self) -> int:
         """p, the length of a point."""
-        return int(self.centres.shape[1])
+        return int(self.centers.shape[1])
 
     @property
     def outputs(self) -> int:
@@ -80,9 +81,9 @@ class Expansion:
 
     def evaluate(self, points: Floats) -> Floats:
         """f at points that are known to be sound (a C-ordered matrix of finite numbers)."""
-        if len(self.centres) == 0:
+        if len(self.centers) == 0:
             return np.zeros((len(points), self.weights.shape[1]))
-        return product(self.kernel(points, self.centres), self.weights)
+        return product(self.kernel(points, self.centers), self.weights)
 
     def from_cross(self, cross: Floats) -> Floats:
         """f at points whose κ(X, D) is known."""
@@ -93,8 +94,10 @@ class Expansion:
     def inner(self, other: Expansion) -> float:
         """⟨f, g⟩ in the Hilbert space, summed over the outputs."""
         if other.kernel != self.kernel or other.outputs != self.outputs:
-            raise refuse("Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel)
-        return float((other.weights * self(other.centres)).sum())
+            raise InvalidArgument(
+                "Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel
+            )
+        return float((other.weights * self(other.centers)).sum())
 
     def norm(self) -> float:
         """‖f‖ in the Hilbert space, over all outputs together."""
@@ -103,10 +106,12 @@ class Expansion:
     def distance(self, other: Expansion) -> float:
         """‖f − g‖ in the Hilbert space."""
         if other.kernel != self.kernel or other.outputs != self.outputs:
-            raise refuse("Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel)
+            raise InvalidArgument(
+                "Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel
+            )
         both = Expansion.trusted(
             self.kernel,
-            np.concatenate([self.centres, other.centres]),
+            np.concatenate([self.centers, other.centers]),
             np.concatenate([self.weights, -other.weights]),
         )
         return both.norm()

@@ -8,21 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelmesh.checks import Floats, refuse
-from kernelmesh.messages import Points, Refused, Values, decode, encode
-from kernelmesh.runtimes.place import ENDPOINT, NAME, Tls
+from kernelmesh.checks import Floats
+from kernelmesh.errors import InvalidArgument, RefusedMessage, UnreachableAgent
+from kernelmesh.messages import Points, Values, decode, encode
+from kernelmesh.runtimes.membership import ENDPOINT, NAME, Tls
 
-__all__ = ["Address", "Line", "NoAnswer"]
+__all__ = ["AgentAddress", "Line"]
 
 _KEYS = {"name": "", "mesh": "mesh", "listen": ""}
 
 
-class NoAnswer(ConnectionError):
-    """The agent did not answer: not running, not reachable, or not for this client."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Address:
+class AgentAddress:
     """Where an agent can be asked, and as whom."""
 
     name: str
@@ -35,7 +32,7 @@ class Address:
     loss: str = ""
 
     @classmethod
-    def read(cls, path: Path, *, client: str | None = None, host: str | None = None) -> Address:
+    def read(cls, path: Path, *, client: str | None = None, host: str | None = None) -> AgentAddress:
         """From the agent's file, of which only the address, the model's loss and the TLS part are looked at.
 
         With TLS the client's own files, CLIENT.pem and CLIENT.key, lie beside the authority's; `host` takes the place of the
@@ -44,12 +41,12 @@ class Address:
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise refuse("ask", "CONFIG", f"be an agent's TOML file ({error})", str(path)) from None
+            raise InvalidArgument("ask", "CONFIG", f"be an agent's TOML file ({error})", str(path)) from None
         name, mesh, endpoint = (str(data.get(key, usual)) for key, usual in _KEYS.items())
         for key, value, pattern in (("name", name, NAME), ("mesh", mesh, NAME), ("listen", endpoint, ENDPOINT)):
             if not pattern.fullmatch(value):
                 remedy = f"kernelmesh agent --check {path} tells more"
-                raise refuse(str(path), key, "be as an agent needs it", value, remedy=remedy)
+                raise InvalidArgument(str(path), key, "be as an agent needs it", value, remedy=remedy)
         if host is not None:
             scheme, port = endpoint.partition("/")[0], endpoint.rpartition(":")[2]
             endpoint = f"{scheme}/{host}:{port}"
@@ -72,23 +69,23 @@ def _client(path: Path, tls: Any, client: str | None) -> Tls | None:
     clients = tls.get("clients") or []
     client = client or (clients[0] if clients else None)
     if client is None:
-        raise refuse(str(path), "tls.clients", "name those who may ask", clients)
+        raise InvalidArgument(str(path), "tls.clients", "name those who may ask", clients)
     authority = path.parent / str(tls.get("authority", "tls/authority.pem"))
     certificate, key = (authority.parent / f"{client}.{end}" for end in ("pem", "key"))
     for file in (authority, certificate, key):
         if not file.is_file():
-            raise refuse("ask", "TLS file", "be there", str(file), remedy="--as names another client")
+            raise InvalidArgument("ask", "TLS file", "be there", str(file), remedy="--as names another client")
     return Tls(authority=authority, certificate=certificate, key=key)
 
 
 class Line:
     """A connection to one agent, kept open to ask more than once.
 
-    >>> Line(Address(name="north", mesh="demo", endpoint="tcp/127.0.0.1:7450")).open
+    >>> Line(AgentAddress(name="north", mesh="demo", endpoint="tcp/127.0.0.1:7450")).open
     False
     """
 
-    def __init__(self, address: Address, *, timeout: float = 5.0) -> None:
+    def __init__(self, address: AgentAddress, *, timeout: float = 5.0) -> None:
         self.address, self._timeout = address, timeout
         self._session: Any = None
 
@@ -101,7 +98,7 @@ class Line:
         """f at each row."""
         answer = decode(self._ask("predict", encode(Points(points))))
         if not isinstance(answer, Values):
-            raise Refused(f"answer: must be values, got {answer.kind}")
+            raise RefusedMessage(f"answer: must be values, got {answer.kind}")
         return answer.values
 
     def status(self) -> dict[str, Any]:
@@ -122,7 +119,7 @@ class Line:
             try:
                 self._session = open_client(self.address.endpoint, self.address.tls)
             except ConnectionError as error:
-                raise NoAnswer(f"{self.address.name} cannot be reached: {error}") from None
+                raise UnreachableAgent(f"{self.address.name} cannot be reached: {error}") from None
         key = f"kernelmesh/{self.address.mesh}/{self.address.name}/{kind}"
         for reply in self._session.get(key, payload=payload, timeout=self._timeout):
             if reply.ok is not None:
@@ -131,7 +128,7 @@ class Line:
                 reason = bytes(reply.err.payload).decode(errors="replace")
                 if reason != "Timeout":
                     raise ValueError(f"{self.address.name} refuses: {reason}")
-        raise NoAnswer(
+        raise UnreachableAgent(
             f"{self.address.name} does not answer at {self.address.endpoint}"
             + (f" (is {self.address.tls.certificate.stem} among its clients?)" if self.address.tls else "")
         )

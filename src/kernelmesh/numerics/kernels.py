@@ -10,9 +10,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from kernelmesh.checks import Floats, non_negative, positive, refuse, whole
-from kernelmesh.maths.distances import squared_distances
-from kernelmesh.maths.products import product
+from kernelmesh.checks import Floats, integer, non_negative, positive
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.distances import squared_distances
+from kernelmesh.numerics.products import product
 
 __all__ = [
     "Gaussian",
@@ -69,7 +70,7 @@ class _Stationary(_Algebra):
     def __post_init__(self) -> None:
         bandwidth = positive(type(self).__name__, "bandwidth", self.bandwidth)
         if not 1e-150 <= bandwidth <= 1e150:  # its square must be a number too
-            raise refuse(type(self).__name__, "bandwidth", "be between 1e-150 and 1e150", self.bandwidth)
+            raise InvalidArgument(type(self).__name__, "bandwidth", "be between 1e-150 and 1e150", self.bandwidth)
         object.__setattr__(self, "bandwidth", bandwidth)
 
     def diag(self, points: Floats) -> Floats:
@@ -139,7 +140,7 @@ class Polynomial(_Algebra):
     offset: float = 1.0
 
     def __post_init__(self) -> None:
-        whole("Polynomial", "degree", self.degree, least=1)
+        integer("Polynomial", "degree", self.degree, minimum=1)
         non_negative("Polynomial", "offset", self.offset)
 
     def __call__(self, left: Floats, right: Floats) -> Floats:
@@ -237,5 +238,5 @@ def _check_parts(owner: str, *parts: object) -> None:
 def check_kernel(owner: str, kernel: object, *, argument: str = "kernel") -> Kernel:
     """Refuse what does not play the role of a kernel."""
     if not isinstance(kernel, Kernel) or isinstance(kernel, type):
-        raise refuse(owner, argument, "be a kernel", kernel, remedy="for example Gaussian(bandwidth=1.0)")
+        raise InvalidArgument(owner, argument, "be a kernel", kernel, remedy="for example Gaussian(bandwidth=1.0)")
     return kernel

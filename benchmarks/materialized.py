@@ -1,4 +1,4 @@
-"""The yardstick: matching pursuit the textbook way, as existing code does it.
+"""The baseline_loss: matching pursuit the textbook way, as existing code does it.
 
 The inverse Gram matrix of all candidates is formed anew in each step, and points are removed one by one with a rank-one
 update of the whole matrix. It plays the same role as `kernelmesh.Komp` and reaches the same result.
@@ -11,27 +11,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.maths.compression import Change, Memory, Pruned
-from kernelmesh.maths.expansion import Expansion
+from kernelmesh.numerics.compression import CompressionReport, Model, Update
+from kernelmesh.numerics.expansion import Expansion
 
 
 @dataclass(frozen=True, kw_only=True)
-class Materialised:
-    """Algorithm 2 with a materialised inverse; `jitter` is what such code adds to survive duplicates."""
+class Materialized:
+    """Algorithm 2 with a materialized inverse; `jitter` is what such code adds to survive duplicates."""
 
     budget: float
     jitter: float = 1e-10
 
-    def start(self, function: Expansion) -> Memory:
+    def start(self, function: Expansion) -> Model:
         """Nothing is kept between steps but the function itself."""
-        return Memory(function, function.inner(function))
+        return Model(function, function.inner(function))
 
-    def absorb(self, memory: Memory, change: Change, *, samples: int) -> tuple[Memory, Pruned]:
+    def absorb(self, memory: Model, change: Update, *, samples: int) -> tuple[Model, CompressionReport]:
         """Stack, invert, remove one by one."""
         f = memory.function
-        centres = np.vstack([f.centres, change.points])
+        centers = np.vstack([f.centers, change.points])
         weights = np.vstack([change.shrink * f.weights, change.coefficients])
-        gram = f.kernel(centres, centres)
+        gram = f.kernel(centers, centers)
         gram[np.diag_indices_from(gram)] += self.jitter
         inverse = np.linalg.inv(gram)
         error = 0.0
@@ -46,8 +46,8 @@ class Materialised:
             weights = weights - np.outer(column, weights[j] / column[j])
             inverse -= np.outer(column, column / column[j])
             weights = np.delete(weights, j, axis=0)
-            centres = np.delete(centres, j, axis=0)
+            centers = np.delete(centers, j, axis=0)
             inverse = np.delete(np.delete(inverse, j, axis=0), j, axis=1)
             removed += 1
-        function = Expansion(f.kernel, centres, weights)
-        return Memory(function, 0.0), Pruned(error=math.sqrt(error), budget=self.budget, removed=removed)
+        function = Expansion(f.kernel, centers, weights)
+        return Model(function, 0.0), CompressionReport(error=math.sqrt(error), budget=self.budget, removed=removed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.graphs import Graph
+from kernelmesh.numerics.graphs import Graph
 from kernelmesh.streams import ArrayStream
 
 __all__ = ["Data", "Outcome"]

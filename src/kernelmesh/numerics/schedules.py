@@ -11,7 +11,8 @@ import numbers
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from kernelmesh.checks import non_negative, positive, refuse, whole
+from kernelmesh.checks import integer, non_negative, positive
+from kernelmesh.errors import InvalidArgument
 
 __all__ = ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule", "as_schedule"]
 
@@ -94,7 +95,7 @@ class Doubling:
 
     def __post_init__(self) -> None:
         positive("Doubling", "start", self.start)
-        whole("Doubling", "every", self.every, least=1)
+        integer("Doubling", "every", self.every, minimum=1)
         positive("Doubling", "ceiling", self.ceiling, infinite=True)
 
     def __call__(self, samples: int) -> float:
@@ -121,7 +122,7 @@ class Power:
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Schedule) or isinstance(self.of, type):
-            raise refuse("Power", "of", "be a schedule", self.of, remedy="for example Constant(3.0)")
+            raise InvalidArgument("Power", "of", "be a schedule", self.of, remedy="for example Constant(3.0)")
         non_negative("Power", "scale", self.scale)
         positive("Power", "exponent", self.exponent)
 
@@ -145,4 +146,4 @@ def as_schedule(owner: str, argument: str, value: object) -> Schedule:
                 return value
         except (TypeError, ValueError, AttributeError):  # some other thing that can be called
             pass
-    raise refuse(owner, argument, "be a number >= 0 or a schedule", value, remedy="for example Constant(3.0)")
+    raise InvalidArgument(owner, argument, "be a number >= 0 or a schedule", value, remedy="for example Constant(3.0)")

@@ -7,8 +7,8 @@ from numba import types
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.compiled.jit import compile_on_first_call, compiled, in_matrix, in_vector, matrix
-from kernelmesh.maths.compiled.linear import (
+from kernelmesh.numerics.compiled.jit import compile_on_first_call, compiled, in_matrix, in_vector, matrix
+from kernelmesh.numerics.compiled.linear import (
     add,
     cholesky,
     pivoted_cholesky,

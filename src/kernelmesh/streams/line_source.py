@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Told, class_labels, matrix, refuse, whole
-from kernelmesh.streams.columns import BadRow, Columns, Sifted, Tally, sift
-from kernelmesh.streams.role import Batch
+from kernelmesh.checks import Floats, class_labels, integer, matrix
+from kernelmesh.errors import InvalidArgument, InvalidRow, Verbatim
+from kernelmesh.streams.base import Batch
+from kernelmesh.streams.columns import Columns, Sifted, Tally, sift
 
 __all__ = ["LONGEST", "LineParser", "LineSource", "Queue", "copied", "read_stdin", "size_of_next"]
 
@@ -51,12 +52,14 @@ class LineParser:
         """Read the header."""
         try:
             names = self._fields([line.decode("utf-8-sig").rstrip("\r\n")])[0]
-        except (BadRow, UnicodeDecodeError) as error:
-            raise refuse(owner, "header", f"be a line of CSV ({error})", line) from None
+        except (InvalidRow, UnicodeDecodeError) as error:
+            raise InvalidArgument(owner, "header", f"be a line of CSV ({error})", line) from None
         for name in self.columns.names:
             if names.count(name) != 1:
                 rule = f"name the column {name!r}" if name not in names else f"name the column {name!r} only once"
-                raise refuse(owner, "header", rule, Told(f"the columns {', '.join(map(repr, names)) or '(none)'}"))
+                raise InvalidArgument(
+                    owner, "header", rule, Verbatim(f"the columns {', '.join(map(repr, names)) or '(none)'}")
+                )
         self._width = len(names)
         self._places = {name: names.index(name) for name in self.columns.names}
 
@@ -84,7 +87,7 @@ class LineParser:
             if set(map(type, records)) != {dict}:
                 return None
             return self.columns.read_all({name: [record[name] for record in records] for name in self.columns.names})
-        except (BadRow, KeyError, RecursionError, ValueError):
+        except (InvalidRow, KeyError, RecursionError, ValueError):
             return None
 
     def _one(self, line: bytes) -> tuple[list[float], Any] | None:
@@ -97,7 +100,7 @@ class LineParser:
         if self.format == "csv":
             fields = self._fields([text])[0]
             if len(fields) != self._width:
-                raise _bad(f"have {self._width} fields, as the header has", Told(str(len(fields))))
+                raise _bad(f"have {self._width} fields, as the header has", Verbatim(str(len(fields))))
             return self.columns.read({name: fields[place] for name, place in self._places.items()})
         try:
             record = _DECODE(text.removeprefix("\ufeff"))
@@ -122,8 +125,8 @@ class LineParser:
 _DECODE = json.JSONDecoder().decode
 
 
-def _bad(rule: str, value: object) -> BadRow:
-    return BadRow(str(refuse("Columns", "line", rule, value)))
+def _bad(rule: str, value: object) -> InvalidRow:
+    return InvalidRow(str(InvalidArgument("Columns", "line", rule, value)))
 
 
 class Queue:
@@ -207,7 +210,7 @@ def size_of_next(waiting: int, batch_size: int, *, more: bool) -> int:
 class LineSource:
     r"""Samples from lines that are fed in, in pieces of any length, by one thread while another one takes mini-batches.
 
-    CSV begins with a header line. Beyond `most_pending` waiting rows the oldest are dropped, or `feed` waits for room. The
+    CSV begins with a header line. Beyond `max_pending` waiting rows the oldest are dropped, or `feed` waits for room. The
     mini-batches are those that a FileSource makes of the same lines, so half a mini-batch waits until `finish`; not so if the
     lines are `endless`.
 
@@ -226,15 +229,15 @@ class LineSource:
         *,
         format: str,  # noqa: A002 (what it is called)
         batch_size: int = 32,
-        most_pending: int = 65536,
+        max_pending: int = 65536,
         endless: bool = False,
     ) -> None:
         if format not in ("csv", "ndjson"):
-            raise refuse("LineSource", "format", "be 'csv' or 'ndjson'", format)
+            raise InvalidArgument("LineSource", "format", "be 'csv' or 'ndjson'", format)
         self.columns = columns
-        self.batch_size = whole("LineSource", "batch_size", batch_size, least=1)
+        self.batch_size = integer("LineSource", "batch_size", batch_size, minimum=1)
         # with less room than a mini-batch and the half behind it, a feeder that waits would wait forever
-        self.most_pending = whole("LineSource", "most_pending", most_pending, least=2 * self.batch_size)
+        self.max_pending = integer("LineSource", "max_pending", max_pending, minimum=2 * self.batch_size)
         self._endless = endless
         self._parser = LineParser(columns, format)
         self._feeding = threading.Lock()
@@ -285,7 +288,9 @@ class LineSource:
         """
         with self._feeding:
             if self._finished and not self._closed:
-                raise refuse("LineSource", "feed", "come before finish", Told(f"{len(data)} bytes after it"))
+                raise InvalidArgument(
+                    "LineSource", "feed", "come before finish", Verbatim(f"{len(data)} bytes after it")
+                )
             for start in range(0, len(data), _BITE):
                 if self._closed:
                     return
@@ -330,7 +335,9 @@ class LineSource:
 
     def _too_long(self) -> None:
         if self._parser.waits:
-            raise self._fail(refuse("LineSource", "header", f"have at most {LONGEST} bytes", Told("a longer line")))
+            raise self._fail(
+                InvalidArgument("LineSource", "header", f"have at most {LONGEST} bytes", Verbatim("a longer line"))
+            )
         self._refused.add(f"line {self._line}: left out", f"it must have at most {LONGEST} bytes")
 
     def _fail(self, error: ValueError) -> ValueError:
@@ -353,7 +360,7 @@ class LineSource:
         start = 0
         with self._changed:
             while start < len(batch.points) and not self._closed:
-                room = self.most_pending - self._queue.rows
+                room = self.max_pending - self._queue.rows
                 if room <= 0 and wait:
                     self._changed.wait()
                     continue
@@ -363,7 +370,7 @@ class LineSource:
 
     def _trim(self) -> None:
         with self._changed:
-            over = self._queue.rows - self.most_pending
+            over = self._queue.rows - self.max_pending
             if over > 0:
                 self._queue.drop(over)
                 self._dropped.add(
@@ -396,7 +403,7 @@ class LineSource:
                 self._row -= len(batch.points)
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
-        row = whole("LineSource", "position['row']", position.get("row"), least=0)
+        row = integer("LineSource", "position['row']", position.get("row"), minimum=0)
         back = None if pending is None else self._checked(pending)
         with self._changed:
             self._row = row
@@ -429,7 +436,7 @@ def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.
     [[1.0]]
     """
     if stream is None and sys.stdin is None:
-        raise refuse("read_stdin", "standard input", "be open", None)
+        raise InvalidArgument("read_stdin", "standard input", "be open", None)
     # read1 gives what there is, rather than wait for all that was asked for
     read = _reader(sys.stdin.buffer) if stream is None else getattr(stream, "read1", stream.read)
     thread = threading.Thread(target=_read, args=(source, read), name="kernelmesh-stdin", daemon=True)

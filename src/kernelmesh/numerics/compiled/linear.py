@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.compiled.jit import compiled
+from kernelmesh.numerics.compiled.jit import compiled
 
 __all__ = [
     "add",
@@ -21,7 +21,7 @@ __all__ = [
     "transposed",
 ]
 
-# Rows that a factorisation or solution takes at a time; what lies before them goes through one matrix product.
+# Rows that a factorization or solution takes at a time; what lies before them goes through one matrix product.
 _BLOCK = 64
 
 

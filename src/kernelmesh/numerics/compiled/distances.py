@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import types
 
 from kernelmesh.checks import Floats
-from kernelmesh.maths.compiled.jit import compile_on_first_call, in_matrix, in_vector, matrix
+from kernelmesh.numerics.compiled.jit import compile_on_first_call, in_matrix, in_vector, matrix
 
 __all__ = ["pairwise_squares", "repair_squares"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numba import types
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.compiled.jit import compile_on_first_call, in_classes, in_matrix, indices, matrix, vector
+from kernelmesh.numerics.compiled.jit import compile_on_first_call, in_classes, in_matrix, indices, matrix, vector
 
 __all__ = ["margins", "softmax"]
 

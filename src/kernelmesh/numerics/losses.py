@@ -11,8 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Ints, class_labels, matrix, positive, refuse
-from kernelmesh.maths.compiled import losses as loops
+from kernelmesh.checks import Floats, Ints, class_labels, matrix, positive
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.compiled import losses as loops
 
 __all__ = ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge", "check_loss"]
 
@@ -180,5 +181,5 @@ class Huber(_ValueTargets):
 def check_loss(owner: str, loss: object) -> Loss:
     """Refuse what does not play the role of a loss."""
     if not isinstance(loss, Loss) or isinstance(loss, type):
-        raise refuse(owner, "loss", "be a loss", loss, remedy="for example Logistic() or Squared()")
+        raise InvalidArgument(owner, "loss", "be a loss", loss, remedy="for example Logistic() or Squared()")
     return loss

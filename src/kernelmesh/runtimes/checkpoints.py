@@ -2,7 +2,7 @@
 
 A step is a function of the state, the mini-batch and what was heard. So whoever has the last checkpoint and, for each step
 since, its mini-batch and what was heard, has the state itself, bit for bit. A step's input is written before the step is
-taken, hence before anybody can have seen its result: an agent killed at any moment comes back as the one its neighbours know.
+taken, hence before anybody can have seen its result: an agent killed at any moment comes back as the one its neighbors know.
 
     checkpoint-000000100.safetensors   the state after 100 steps
     journal-000000100.bin              the inputs of steps 101, 102, …
@@ -30,12 +30,13 @@ import numpy as np
 
 from kernelmesh import storage
 from kernelmesh.agent import Agent, State
-from kernelmesh.checks import refuse, whole
+from kernelmesh.checks import integer
 from kernelmesh.consensus import Heard
+from kernelmesh.errors import InvalidArgument, UnreadableFile
 from kernelmesh.messages import Message, decode, encode
 from kernelmesh.streams import Batch
 
-__all__ = ["Entry", "Keeper", "Kept", "in_use"]
+__all__ = ["Checkpoint", "CheckpointStore", "Entry", "in_use"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
@@ -43,7 +44,7 @@ _PREFIX = struct.Struct("<I16s")
 _HEAD = struct.Struct(
     "<8sQII?IHI"
 )  # mark, step, points (rows and columns), labels, columns of the targets, heard, JSON
-_SENDER = struct.Struct("<dd?H")  # weight, share, lower, name
+_SENDER = struct.Struct("<dd?H")  # weight, share, is_first, name
 _SIZE = struct.Struct("<i")
 _NOTHING = _SIZE.pack(-1)
 _KEPT = 2
@@ -66,7 +67,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Kept:
+class Checkpoint:
     """What an agent needs to go on from a checkpoint."""
 
     state: State
@@ -76,10 +77,10 @@ class Kept:
     counts: Mapping[str, int]
     """What was sent so far and the like."""
     said: Mapping[str, Message]
-    """What neighbours were told in the round before, by name: in lock step they may still have to ask for it."""
+    """What neighbors were told in the round before, by name: in lock step they may still have to ask for it."""
 
 
-class Keeper:
+class CheckpointStore:
     """Writes checkpoints and a journal to a folder, and finds the newest state there.
 
     `settings` is a description of what a checkpoint must agree with, such as the kernel. One process at a time can keep in
@@ -88,7 +89,7 @@ class Keeper:
 
     def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, settings: Any, every: int = 100) -> None:
         self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(settings))
-        self.every = whole("Keeper", "every", every, least=1)
+        self.every = integer("CheckpointStore", "every", every, minimum=1)
         self._mark = hashlib.blake2b(repr(agent).encode(), digest_size=8).digest()
         self.newest: int | None = None
         """The step of the newest checkpoint that is known to be on disk."""
@@ -97,17 +98,21 @@ class Keeper:
         self._journal: BinaryIO | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 (held as long as the keeper lives)
+            self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 (held as long as the store lives)
         except OSError as error:
-            raise refuse(
-                "Keeper", "folder", f"be one that can be written ({error.strerror})", str(self.folder)
+            raise InvalidArgument(
+                "CheckpointStore", "folder", f"be one that can be written ({error.strerror})", str(self.folder)
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise refuse(
-                "Keeper", "folder", "not be in use by another process", str(self.folder), remedy="is the agent running?"
+            raise InvalidArgument(
+                "CheckpointStore",
+                "folder",
+                "not be in use by another process",
+                str(self.folder),
+                remedy="is the agent running?",
             ) from None
         for draft in self.folder.glob(".checkpoint-*"):
             with contextlib.suppress(OSError):  # it is only in the way
@@ -118,7 +123,7 @@ class Keeper:
         self._stop_journal()
         self._lock.close()
 
-    def restore(self, *, name: str) -> tuple[Kept | None, list[Entry]]:
+    def restore(self, *, name: str) -> tuple[Checkpoint | None, list[Entry]]:
         """The newest checkpoint that can be read, and the inputs of all steps since; (None, steps from 1) without any.
 
         Damaged files are passed over as long as an older checkpoint leads to the same place, and set aside, so that they do
@@ -132,7 +137,7 @@ class Keeper:
             if step is not None:
                 try:
                     kept = self._read(step, name)
-                except storage.UnreadableFile as error:
+                except UnreadableFile as error:
                     _log.warning("%s; trying the one before", error)
                     damage = damage or error
                     damaged.append(self._path("checkpoint", step))
@@ -144,9 +149,7 @@ class Keeper:
                 with contextlib.suppress(OSError):  # then it is in the way of nothing but itself
                     path.rename(path.with_name(f"damaged-{path.name}"))
             return kept, entries
-        raise storage.UnreadableFile(
-            f"{self.folder}: no checkpoint can be read ({damage}); move the folder away to begin anew"
-        )
+        raise UnreadableFile(f"{self.folder}: no checkpoint can be read ({damage}); move the folder away to begin anew")
 
     def _entries(self, step: int) -> list[Entry]:
         """The inputs of the steps after `step`, from all journals there are, up to the first gap."""
@@ -168,13 +171,13 @@ class Keeper:
                     return entries
         return entries
 
-    def save(self, kept: Kept) -> bool:
+    def save(self, kept: Checkpoint) -> bool:
         """Write a checkpoint and begin a new journal; False, with the reason in `trouble`, if that is not possible now."""
         step = kept.state.steps
         names = sorted({str(kept.state.name), *map(str, kept.state.edges)})
         arrays = {f"state/{key}": value for key, value in storage.pack(kept.state, names, workspace=True).items()}
-        for neighbour, message in kept.said.items():
-            arrays[f"said/{neighbour}"] = np.frombuffer(encode(message), dtype=np.uint8)
+        for neighbor, message in kept.said.items():
+            arrays[f"said/{neighbor}"] = np.frombuffer(encode(message), dtype=np.uint8)
         if kept.pending is not None:
             arrays["pending/points"] = kept.pending.points
             arrays["pending/targets"] = np.asarray(kept.pending.targets)
@@ -240,7 +243,7 @@ class Keeper:
             if step < oldest and not (oldest == self.newest and step == 0):
                 self._path("journal", step).unlink(missing_ok=True)
 
-    def _read(self, step: int, name: str) -> Kept:
+    def _read(self, step: int, name: str) -> Checkpoint:
         path = self._path("checkpoint", step)
         arrays, about = storage.read(path, kind="agent")
         if about["settings"] != self._settings:
@@ -267,7 +270,7 @@ class Keeper:
             for key, value in arrays.items()
             if key.startswith("said/")
         }
-        return Kept(state=state, position=about["position"], pending=pending, counts=about["counts"], said=said)
+        return Checkpoint(state=state, position=about["position"], pending=pending, counts=about["counts"], said=said)
 
     def _path(self, what: str, step: int) -> Path:
         return self.folder / f"{what}-{step:09d}.{'safetensors' if what == 'checkpoint' else 'bin'}"
@@ -304,7 +307,7 @@ def _record(entry: Entry, mark: bytes) -> bytes:
             spoken = entry.raw[i]
         else:
             spoken = [None if message is None else encode(message) for message in (said.asked, said.answered)]
-        parts.append(_sender(str(said.neighbour), said.weight, said.share, said.lower))
+        parts.append(_sender(str(said.neighbor), said.weight, said.share, said.is_first))
         for data in spoken:
             parts += [_NOTHING] if data is None else [_SIZE.pack(len(data)), data]
     data = b"".join(parts)
@@ -312,8 +315,8 @@ def _record(entry: Entry, mark: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _sender(name: str, weight: float, share: float, lower: bool) -> bytes:
-    return _SENDER.pack(weight, share, lower, len(name.encode())) + name.encode()
+def _sender(name: str, weight: float, share: float, is_first: bool) -> bytes:
+    return _SENDER.pack(weight, share, is_first, len(name.encode())) + name.encode()
 
 
 def _digest(data: bytes) -> bytes:
@@ -343,21 +346,21 @@ def _entry(path: Path, data: bytes) -> tuple[Entry, bytes]:
 
     def message() -> Any:
         (size,) = _SIZE.unpack(cut(_SIZE.size))
-        return None if size < 0 else decode(cut(size), most_bytes=_MOST_RECORD)
+        return None if size < 0 else decode(cut(size), max_bytes=_MOST_RECORD)
 
     try:
-        mark, step, rows, columns, labels, width, neighbours, length = _HEAD.unpack(cut(_HEAD.size))
-        whole("journal", "step", step, least=1)
+        mark, step, rows, columns, labels, width, neighbors, length = _HEAD.unpack(cut(_HEAD.size))
+        integer("journal", "step", step, minimum=1)
         position, counts = json.loads(cut(length))
         if not (isinstance(position, dict) and isinstance(counts, dict)):
             raise ValueError("position and counts must be objects")
         points = np.frombuffer(cut(8 * rows * columns), "<f8").reshape(rows, columns)
         targets = np.frombuffer(cut(8 * rows * (width or 1)), "<i8" if labels else "<f8")
         heard = []
-        for _ in range(neighbours):
-            weight, share, lower, size = _SENDER.unpack(cut(_SENDER.size))
+        for _ in range(neighbors):
+            weight, share, is_first, size = _SENDER.unpack(cut(_SENDER.size))
             name = cut(size).decode()
-            heard.append(Heard(message(), message(), weight, name, lower, share))
+            heard.append(Heard(message(), message(), weight, name, is_first, share))
         entry = Entry(
             step=step,
             batch=Batch(points, targets.reshape(rows, width) if width else targets),
@@ -367,4 +370,4 @@ def _entry(path: Path, data: bytes) -> tuple[Entry, bytes]:
         )
         return entry, mark
     except (MemoryError, OverflowError, RecursionError, TypeError, ValueError, struct.error) as error:
-        raise storage.UnreadableFile(f"{path}: must be a journal of this version ({error})") from None
+        raise UnreadableFile(f"{path}: must be a journal of this version ({error})") from None

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import lapack
 
-from kernelmesh.checks import Floats, Ints, refuse
-from kernelmesh.maths.compiled import exchange as loops
-from kernelmesh.maths.kernels import Kernel
-from kernelmesh.maths.products import accumulate, product
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.compiled import exchange as loops
+from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.products import accumulate, product
 
 __all__ = ["BROKEN", "InverseGram", "Plan"]
 
 _BLOCK = 256
 
-# The stamp of a P that is being changed, or whose change was cut short.
+# The generation of a P that is being changed, or whose update was cut short.
 BROKEN = -1
 
 # An inverse with entries beyond this has lost too many digits to be used.
@@ -66,23 +67,23 @@ class InverseGram:
     def __init__(self) -> None:
         self.order = 0
         self.changes = 0
-        self.stamp = 0  # the change that P is the result of; BROKEN while one is under way
-        self.probed = 0  # the stamp at which drift was last looked at
+        self.generation = 0  # the update that P is the result of; BROKEN while one is under way
+        self.probed = 0  # the generation at which drift was last looked at
         self.bound = 1e-8  # how much drift is tolerated
         self.width = 0  # how many points fit before the buffer must grow
         self._flat = np.zeros(0)
         self.buffer = self._flat.reshape(0, 0)
-        """The whole buffer, width × width; valid until the next change."""
+        """The whole buffer, width × width; valid until the next update."""
 
     @classmethod
     def restored(
-        cls, inverse: Floats, *, width: int, changes: int, stamp: int, probed: int, bound: float
+        cls, inverse: Floats, *, width: int, changes: int, generation: int, probed: int, bound: float
     ) -> InverseGram:
         """An inverse as it was when it was stored, down to the size of its buffer, which decides how products round."""
         if width < len(inverse):
-            raise refuse("InverseGram", "width", f"be at least {len(inverse)}", width)
+            raise InvalidArgument("InverseGram", "width", f"be at least {len(inverse)}", width)
         out = cls()
-        out.order, out.changes, out.stamp, out.probed, out.bound = len(inverse), changes, stamp, probed, bound
+        out.order, out.changes, out.generation, out.probed, out.bound = len(inverse), changes, generation, probed, bound
         out.width, out._flat = width, np.zeros(width * width)
         out.buffer = out._flat.reshape(width, width)
         out.buffer[: len(inverse), : len(inverse)] = inverse
@@ -90,7 +91,7 @@ class InverseGram:
 
     @property
     def matrix(self) -> Floats:
-        """P itself, M × M; valid until the next change."""
+        """P itself, M × M; valid until the next update."""
         return self.buffer[: self.order, : self.order]
 
     def copy(self) -> InverseGram:
@@ -127,9 +128,9 @@ class InverseGram:
         old, new = self.order, len(kept)
         order = old + new - len(leaving)
         if order > self.width:
-            stamp, self.stamp = self.stamp, BROKEN
+            generation, self.generation = self.generation, BROKEN
             self._resize(_roomy(order))
-            self.stamp = stamp
+            self.generation = generation
             lifted = self.padded(lifted)
         gained, lost, rows, block, staying, arriving = loops.exchange(
             self.buffer, old, leaving, kept, lifted, schur, weights, shrink, coefficients
@@ -142,9 +143,9 @@ class InverseGram:
     def apply(self, plan: Plan) -> None:
         """Carry an exchange out: one symmetric update of rank (points in + points out), then the moves.
 
-        Should it be interrupted, the stamp stays BROKEN, and whoever owns the points can form P anew.
+        Should it be interrupted, the generation stays BROKEN, and whoever owns the points can form P anew.
         """
-        self.stamp = BROKEN
+        self.generation = BROKEN
         terms = np.concatenate([plan.gained, plan.lost])
         signed = terms.copy()
         signed[len(plan.gained) :] *= -1.0
@@ -154,33 +155,33 @@ class InverseGram:
         if self.width > 64 and self.width > 1.25 * _roomy(self.order):
             self._resize(_roomy(self.order))
         self.changes += 1
-        self.stamp = self.changes
+        self.generation = self.changes
 
-    def drift(self, kernel: Kernel, centres: Floats, index: int) -> float:
+    def drift(self, kernel: Kernel, centers: Floats, index: int) -> float:
         """‖(P K − I) e_j‖₁ for one point j of the dictionary: how far P is from the inverse, in O(M (M + p))."""
-        image = self.lift(self.padded(kernel(centres[index : index + 1], centres)))[0]
+        image = self.lift(self.padded(kernel(centers[index : index + 1], centers)))[0]
         image[index] -= 1.0
         return float(np.abs(image).sum())
 
-    def probe(self, kernel: Kernel, centres: Floats, index: int) -> bool:
+    def probe(self, kernel: Kernel, centers: Floats, index: int) -> bool:
         """Look at one column; whether its drift is within the bound."""
-        self.probed = self.stamp
-        return self.drift(kernel, centres, index) <= self.bound
+        self.probed = self.generation
+        return self.drift(kernel, centers, index) <= self.bound
 
-    def rebuild(self, kernel: Kernel, centres: Floats) -> bool:
+    def rebuild(self, kernel: Kernel, centers: Floats) -> bool:
         """Form P anew from the points, inside the buffer. False when K is not positive definite; P is BROKEN then."""
-        stamp, self.stamp = max(self.stamp, self.changes), BROKEN
-        if len(centres) > self.width:
+        generation, self.generation = max(self.generation, self.changes), BROKEN
+        if len(centers) > self.width:
             self.order = 0
-            self._resize(_roomy(len(centres)))
-        self.order = len(centres)
+            self._resize(_roomy(len(centers)))
+        self.order = len(centers)
         buffer = self.buffer
         buffer[...] = 0.0
         for start in range(0, self.order, _BLOCK):
             stop = min(start + _BLOCK, self.order)
-            buffer[start:stop, : self.order] = kernel(centres[start:stop], centres)
+            buffer[start:stop, : self.order] = kernel(centers[start:stop], centers)
         spare = np.arange(self.order, self.width)
-        buffer[spare, spare] = 1.0  # so that the whole buffer, which LAPACK wants in one piece, can be factorised
+        buffer[spare, spare] = 1.0  # so that the whole buffer, which LAPACK wants in one piece, can be factorized
         _, failed = lapack.dpotrf(buffer.T, lower=1, clean=0, overwrite_a=1)
         if not failed:
             _, failed = lapack.dpotri(buffer.T, lower=1, overwrite_c=1)
@@ -193,7 +194,7 @@ class InverseGram:
             buffer[start:stop, start:stop] = corner + np.triu(corner, 1).T
             buffer[stop:, start:stop] = buffer[start:stop, stop:].T
         buffer[spare, spare] = 0.0
-        self.stamp = stamp  # the same P, only better: those who hold it may go on
+        self.generation = generation  # the same P, only better: those who hold it may go on
         return True
 
     def _resize(self, width: int) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 from numba import types
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.compiled.jit import compile_on_first_call, in_matrix, indices, matrix, vector
-from kernelmesh.maths.compiled.linear import (
+from kernelmesh.numerics.compiled.jit import compile_on_first_call, in_matrix, indices, matrix, vector
+from kernelmesh.numerics.compiled.linear import (
     add,
     block_of,
     cholesky,

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Ints, Told, non_negative, refuse, whole
+from kernelmesh.checks import Floats, Ints, integer, non_negative
 from kernelmesh.deploy.certificates import create_authority, issue, need_cryptography
-from kernelmesh.maths.graphs import Graph
-from kernelmesh.runtimes.place import Place, Tls
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.membership import Membership, Tls
 from kernelmesh.streams import Mixture
 
-__all__ = ["PARTITIONS", "PROTOCOLS", "TOPOLOGIES", "agents_of", "lay_out"]
+__all__ = ["PARTITIONS", "PROTOCOLS", "TOPOLOGIES", "agents_of", "create_mesh"]
 
 # The fewest agents that make each.
 TOPOLOGIES = {"ring": 3, "line": 1, "star": 2, "complete": 1, "random": 1}
@@ -29,7 +30,7 @@ _TEST = 2500
 _CLIENT = "operator"
 
 
-def lay_out(
+def create_mesh(
     folder: str | os.PathLike[str],
     *,
     agents: int = 5,
@@ -63,7 +64,7 @@ def lay_out(
         mode=mode,
         rate=rate,
     )
-    rng = np.random.default_rng(whole("lay_out", "seed", seed, least=0))
+    rng = np.random.default_rng(integer("create_mesh", "seed", seed, minimum=0))
     mixture = Mixture.draw(rng=rng)
     held = mixture.sample(_TEST, rng=rng)
     graph = plan.graph(rng)
@@ -72,7 +73,7 @@ def lay_out(
         need_cryptography()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         remedy = "name another one, or remove it first"
-        raise refuse("lay_out", "folder", "be new or empty", str(folder), remedy=remedy)
+        raise InvalidArgument("create_mesh", "folder", "be new or empty", str(folder), remedy=remedy)
     (folder / "data").mkdir(parents=True)
     _write_samples(folder / "data" / "test.csv", *held)
     for i, own in enumerate(rng.spawn(agents)):
@@ -94,9 +95,9 @@ def agents_of(folder: str | os.PathLike[str]) -> list[Path]:
     folder = Path(folder)
     files = sorted(file for file in folder.glob("*.toml") if file.is_file() and not file.name.startswith("."))
     if not files:
-        what = Told(f"{str(folder)!r}, which " + ("has none" if folder.is_dir() else "is no folder"))
+        what = Verbatim(f"{str(folder)!r}, which " + ("has none" if folder.is_dir() else "is no folder"))
         remedy = "`kernelmesh mesh init` writes such a folder"
-        raise refuse("mesh", "FOLDER", "hold one TOML file per agent", what, remedy=remedy)
+        raise InvalidArgument("mesh", "FOLDER", "hold one TOML file per agent", what, remedy=remedy)
     return files
 
 
@@ -116,7 +117,7 @@ class _Plan:
     rate: float
 
     def __post_init__(self) -> None:
-        whole("lay_out", "agents", self.agents, least=1)
+        integer("create_mesh", "agents", self.agents, minimum=1)
         for argument, known in (
             ("topology", tuple(TOPOLOGIES)),
             ("partition", PARTITIONS),
@@ -124,17 +125,17 @@ class _Plan:
             ("mode", ("free", "lock-step")),
         ):
             if getattr(self, argument) not in known:
-                raise refuse("lay_out", argument, f"be one of {', '.join(known)}", getattr(self, argument))
+                raise InvalidArgument("create_mesh", argument, f"be one of {', '.join(known)}", getattr(self, argument))
         if self.agents < (least := TOPOLOGIES[self.topology]):
             rule, remedy = f"be >= {least} for a {self.topology}", "a line takes any number"
-            raise refuse("lay_out", "agents", rule, self.agents, remedy=remedy)
+            raise InvalidArgument("create_mesh", "agents", rule, self.agents, remedy=remedy)
         for argument in ("port", "samples"):
-            whole("lay_out", argument, getattr(self, argument), least=1)
+            integer("create_mesh", argument, getattr(self, argument), minimum=1)
         if self.port + self.agents > 65536:
-            raise refuse("lay_out", "port", f"leave room for {self.agents} agents below 65536", self.port)
-        non_negative("lay_out", "rate", self.rate)
+            raise InvalidArgument("create_mesh", "port", f"leave room for {self.agents} agents below 65536", self.port)
+        non_negative("create_mesh", "rate", self.rate)
         if not isinstance(self.tls, bool):
-            raise refuse("lay_out", "tls", "be True or False", self.tls)
+            raise InvalidArgument("create_mesh", "tls", "be True or False", self.tls)
 
     def graph(self, rng: np.random.Generator) -> Graph:
         """Who talks to whom; agents are named in the order of their numbers."""
@@ -145,23 +146,23 @@ class _Plan:
             else getattr(Graph, self.topology)(self.agents)
         )
         width = len(str(self.agents - 1)) if self.agents > 10 else 1
-        return Graph(tuple(f"agent-{i:0{width}}" for i in range(self.agents)), numbered.neighbours)
+        return Graph(tuple(f"agent-{i:0{width}}" for i in range(self.agents)), numbered.neighbors)
 
-    def places(self, graph: Graph) -> list[Place]:
+    def places(self, graph: Graph) -> list[Membership]:
         """Where every agent stands."""
         host = f"[{self.host}]" if _is_v6(self.host) else self.host
         addresses = [f"{'tls' if self.tls else 'tcp'}/{host}:{self.port + i}" for i in range(self.agents)]
         places = []
         for i, name in enumerate(graph.names):
-            around = {str(graph.names[j]): addresses[j] for j in graph.neighbours[i]}
+            around = {str(graph.names[j]): addresses[j] for j in graph.neighbors[i]}
             try:
-                place = Place(
-                    name=str(name), listen=addresses[i], neighbours=around, mesh="demo", tls=_tls(str(name), self.tls)
+                place = Membership(
+                    name=str(name), listen=addresses[i], neighbors=around, mesh="demo", tls=_tls(str(name), self.tls)
                 )
             except ValueError as error:
                 remedy = "" if self.tls else "; a real network needs --tls"
                 raise ValueError(
-                    f"lay_out: host must make addresses that agents can have, got {self.host!r}{remedy} ({error})"
+                    f"create_mesh: host must make addresses that agents can have, got {self.host!r}{remedy} ({error})"
                 ) from None
             places.append(place)
         return places
@@ -188,11 +189,11 @@ class _Plan:
         }.get(kind, f', coupling = {{ kind = "Doubling", start = 0.01, every = 200, ceiling = {ceiling} }}')
         return f'{{ kind = "{kind}"{options} }}'
 
-    def settings(self, place: Place, graph: Graph) -> str:
+    def settings(self, place: Membership, graph: Graph) -> str:
         """One agent's file."""
         return "\n".join(self._lines(place, graph)) + "\n"
 
-    def _lines(self, place: Place, graph: Graph) -> Iterator[str]:
+    def _lines(self, place: Membership, graph: Graph) -> Iterator[str]:
         quoted = json.dumps
         yield f"# The settings of {place.name}. Paths are relative to this file."
         yield f"# After a change, `kernelmesh agent --check {place.name}.toml` tells every mistake with its line."
@@ -202,12 +203,12 @@ class _Plan:
         yield f"listen = {quoted(place.listen)}  # where this agent can be reached"
         yield f'mode = {quoted(self.mode)}  # "free": at its own pace; "lock-step": everybody waits for everybody'
         if self.mode == "free":
-            yield "patience = 0.5  # seconds to wait for neighbours in a round; to be left out in lock step"
+            yield "patience = 0.5  # seconds to wait for neighbors in a round; to be left out in lock step"
         yield 'at_end = "stay"  # when the stream has ended: "stay" and go on answering, or "leave"'
         yield 'log = "info"  # debug, info, warning or error'
         yield ""
-        yield "[neighbours]  # who is listened to, and where; they must name this agent too"
-        for name, address in place.neighbours.items():
+        yield "[neighbors]  # who is listened to, and where; they must name this agent too"
+        for name, address in place.neighbors.items():
             yield f"{name} = {quoted(address)}"
         yield ""
         yield "[model]  # the same for all agents"
@@ -241,12 +242,12 @@ class _Plan:
                 yield f"{key} = {quoted(getattr(place.tls, key).as_posix())}"
             yield f"clients = {quoted(list(place.tls.clients))}  # who else may ask for predictions and status"
 
-    def readme(self, places: list[Place]) -> str:
+    def readme(self, places: list[Membership]) -> str:
         """What there is, and what to try."""
         first = places[0].name
         one = "one of five classes" if self.agents >= 5 else "some of five classes"
         sees = "samples of all five classes" if self.partition == "identical" else f"samples of {one} only"
-        learns = "learns together with its neighbours"
+        learns = "learns together with its neighbors"
         if self.partition == "one-class" and self.protocol in ("penalty", "proximal"):
             learns += ", though not the other classes: this protocol only compares agents where they have samples"
         elif self.partition == "one-class":

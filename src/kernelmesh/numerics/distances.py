@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.maths.compiled import distances as loops
-from kernelmesh.maths.products import product
+from kernelmesh.numerics.compiled import distances as loops
+from kernelmesh.numerics.products import product
 
 __all__ = ["squared_distances"]
 

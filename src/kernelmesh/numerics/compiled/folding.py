@@ -9,7 +9,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.maths.compiled.jit import compile_on_first_call, compiled, in_matrix, indices, matrix
+from kernelmesh.numerics.compiled.jit import compile_on_first_call, compiled, in_matrix, indices, matrix
 
 __all__ = ["fold"]
 

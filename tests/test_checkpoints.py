@@ -1,4 +1,4 @@
-"""What a keeper gives back is a prefix of what was done, bit for bit, whatever became of its files."""
+"""What a store gives back is a prefix of what was done, bit for bit, whatever became of its files."""
 
 import contextlib
 import errno
@@ -17,9 +17,10 @@ from safetensors.numpy import save
 
 from kernelmesh import Agent, ExactDiffusion, Gaussian, Komp, Local, Logistic, Penalty, Squared, storage
 from kernelmesh.consensus import Heard
+from kernelmesh.errors import UnreadableFile
 from kernelmesh.messages import encode
-from kernelmesh.runtimes import keeping
-from kernelmesh.runtimes.keeping import Entry, Keeper, Kept
+from kernelmesh.runtimes import checkpoints
+from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore, Entry
 from kernelmesh.streams import Batch
 
 STEPS = 9
@@ -95,17 +96,17 @@ def fingerprint(state) -> str:
 def keep(folder, protocol, *, every, upto=STEPS):
     """Do the first steps as a node does, and get killed. Returns how long the journal at hand was after each."""
     agent, lengths = make(protocol), {}
-    with contextlib.closing(Keeper(folder, agent=agent, settings=SETTINGS, every=every)) as keeper:
-        assert keeper.restore(name="a") == (None, [])
-        keeper.begin()
+    with contextlib.closing(CheckpointStore(folder, agent=agent, settings=SETTINGS, every=every)) as store:
+        assert store.restore(name="a") == (None, [])
+        store.begin()
         state = agent.start(name="a")
         for entry in history(protocol)[:upto]:
-            keeper.note(entry)
-            lengths[entry.step] = os.fstat(keeper._journal.fileno()).st_size
+            store.note(entry)
+            lengths[entry.step] = os.fstat(store._journal.fileno()).st_size
             state, _ = agent.advance(state, *entry.batch, entry.heard)
             if entry.step % every == 0:
-                assert keeper.save(kept(state, entry))
-        assert keeper.trouble == ""
+                assert store.save(kept(state, entry))
+        assert store.trouble == ""
     return lengths
 
 
@@ -118,19 +119,19 @@ def told(entry):
     return entry.step, entry.position, entry.counts, batch, words
 
 
-def kept(state, entry) -> Kept:
-    return Kept(state=state, position=entry.position, counts=entry.counts, said={})
+def kept(state, entry) -> Checkpoint:
+    return Checkpoint(state=state, position=entry.position, counts=entry.counts, said={})
 
 
-def restored(keeper, protocol) -> int:
+def restored(store, protocol) -> int:
     """How many steps the folder tells of; the state that it leads to must be the true one."""
-    found, entries = keeper.restore(name="a")
+    found, entries = store.restore(name="a")
     begin = 0 if found is None else found.state.steps
     for entry, true in zip(entries, history(protocol)[begin:], strict=False):
         assert told(entry) == told(true)
-    state = keeper._agent.start(name="a") if found is None else found.state
+    state = store._agent.start(name="a") if found is None else found.state
     for entry in entries:
-        state, _ = keeper._agent.advance(state, *entry.batch, entry.heard)
+        state, _ = store._agent.advance(state, *entry.batch, entry.heard)
     assert state.steps == begin + len(entries)
     assert fingerprint(state) == fingerprints(protocol)[state.steps]
     if found is not None:
@@ -141,8 +142,8 @@ def restored(keeper, protocol) -> int:
 
 @contextlib.contextmanager
 def opened(folder, protocol, **options):
-    with contextlib.closing(Keeper(folder, agent=make(protocol), settings=SETTINGS, **options)) as keeper:
-        yield keeper
+    with contextlib.closing(CheckpointStore(folder, agent=make(protocol), settings=SETTINGS, **options)) as store:
+        yield store
 
 
 def files(folder, what="*") -> list[str]:
@@ -158,8 +159,8 @@ def newest(folder, what) -> Path:
 def test_every_step_that_was_put_on_record_comes_back(protocol, every, tmp_path):
     for upto in range(STEPS + 1):
         keep(tmp_path / str(upto), protocol, every=every, upto=upto)
-        with opened(tmp_path / str(upto), protocol) as keeper:
-            assert restored(keeper, protocol) == upto
+        with opened(tmp_path / str(upto), protocol) as store:
+            assert restored(store, protocol) == upto
 
 
 @pytest.mark.parametrize(("protocol", "every"), [("local", 100), ("penalty", 5), ("exact", 5)])
@@ -170,15 +171,15 @@ def test_killed_at_any_byte_of_the_journal(protocol, every, tmp_path):
     ends = [0, *(lengths[step] for step in range(begin + 1, STEPS - 1))]
     assert ends[-1] == len(data)
     known = set()
-    with opened(tmp_path, protocol) as keeper:
+    with opened(tmp_path, protocol) as store:
         for length in range(len(data), -1, -1):
             os.truncate(path, length)
             whole = sum(end <= length for end in ends) - 1
             if whole not in known:
                 known.add(whole)
-                assert restored(keeper, protocol) == begin + whole
+                assert restored(store, protocol) == begin + whole
             else:
-                assert len(keeper._entries(begin)) == whole
+                assert len(store._entries(begin)) == whole
 
 
 def test_any_byte_of_the_journal_changed(tmp_path):
@@ -187,10 +188,10 @@ def test_any_byte_of_the_journal_changed(tmp_path):
     data = path.read_bytes()
     ends = [lengths[step] for step in (5, 6, 7)]
     first = ends[0]
-    with opened(tmp_path, "penalty") as keeper:
+    with opened(tmp_path, "penalty") as store:
         for place in [*range(first - 3, first + 30), *range(0, len(data), 5)]:
             path.write_bytes(data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :])
-            entries = keeper._entries(4)
+            entries = store._entries(4)
             assert len(entries) == np.searchsorted(ends, place, side="right")
             for entry, true in zip(entries, history("penalty")[4:7], strict=False):
                 assert told(entry) == told(true)
@@ -202,10 +203,10 @@ def test_a_damaged_length_takes_no_memory(tmp_path):
     data = bytearray(path.read_bytes())
     data[3] ^= 0x40
     path.write_bytes(data)
-    with opened(tmp_path, "local") as keeper:
+    with opened(tmp_path, "local") as store:
         tracemalloc.start()
         try:
-            assert keeper.restore(name="a") == (None, [])
+            assert store.restore(name="a") == (None, [])
             assert tracemalloc.get_traced_memory()[1] < 1 << 26
         finally:
             tracemalloc.stop()
@@ -221,13 +222,13 @@ def test_damaged_newest_checkpoint(protocol, tmp_path):
     for place in [*range(12), *rng.integers(0, len(data), 25)]:
         flipped = data[place] ^ (1 << int(rng.integers(0, 8)))
         damaged += [data[:place] + bytes([flipped]) + data[place + 1 :]]
-    with opened(tmp_path, protocol) as keeper:
+    with opened(tmp_path, protocol) as store:
         for bad in damaged:
             path.write_bytes(bad)
-            assert restored(keeper, protocol) == STEPS - 1
+            assert restored(store, protocol) == STEPS - 1
             assert path.with_name(f"damaged-{path.name}").read_bytes() == bad  # set aside
             assert not path.exists()
-        assert restored(keeper, protocol) == STEPS - 1
+        assert restored(store, protocol) == STEPS - 1
 
 
 @pytest.mark.parametrize("upto", [3, 5, 6, 8, 9])
@@ -235,12 +236,12 @@ def test_both_checkpoints_damaged_is_told_unless_the_journal_goes_back_to_the_be
     keep(tmp_path, "local", every=3, upto=upto)
     for path in tmp_path.glob("checkpoint-*"):
         path.write_bytes(b"rubbish")
-    with opened(tmp_path, "local") as keeper:
+    with opened(tmp_path, "local") as store:
         if upto < 6:
-            assert restored(keeper, "local") == upto
+            assert restored(store, "local") == upto
         else:
-            with pytest.raises(storage.UnreadableFile, match=r"no checkpoint can be read.*move the folder away"):
-                keeper.restore(name="a")
+            with pytest.raises(UnreadableFile, match=r"no checkpoint can be read.*move the folder away"):
+                store.restore(name="a")
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
@@ -260,8 +261,8 @@ def test_killed_and_restored_again_and_again(tmp_path, data):
     folder, agent, true = tmp_path / "again", make(protocol), history(protocol)
     shutil.rmtree(folder, ignore_errors=True)
     for _ in range(20):
-        with opened(folder, protocol, every=data.draw(st.integers(1, 4))) as keeper:
-            found, entries = keeper.restore(name="a")
+        with opened(folder, protocol, every=data.draw(st.integers(1, 4))) as store:
+            found, entries = store.restore(name="a")
             state = agent.start(name="a") if found is None else found.state
             for entry in entries:
                 state, _ = agent.advance(state, *entry.batch, entry.heard)
@@ -269,14 +270,14 @@ def test_killed_and_restored_again_and_again(tmp_path, data):
             if state.steps == STEPS:
                 return
             if found is None and not entries:
-                keeper.begin()
+                store.begin()
             else:
-                assert keeper.save(kept(state, true[state.steps - 1]))
+                assert store.save(kept(state, true[state.steps - 1]))
             for entry in true[state.steps : state.steps + data.draw(st.integers(1, STEPS))]:
-                keeper.note(entry)
+                store.note(entry)
                 state, _ = agent.advance(state, *entry.batch, entry.heard)
-                if entry.step % keeper.every == 0:
-                    assert keeper.save(kept(state, entry))
+                if entry.step % store.every == 0:
+                    assert store.save(kept(state, entry))
         path = newest(folder, "journal")
         size = path.stat().st_size
         path.write_bytes(path.read_bytes()[: size - data.draw(st.integers(0, min(size, 40)))])
@@ -288,42 +289,42 @@ def test_killed_and_restored_again_and_again(tmp_path, data):
 def test_the_second_attempt_at_a_step_wins(tmp_path):
     first, true = history("local")[:2], history("local")
     agent = make("local")
-    with opened(tmp_path, "local") as keeper:
-        keeper.begin()
+    with opened(tmp_path, "local") as store:
+        store.begin()
         for entry in first:
-            keeper.note(entry)
+            store.note(entry)
         for wrong in (true[5], true[6]):  # what was heard was no good
-            keeper.note(Entry(step=3, batch=wrong.batch, position=wrong.position, heard=[], counts=wrong.counts))
+            store.note(Entry(step=3, batch=wrong.batch, position=wrong.position, heard=[], counts=wrong.counts))
         for entry in true[2:5]:
-            keeper.note(entry)
-        assert restored(keeper, "local") == 5
+            store.note(entry)
+        assert restored(store, "local") == 5
     # with a checkpoint in between it is the same
     state = agent.start(name="a")
     for entry in first:
         state, _ = agent.advance(state, *entry.batch, entry.heard)
-    with opened(tmp_path / "other", "local") as keeper:
-        assert keeper.save(kept(state, first[-1]))
-        keeper.note(Entry(step=3, batch=true[5].batch, position={}, heard=[], counts={}))
-        keeper.note(true[2])
-        assert restored(keeper, "local") == 3
+    with opened(tmp_path / "other", "local") as store:
+        assert store.save(kept(state, first[-1]))
+        store.note(Entry(step=3, batch=true[5].batch, position={}, heard=[], counts={}))
+        store.note(true[2])
+        assert restored(store, "local") == 3
 
 
 def test_a_gap_ends_what_comes_back(tmp_path):
     true = history("local")
-    with opened(tmp_path, "local") as keeper:
-        keeper.begin()
+    with opened(tmp_path, "local") as store:
+        store.begin()
         for entry in (*true[:3], *true[4:7]):
-            keeper.note(entry)
-        assert restored(keeper, "local") == 3
+            store.note(entry)
+        assert restored(store, "local") == 3
 
 
 def test_one_keeper_at_a_time(tmp_path):
     with opened(tmp_path, "local"):
         with pytest.raises(
-            ValueError, match=r"Keeper: folder must not be in use by another process.*is the agent running"
+            ValueError, match=r"CheckpointStore: folder must not be in use by another process.*is the agent running"
         ):
-            Keeper(tmp_path, agent=make("local"), settings=SETTINGS)
-        Keeper(tmp_path / "other", agent=make("local"), settings=SETTINGS).close()
+            CheckpointStore(tmp_path, agent=make("local"), settings=SETTINGS)
+        CheckpointStore(tmp_path / "other", agent=make("local"), settings=SETTINGS).close()
     with opened(tmp_path, "local"):
         pass
 
@@ -331,17 +332,17 @@ def test_one_keeper_at_a_time(tmp_path):
 @pytest.mark.parametrize("change", [{"dimension": 2}, {"kernel": {"kind": "Gaussian", "bandwidth": 2.0}}, {"more": 1}])
 def test_other_settings_are_refused_by_name(change, tmp_path):
     keep(tmp_path, "local", every=3)
-    keeper = Keeper(tmp_path, agent=make("local"), settings={**SETTINGS, **change})
-    with contextlib.closing(keeper), pytest.raises(ValueError, match=f"another {next(iter(change))};") as caught:
-        keeper.restore(name="a")
-    assert not isinstance(caught.value, storage.UnreadableFile)
+    store = CheckpointStore(tmp_path, agent=make("local"), settings={**SETTINGS, **change})
+    with contextlib.closing(store), pytest.raises(ValueError, match=f"another {next(iter(change))};") as caught:
+        store.restore(name="a")
+    assert not isinstance(caught.value, UnreadableFile)
 
 
 def test_settings_that_are_gone_are_named_too(tmp_path):
     keep(tmp_path, "local", every=3)
-    keeper = Keeper(tmp_path, agent=make("local"), settings={"dimension": 1, "consensus": "any"})
-    with contextlib.closing(keeper), pytest.raises(ValueError, match="another kernel;"):
-        keeper.restore(name="a")
+    store = CheckpointStore(tmp_path, agent=make("local"), settings={"dimension": 1, "consensus": "any"})
+    with contextlib.closing(store), pytest.raises(ValueError, match="another kernel;"):
+        store.restore(name="a")
 
 
 def full(*_, **__):
@@ -370,74 +371,74 @@ class FullFile:
 @pytest.mark.parametrize("room", [0, 1, 20, 21, 100, 10_000])
 def test_no_room_for_the_journal(room, tmp_path):
     true, agent = history("local"), make("local")
-    with opened(tmp_path, "local", every=100) as keeper:
-        keeper.begin()
+    with opened(tmp_path, "local", every=100) as store:
+        store.begin()
         state = agent.start(name="a")
         for entry in true[:4]:
             if entry.step == 3:
-                keeper._journal = FullFile(keeper._journal, room=room)
-            keeper.note(entry)
+                store._journal = FullFile(store._journal, room=room)
+            store.note(entry)
             state, _ = agent.advance(state, *entry.batch, entry.heard)
-            assert bool(keeper.trouble) == (entry.step >= 3)
-        assert "No space left on device" in keeper.trouble
-        assert str(tmp_path) in keeper.trouble
+            assert bool(store.trouble) == (entry.step >= 3)
+        assert "No space left on device" in store.trouble
+        assert str(tmp_path) in store.trouble
         # it was killed here: nothing behind the hole comes back
-        assert restored(keeper, "local") == (3 if room == 10_000 else 2)
-        assert keeper.save(kept(state, true[3]))
-        assert keeper.trouble == ""
-        keeper.note(true[4])
-        assert restored(keeper, "local") == 5
+        assert restored(store, "local") == (3 if room == 10_000 else 2)
+        assert store.save(kept(state, true[3]))
+        assert store.trouble == ""
+        store.note(true[4])
+        assert restored(store, "local") == 5
 
 
 @pytest.mark.parametrize("call", ["write", "mkstemp", "fsync", "replace"])
 def test_no_room_for_a_checkpoint(call, tmp_path, monkeypatch):
     true, agent = history("exact"), make("exact")
     keep(tmp_path, "exact", every=3, upto=4)
-    with opened(tmp_path, "exact", every=3) as keeper:
-        found, entries = keeper.restore(name="a")
+    with opened(tmp_path, "exact", every=3) as store:
+        found, entries = store.restore(name="a")
         state = found.state
         for entry in entries:
             state, _ = agent.advance(state, *entry.batch, entry.heard)
-        assert keeper.save(kept(state, true[3]))
+        assert store.save(kept(state, true[3]))
         owner = {"write": storage, "mkstemp": storage.tempfile}.get(call, storage.os)
         for entry in true[4:8]:
-            keeper.note(entry)
+            store.note(entry)
             state, _ = agent.advance(state, *entry.batch, entry.heard)
             if entry.step == 6:
                 with monkeypatch.context() as patch:
                     patch.setattr(owner, call, full)
-                    assert not keeper.save(kept(state, entry))
-                assert "No space left on device" in keeper.trouble
-                assert keeper.newest == 4
+                    assert not store.save(kept(state, entry))
+                assert "No space left on device" in store.trouble
+                assert store.newest == 4
                 assert not list(tmp_path.glob(".checkpoint-*"))
-        assert restored(keeper, "exact") >= 4
-        assert keeper.save(kept(state, true[7]))
-        assert (keeper.trouble, keeper.newest) == ("", 8)
-        keeper.note(true[8])
-        assert restored(keeper, "exact") == STEPS
+        assert restored(store, "exact") >= 4
+        assert store.save(kept(state, true[7]))
+        assert (store.trouble, store.newest) == ("", 8)
+        store.note(true[8])
+        assert restored(store, "exact") == STEPS
 
 
 def test_steps_on_record_before_a_failed_checkpoint_are_not_lost(tmp_path, monkeypatch):
     keep(tmp_path, "local", every=100, upto=5)
     agent = make("local")
-    with opened(tmp_path, "local") as keeper:
-        keeper._journal = open(newest(tmp_path, "journal"), "ab")  # noqa: SIM115 (the keeper closes it)
+    with opened(tmp_path, "local") as store:
+        store._journal = open(newest(tmp_path, "journal"), "ab")  # noqa: SIM115 (the store closes it)
         state = agent.start(name="a")
         for entry in history("local")[:5]:
             state, _ = agent.advance(state, *entry.batch, entry.heard)
         monkeypatch.setattr(storage, "write", full)
-        assert not keeper.save(kept(state, history("local")[4]))
-        assert restored(keeper, "local") == 5
+        assert not store.save(kept(state, history("local")[4]))
+        assert restored(store, "local") == 5
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
-        with pytest.raises(ValueError, match="Keeper: folder must be one that can be written"):
-            Keeper(folder, agent=make("local"), settings=SETTINGS)
+        with pytest.raises(ValueError, match="CheckpointStore: folder must be one that can be written"):
+            CheckpointStore(folder, agent=make("local"), settings=SETTINGS)
     (tmp_path / "state" / "lock").mkdir(parents=True)
-    with pytest.raises(ValueError, match="Keeper: folder must be one that can be written"):
-        Keeper(tmp_path / "state", agent=make("local"), settings=SETTINGS)
+    with pytest.raises(ValueError, match="CheckpointStore: folder must be one that can be written"):
+        CheckpointStore(tmp_path / "state", agent=make("local"), settings=SETTINGS)
 
 
 def test_drafts_are_removed(tmp_path):
@@ -445,9 +446,9 @@ def test_drafts_are_removed(tmp_path):
     before = files(tmp_path)
     for name in (".checkpoint-000000009.safetensors.abc", ".checkpoint-x"):
         (tmp_path / name).write_bytes(b"half of it")
-    with opened(tmp_path, "local") as keeper:
+    with opened(tmp_path, "local") as store:
         assert files(tmp_path) == before
-        assert restored(keeper, "local") == STEPS
+        assert restored(store, "local") == STEPS
 
 
 GARBAGE = st.one_of(
@@ -482,35 +483,35 @@ def test_garbage_in_the_folder_is_passed_over_or_told(tmp_path, garbage, upto):
     keep(folder, "local", every=3, upto=upto)
     for name, data in garbage.items():
         (folder / name).write_bytes(data)
-    with opened(folder, "local") as keeper, contextlib.suppress(storage.UnreadableFile):
-        assert restored(keeper, "local") <= upto
+    with opened(folder, "local") as store, contextlib.suppress(UnreadableFile):
+        assert restored(store, "local") <= upto
 
 
 @pytest.mark.parametrize("name", ["checkpoint-8.safetensors", "journal-8.bin", "journal-0000000007.bin"])
 def test_a_stray_file_with_a_number_of_another_width_is_passed_over(name, tmp_path):
     keep(tmp_path, "local", every=3, upto=5)
     (tmp_path / name).write_bytes(b"stray")
-    with opened(tmp_path, "local") as keeper:
-        assert restored(keeper, "local") == 5
+    with opened(tmp_path, "local") as store:
+        assert restored(store, "local") == 5
 
 
 @pytest.mark.parametrize("name", ["checkpoint-000000007.safetensors", "journal-000000007.bin"])
 def test_a_stray_folder_is_passed_over_or_told(name, tmp_path):
     keep(tmp_path, "local", every=3, upto=5)
     (tmp_path / name).mkdir()
-    with contextlib.suppress(ValueError), opened(tmp_path, "local") as keeper:
-        assert restored(keeper, "local") == 5
+    with contextlib.suppress(ValueError), opened(tmp_path, "local") as store:
+        assert restored(store, "local") == 5
 
 
 def rewritten(record: bytes, **changes) -> bytes:
     """A record that is in order but for what it says."""
-    data = record[keeping._PREFIX.size :]
-    fields = ("mark", "step", "rows", "columns", "labels", "width", "neighbours", "length")
-    head = dict(zip(fields, keeping._HEAD.unpack(data[: keeping._HEAD.size]), strict=True))
-    told, rest = data[keeping._HEAD.size :][: head["length"]], data[keeping._HEAD.size + head["length"] :]
+    data = record[checkpoints._PREFIX.size :]
+    fields = ("mark", "step", "rows", "columns", "labels", "width", "neighbors", "length")
+    head = dict(zip(fields, checkpoints._HEAD.unpack(data[: checkpoints._HEAD.size]), strict=True))
+    told, rest = data[checkpoints._HEAD.size :][: head["length"]], data[checkpoints._HEAD.size + head["length"] :]
     told = changes.pop("told", told)
-    data = keeping._HEAD.pack(*{**head, "length": len(told), **changes}.values()) + told + rest
-    return keeping._PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
+    data = checkpoints._HEAD.pack(*{**head, "length": len(told), **changes}.values()) + told + rest
+    return checkpoints._PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
 
 
 @pytest.mark.parametrize(
@@ -521,7 +522,7 @@ def rewritten(record: bytes, **changes) -> bytes:
         {"rows": 3},
         {"columns": 0},
         {"width": 2**32 - 1},
-        {"neighbours": 7},
+        {"neighbors": 7},
         {"length": 2**32 - 1},
         {"told": b"{}"},
         {"told": b"[1, 2]"},
@@ -535,8 +536,8 @@ def test_a_journal_of_another_program_is_told(changes, tmp_path):
     path = newest(tmp_path, "journal")
     data = path.read_bytes()
     path.write_bytes(data[: lengths[2]] + rewritten(data[lengths[2] :], **changes))
-    with opened(tmp_path, "penalty") as keeper, pytest.raises(storage.UnreadableFile, match="journal of this version"):
-        keeper.restore(name="a")
+    with opened(tmp_path, "penalty") as store, pytest.raises(UnreadableFile, match="journal of this version"):
+        store.restore(name="a")
 
 
 def test_whatever_a_record_says_is_read_or_told(tmp_path):
@@ -545,14 +546,14 @@ def test_whatever_a_record_says_is_read_or_told(tmp_path):
     path, rng = newest(tmp_path, "journal"), np.random.default_rng(0)
     data, told = path.read_bytes(), 0
     for _ in range(300):
-        record = bytearray(data[lengths[2] + keeping._PREFIX.size :])
+        record = bytearray(data[lengths[2] + checkpoints._PREFIX.size :])
         record[int(rng.integers(len(record) if rng.random() < 0.3 else 150))] = int(rng.integers(256))
-        prefix = keeping._PREFIX.pack(len(record), hashlib.blake2b(record, digest_size=16).digest())
+        prefix = checkpoints._PREFIX.pack(len(record), hashlib.blake2b(record, digest_size=16).digest())
         path.write_bytes(data[: lengths[2]] + prefix + record)
-        with opened(tmp_path, "penalty") as keeper:
+        with opened(tmp_path, "penalty") as store:
             try:
-                keeper.restore(name="a")
-            except storage.UnreadableFile:
+                store.restore(name="a")
+            except UnreadableFile:
                 told += 1
     assert 0 < told < 300
 
@@ -562,9 +563,9 @@ def test_what_was_said_and_what_waits_comes_back(tmp_path):
     words = entry.heard[0].asked
     state, _ = agent.advance(agent.start(name="a"), *entry.batch, entry.heard)
     pending = Batch(np.array([[1.5], [-0.0]]), np.array([1, 0]))
-    with opened(tmp_path, "exact") as keeper:
-        assert keeper.save(Kept(state=state, position=None, pending=pending, counts={"n": 1}, said={"b": words}))
-        found, entries = keeper.restore(name="a")
+    with opened(tmp_path, "exact") as store:
+        assert store.save(Checkpoint(state=state, position=None, pending=pending, counts={"n": 1}, said={"b": words}))
+        found, entries = store.restore(name="a")
     assert (entries, found.position, found.counts) == ([], None, {"n": 1})
     assert found.pending.points.tobytes() == pending.points.tobytes()
     assert found.pending.targets.tolist() == [1, 0]
