@@ -1,7 +1,5 @@
 """Checks for everything that enters from outside. What breaks a rule is refused with `InvalidArgument`."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from typing import Any
@@ -11,17 +9,7 @@ from numpy.typing import NDArray
 
 from kernelmesh.errors import InvalidArgument, Verbatim
 
-__all__ = [
-    "Floats",
-    "Ints",
-    "class_labels",
-    "finite",
-    "generator",
-    "integer",
-    "matrix",
-    "non_negative",
-    "positive",
-]
+__all__ = ["Floats", "Ints", "class_labels", "finite", "generator", "integer", "matrix", "non_negative", "positive"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -77,9 +65,7 @@ def matrix(owner: str, argument: str, value: Any, *, columns: int | None = None,
     array = np.ascontiguousarray(array, dtype=np.float64)
     if not finite(array):
         row, column = np.argwhere(~np.isfinite(array))[0]
-        raise InvalidArgument(
-            owner, argument, "be finite", Verbatim(f"{array[row, column]} at row {row}, column {column}")
-        )
+        raise InvalidArgument(owner, argument, "be finite", Verbatim(f"{array[row, column]} at row {row}, column {column}"))
     return array
 
 

@@ -6,24 +6,12 @@ never heard of kernelmesh can handle it.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Diverged",
-    "InvalidArgument",
-    "InvalidConfig",
-    "InvalidRow",
-    "KernelMeshError",
-    "MissingExtra",
-    "Problem",
-    "RefusedMessage",
-    "UnreachableAgent",
-    "UnreadableFile",
-    "UnstablePenalty",
-    "Verbatim",
-    "format_value",
-]
+__all__ = ["Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra", "Problem"]
+__all__ += ["RefusedMessage", "UnreachableAgent", "UnreadableFile", "UnstablePenalty", "Verbatim", "format_value"]
 
 _LONGEST = 120
 
@@ -53,7 +41,13 @@ def format_value(value: object) -> str:
 
 
 class KernelMeshError(Exception):
-    """The root of all errors that kernelmesh raises on purpose."""
+    """The root of all errors that kernelmesh raises on purpose.
+
+    Examples
+    --------
+    >>> issubclass(InvalidArgument, KernelMeshError) and issubclass(InvalidArgument, ValueError)
+    True
+    """
 
 
 class InvalidArgument(KernelMeshError, ValueError):
@@ -96,7 +90,12 @@ class InvalidArgument(KernelMeshError, ValueError):
         return f"{self.owner}: {self.argument} must {self.requirement}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore_invalid_argument, (self.owner, self.argument, self.rule, self.value, self.remedy)
+        value = self.value
+        try:
+            pickle.dumps(value)
+        except Exception:  # a value may be anything, and its error must still leave a worker process
+            value = Verbatim(format_value(value))
+        return _restore_invalid_argument, (self.owner, self.argument, self.rule, value, self.remedy)
 
 
 def _restore_invalid_argument(owner: str, argument: str, rule: str, value: object, remedy: str) -> InvalidArgument:
@@ -104,24 +103,71 @@ def _restore_invalid_argument(owner: str, argument: str, rule: str, value: objec
 
 
 class InvalidRow(KernelMeshError, ValueError):
-    """A row of data that cannot be used; the message names the column, the rule and the value."""
+    """A row of data that cannot be used: which column, what it must be, and the value.
+
+    Examples
+    --------
+    >>> issubclass(InvalidRow, ValueError)
+    True
+    """
 
 
 class UnreadableFile(KernelMeshError, ValueError):
-    """A file that is damaged, of another version, or not of this program."""
+    """A file that is damaged, of another version, or not of this program.
+
+    Examples
+    --------
+    >>> issubclass(UnreadableFile, ValueError)
+    True
+    """
 
 
 class RefusedMessage(KernelMeshError, ValueError):
-    """Bytes that are not a message this program understands."""
+    """Bytes that are not a message this program understands.
+
+    Parameters
+    ----------
+    rule : str
+        What was broken, the same for all messages of this kind.
+    found : object
+        What was found instead, if that is worth telling.
+
+    Examples
+    --------
+    >>> str(RefusedMessage("message: must be at most 10 bytes", 12))
+    'message: must be at most 10 bytes, got 12'
+    """
+
+    def __init__(self, rule: str, found: object = None) -> None:
+        self.rule, self.found = rule, None if found is None else str(found)
+        super().__init__(rule, self.found)
+
+    def __str__(self) -> str:
+        return self.rule if self.found is None else f"{self.rule}, got {self.found}"
 
 
 class UnreachableAgent(KernelMeshError, ConnectionError):
-    """The agent did not answer: not running, not reachable, or not for this client."""
+    """The agent did not answer: not running, not reachable, or not for this client.
+
+    Examples
+    --------
+    >>> issubclass(UnreachableAgent, ConnectionError)
+    True
+    """
 
 
 class MissingExtra(KernelMeshError, ImportError):
     """Something was asked for that needs packages which are not installed.
 
+    Parameters
+    ----------
+    what : str
+        What was asked for, in the plural.
+    extra : str
+        The extra of kernelmesh that brings the packages.
+
+    Examples
+    --------
     >>> str(MissingExtra("Parquet files", "parquet"))
     "Parquet files need packages that are not installed; pip install 'kernelmesh[parquet]'"
     """
@@ -151,7 +197,18 @@ class Problem(NamedTuple):
 
 
 class InvalidConfig(KernelMeshError, ValueError):
-    """Everything that is wrong with a configuration file, one problem per line; `problems` has them one by one."""
+    """Everything that is wrong with a configuration file, one problem per line.
+
+    Parameters
+    ----------
+    problems : sequence of Problem
+        The problems, each with its path, line, key and requirement.
+
+    Examples
+    --------
+    >>> str(InvalidConfig([Problem("a.toml", 3, "model.dimension", "be an integer >= 1, got 0")]))
+    'a.toml:3: model.dimension must be an integer >= 1, got 0'
+    """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -164,7 +221,7 @@ class InvalidConfig(KernelMeshError, ValueError):
 class Diverged(KernelMeshError, ArithmeticError):
     """The function left all bounds; the state before the step is untouched and can still be used.
 
-    Attributes
+    Parameters
     ----------
     agent : Hashable
         The agent's name.
@@ -174,6 +231,12 @@ class Diverged(KernelMeshError, ArithmeticError):
         What was in force.
     reason : str
         What was seen.
+
+    Examples
+    --------
+    >>> error = Diverged(agent="north", samples=64, step_size=9.0, penalty=0.0, reason="the loss is 1e+06")
+    >>> str(error)  # doctest: +ELLIPSIS
+    "agent 'north' diverged at sample 64 with step size 9 and penalty 0: the loss is 1e+06; lower the step size; ..."
     """
 
     def __init__(self, *, agent: Hashable, samples: int, step_size: float, penalty: float, reason: str) -> None:
@@ -195,4 +258,10 @@ def _restore_diverged(agent: Hashable, samples: int, step_size: float, penalty: 
 
 
 class UnstablePenalty(UserWarning):
-    """The penalty will be too large for the step size and the network: the run is likely to diverge."""
+    """The penalty will be too large for the step size and the network: the run is likely to diverge.
+
+    Examples
+    --------
+    >>> issubclass(UnstablePenalty, UserWarning)
+    True
+    """

@@ -1,0 +1,142 @@
+"""Settings that come from a file: a field of a dataclass says what its value must be, its default, an example, its meaning.
+
+Whoever reads files, writes templates or prints tables of settings goes by these fields, so a new setting is one more field.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmesh.checks import integer
+from kernelmesh.errors import InvalidArgument
+
+__all__ = ["Check", "Setting", "at_least", "check_settings", "did_you_mean", "flag", "one_of", "path", "setting"]
+__all__ += ["settings_of", "text", "texts"]
+
+Check = Callable[[str, str, Any], Any]
+"""Takes owner, argument and value, and gives the value back as it is to be used, or raises `InvalidArgument`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is known of one setting."""
+
+    name: str
+    default: Any
+    """`dataclasses.MISSING` where there is none."""
+    check: Check | None = None
+    role: str | None = None
+    """Where the value is of a registered kind: the role that it plays."""
+    example: str = ""
+    """As TOML has it."""
+    doc: str = ""
+    unset: str = ""
+    """What a default of None amounts to, in words."""
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is MISSING
+
+
+def setting(
+    default: Any = MISSING,
+    *,
+    check: Check | None = None,
+    role: str | None = None,
+    example: str = "",
+    doc: str,
+    unset: str = "",
+) -> Any:
+    """A field of a dataclass whose value may come from a file.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Checkpoints:
+    ...     every: int = setting(100, check=at_least(1), doc="Rounds between two checkpoints.")
+    >>> settings_of(Checkpoints)["every"].default
+    100
+    """
+    known = {"check": check, "role": role, "example": example, "doc": doc, "unset": unset}
+    return dataclasses.field(default=default, metadata={"kernelmesh": known})
+
+
+def settings_of(kind: Any) -> dict[str, Setting]:
+    """The settings of a dataclass by name; fields without `setting` are no settings."""
+    return {
+        field.name: Setting(name=field.name, default=field.default, **field.metadata["kernelmesh"])
+        for field in dataclasses.fields(kind)
+        if "kernelmesh" in field.metadata
+    }
+
+
+def check_settings(made: Any) -> None:
+    """Check the settings of a dataclass that has just been made."""
+    for known in settings_of(made).values():
+        if known.check is not None:
+            known.check(type(made).__name__, known.name, getattr(made, known.name))
+
+
+def did_you_mean(value: object, allowed: Iterable[str]) -> str:
+    """The question whether one of the allowed names was meant; empty if none is close.
+
+    >>> did_you_mean("gausian", ["Gaussian", "Linear"])
+    'did you mean Gaussian?'
+    """
+    if not isinstance(value, str):
+        return ""
+    folded = {name.casefold(): name for name in allowed}
+    close = difflib.get_close_matches(value.casefold(), folded, n=1)
+    return f"did you mean {folded[close[0]]}?" if close else ""
+
+
+def one_of(*allowed: str) -> Check:
+    """One of these texts."""
+
+    def check(owner: str, argument: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            rule = f"be one of {', '.join(allowed)}"
+            raise InvalidArgument(owner, argument, rule, value, remedy=did_you_mean(value, allowed))
+        return value
+
+    return check
+
+
+def at_least(minimum: int) -> Check:
+    """An integer ≥ `minimum`."""
+    return lambda owner, argument, value: integer(owner, argument, value, minimum=minimum)
+
+
+def text(owner: str, argument: str, value: Any) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(owner, argument, "be a text in quotes", value)
+    return value
+
+
+def texts(owner: str, argument: str, value: Any) -> tuple[str, ...]:
+    """A list of different texts."""
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) and item for item in value):
+        raise InvalidArgument(owner, argument, "be a list of texts in quotes", value)
+    if repeated := [item for item in value if value.count(item) > 1]:
+        remedy = f"{repeated[0]!r} is there twice"
+        raise InvalidArgument(owner, argument, "name each one once", value, remedy=remedy)
+    return tuple(value)
+
+
+def flag(owner: str, argument: str, value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(owner, argument, "be true or false", value)
+    return value
+
+
+def path(owner: str, argument: str, value: Any) -> Path:
+    """A path; whoever reads a file makes it relative to that."""
+    if isinstance(value, Path):
+        return value
+    if not text(owner, argument, value).isprintable():
+        raise InvalidArgument(owner, argument, "be a path", value)
+    return Path(value)

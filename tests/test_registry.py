@@ -1,0 +1,366 @@
+"""Kinds are known by name wherever they come from, and settings survive as plain data."""
+
+import dataclasses
+import importlib.metadata
+import json
+import math
+import subprocess
+import sys
+import types
+import warnings
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+import pytest
+
+from kernelmesh import (
+    Agent,
+    Constant,
+    Diffusion,
+    Doubling,
+    ExactDiffusion,
+    Gaussian,
+    Graph,
+    Hilbert,
+    Hinge,
+    Huber,
+    InverseRoot,
+    InverseTime,
+    Kernel,
+    Komp,
+    Laplacian,
+    Linear,
+    Local,
+    Logistic,
+    Matern32,
+    Matern52,
+    OnlineKernelRegressor,
+    Penalty,
+    Polynomial,
+    Power,
+    Proximal,
+    Schedule,
+    Squared,
+    SquaredHinge,
+    Symmetric,
+    Uncompressed,
+    registry,
+)
+from kernelmesh.consensus import Consensus
+from kernelmesh.errors import InvalidArgument, UnreadableFile
+from kernelmesh.registry import ROLES, describe, fingerprint, kebab, kinds, register, restore, role_of
+
+SETTINGS = [
+    Gaussian(bandwidth=0.7),
+    Laplacian(bandwidth=2.0),
+    Matern32(bandwidth=0.5),
+    Matern52(bandwidth=0.5),
+    Linear(offset=0.25),
+    Polynomial(degree=3, offset=0.5),
+    Gaussian(bandwidth=0.7) + 0.1 * Linear(),
+    Gaussian(bandwidth=0.7) * Laplacian(bandwidth=2.0),
+    Hinge(),
+    Huber(threshold=0.5),
+    Logistic(),
+    Squared(),
+    SquaredHinge(),
+    Constant(0.5),
+    Constant(math.inf),
+    Doubling(start=0.01, every=200, ceiling=3.0),
+    InverseRoot(scale=2.0, offset=3.0),
+    InverseTime(scale=2.0, offset=3.0),
+    Power(of=InverseTime(scale=2.0, offset=3.0), exponent=2.0),
+    Komp(budget=0.1, max_order=7),
+    Komp.vanishing(InverseTime(scale=2.0, offset=3.0)),
+    Uncompressed(),
+    Graph.ring(4),
+    Graph.of([("a", "b"), ("b", "c")]),
+    Local(),
+    Penalty(coupling=Doubling(start=0.01, every=200)),
+    Proximal(coupling=2.0),
+    Symmetric(),
+    Hilbert(coupling=0.02),
+    Diffusion(),
+    ExactDiffusion(budget=0.02),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(monkeypatch):
+    """What a test registers is gone afterwards, and entry points are looked up anew."""
+    monkeypatch.setattr(registry, "_known", {role: dict(known) for role, known in registry._known.items()})
+    registry._plugins.cache_clear()
+    yield
+    registry._plugins.cache_clear()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cauchy(Gaussian):
+    """κ(x, z) = 1 / (1 + ‖x − z‖² / s²): somebody else's kernel."""
+
+    def __call__(self, left, right):
+        square = ((np.asarray(left)[:, None, :] - np.asarray(right)[None, :, :]) ** 2).sum(axis=2)
+        return 1.0 / (1.0 + square / self.bandwidth**2)
+
+    def diag(self, points):
+        return np.ones(len(points))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sawtooth:
+    """η(n) = top · (1 − (n mod every) / every): somebody else's schedule."""
+
+    top: float
+    every: int
+
+    def __call__(self, samples):
+        return self.top * (1.0 - samples % self.every / self.every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone(Local):
+    """Somebody else's protocol, which has a kernel and several schedules among its settings."""
+
+    kernel: Kernel
+    rates: tuple[Schedule, ...] = ()
+
+
+class TestSettings:
+    @pytest.mark.parametrize("value", SETTINGS, ids=lambda value: type(value).__name__)
+    def test_what_is_described_can_be_restored(self, value):
+        assert restore(json.loads(json.dumps(describe(value)))) == value
+
+    def test_plain_values_stay_as_they_are(self):
+        for value in (None, True, 3, 0.5, "text"):
+            assert describe(value) is restore(value) is value
+        assert describe(np.float64(0.5)) == 0.5
+        assert type(describe(np.int64(3))) is int
+        assert restore(describe((1, ["a", None]))) == (1, ("a", None))
+
+    def test_what_is_restored_is_checked_like_anything_else(self):
+        with pytest.raises(InvalidArgument, match="Gaussian: bandwidth must be a finite number > 0, got -1"):
+            restore({"kind": "Gaussian", "bandwidth": -1})
+
+    @pytest.mark.parametrize(
+        ("description", "words"),
+        [
+            ({"kind": "Gausian", "bandwidth": 1.0}, r"kind must be one of .*Gaussian, .*, got 'Gausian'; if it is your own"),
+            ({"bandwidth": 1.0}, "kind must be one of .*, got None"),
+            ({"kind": ["Gaussian"]}, "kind must be one of"),
+            ({"kind": {"kind": "Gaussian"}}, "kind must be one of"),
+            ({"kind": "tuple"}, "kind must be one of"),
+            ({"kind": "tuple", "items": 3}, "kind must be one of"),
+            ({"kind": "Gaussian", "width": 1.0}, "Gaussian cannot have {'width': 1.0}"),
+            ({"kind": "Agent"}, "kind must be one of"),
+            ({"kind": "x" * 10_000}, r"kind must be one of .*, got 'x{100,120}\.\.\."),
+        ],
+        ids=range(9),
+    )
+    def test_what_cannot_be_restored_is_refused(self, description, words):
+        with pytest.raises(UnreadableFile, match=f"settings: {words}"):
+            restore(description)
+
+    def test_what_nobody_registered_cannot_be_described(self):
+        with pytest.raises(
+            InvalidArgument, match=r"each part must be a dataclass of a registered kind .*register\(.kernel., C"
+        ):
+            describe(Cauchy())
+
+        @register("schedule")
+        class Plain:
+            """Registered, but without fields that say what it is made of."""
+
+        with pytest.raises(InvalidArgument, match="each part must be a dataclass"):
+            describe(Plain())
+
+
+class TestFingerprint:
+    def test_it_is_a_positive_number_of_63_bits_that_tells_settings_apart(self):
+        found = {fingerprint(describe(value)) for value in SETTINGS}
+        assert len(found) == len(SETTINGS)
+        assert all(0 <= number < 1 << 63 for number in found)
+
+    def test_it_is_the_same_in_every_process_and_version(self):
+        program = (
+            "from kernelmesh import Doubling, Penalty; from kernelmesh.registry import describe, fingerprint\n"
+            "print(fingerprint(describe(Penalty(coupling=Doubling(start=0.01, every=200)))))"
+        )
+        value = fingerprint(describe(Penalty(coupling=Doubling(start=0.01, every=200))))
+        for seed in ("0", "1"):
+            process = subprocess.run(
+                [sys.executable, "-c", program],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            )
+            assert int(process.stdout) == value
+        assert fingerprint({"b": [1, 2.5], "a": None}) == 4243697691167099384  # agents of other versions compare it too
+
+
+class TestRegister:
+    def test_a_kernel_a_schedule_and_a_protocol_of_others_go_everywhere(self, tmp_path):
+        for role, kind in (("kernel", Cauchy), ("schedule", Sawtooth), ("consensus", Alone)):
+            assert register(role, kind) is kind
+            assert kinds(role)[kind.__name__] is kind
+        consensus = Alone(kernel=Cauchy(bandwidth=2.0), rates=(Sawtooth(top=1.0, every=9), Constant(2.0)))
+        assert restore(json.loads(json.dumps(describe(consensus)))) == consensus
+        agent = Agent(
+            dimension=1,
+            outputs=1,
+            kernel=Cauchy(bandwidth=2.0),
+            loss=Squared(),
+            step_size=Sawtooth(top=0.5, every=64),
+            compression=Komp(budget=0.01),
+            consensus=consensus,
+        )
+        assert isinstance(agent.consensus, Consensus)
+        assert agent.identity["kernel"] == {"kind": "Cauchy", "bandwidth": 2.0}
+        assert agent.identity["consensus"] == "Alone"
+        x = np.linspace(-2, 2, 200)[:, None]
+        model = OnlineKernelRegressor(Cauchy(bandwidth=0.5), step_size=Sawtooth(top=0.5, every=64), random_state=0)
+        model.fit(x, np.sin(2 * x[:, 0])).save(tmp_path / "model")
+        loaded = OnlineKernelRegressor.load(tmp_path / "model")
+        np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+        assert loaded.step_size == model.step_size
+
+    def test_a_file_with_a_kind_that_is_not_known_says_what_to_do(self, tmp_path, monkeypatch):
+        x = np.linspace(-2, 2, 50)[:, None]
+        with monkeypatch.context() as patch:
+            patch.setattr(registry, "_known", {role: dict(known) for role, known in registry._known.items()})
+            register("kernel", Cauchy)
+            OnlineKernelRegressor(Cauchy(), random_state=0).fit(x, x[:, 0]).save(tmp_path / "model")
+        with pytest.raises(UnreadableFile, match="got 'Cauchy'; if it is your own, import the module that registers it"):
+            OnlineKernelRegressor.load(tmp_path / "model")
+
+    def test_it_is_also_a_decorator_and_takes_another_name(self):
+        @register("kernel", name="Lorentz")
+        @dataclass(frozen=True, kw_only=True)
+        class Odd(Cauchy):
+            """Known by another name than that of its class."""
+
+        assert kinds("kernel")["Lorentz"] is Odd
+        assert "Odd" not in kinds("kernel")
+        assert describe(Odd(bandwidth=2.0)) == {"kind": "Lorentz", "bandwidth": 2.0}
+        assert restore(describe(Odd(bandwidth=2.0))) == Odd(bandwidth=2.0)
+
+    def test_ours_come_first(self):
+        register("kernel", Cauchy)
+        assert list(kinds("kernel"))[-1] == "Cauchy"
+
+    def test_once_more_does_no_harm_and_a_module_may_be_loaded_again(self):
+        register("kernel", Cauchy)
+        assert register("kernel", Cauchy) is Cauchy
+        again = dataclasses.make_dataclass("Cauchy", [], bases=(Cauchy,), frozen=True, kw_only=True)
+        again.__module__ = __name__
+        assert register("kernel", again) is again
+        assert kinds("kernel")["Cauchy"] is again
+
+    @pytest.mark.parametrize(
+        ("role", "name", "taken"),
+        [("kernel", "Gaussian", "kernel"), ("kernel", "Constant", "schedule"), ("schedule", "Penalty", "consensus")],
+    )
+    def test_a_name_that_is_taken_is_refused(self, role, name, taken):
+        """Also by a kind of another role: a file says the name alone."""
+        with pytest.raises(InvalidArgument, match=f"register: name must not be taken by another {taken}, got '{name}'"):
+            register(role, Cauchy, name=name)
+        assert kinds(taken)[name].__module__.startswith("kernelmesh.")
+
+    def test_two_objects_with_one_name_are_not_the_same(self):
+        first, second = types.SimpleNamespace(__module__="theirs"), types.SimpleNamespace(__module__="theirs")
+        register("experiment", first, name="one")
+        register("experiment", first, name="one")
+        with pytest.raises(InvalidArgument, match="register: name must not be taken by another experiment, got 'one'"):
+            register("experiment", second, name="one")
+
+    def test_a_role_that_there_is_not_is_refused(self):
+        for call in (lambda: register("kernels", Cauchy), lambda: kinds("kernels")):
+            with pytest.raises(InvalidArgument, match=r"role must be one of kernel, loss, .*, got 'kernels'"):
+                call()
+
+    def test_every_role_has_kinds_that_play_it(self):
+        assert all(kinds(role) for role in ROLES if role in registry._SETTINGS)
+        assert set(kinds("consensus")) >= {"Local", "Penalty", "ExactDiffusion"}
+
+    def test_what_is_given_out_is_a_copy(self):
+        kinds("kernel").clear()
+        assert "Gaussian" in kinds("kernel")
+
+
+class Entry:
+    """An installed package's entry point."""
+
+    def __init__(self, name, load):
+        self.name, self.value, self.load = name, f"{name}.module", load
+
+
+class TestPlugins:
+    @pytest.fixture
+    def install(self, monkeypatch):
+        looked = []
+
+        def install(*entries):
+            def entry_points(*, group):
+                looked.append(group)
+                return entries
+
+            monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+            return looked
+
+        return install
+
+    def test_a_package_with_an_entry_point_is_known_without_being_imported(self, install):
+        looked = install(Entry("theirs", lambda: register("kernel", Cauchy)))
+        assert kinds("kernel")["Cauchy"] is Cauchy
+        assert restore({"kind": "Cauchy", "bandwidth": 2.0}) == Cauchy(bandwidth=2.0)
+        assert looked == ["kernelmesh"]  # once
+
+    def test_a_broken_one_is_a_warning_and_nothing_else_breaks(self, install):
+        def broken():
+            raise ImportError("No module named 'theirs'")
+
+        def rude():
+            register("kernel", Cauchy, name="Gaussian")
+
+        install(Entry("broken", broken), Entry("rude", rude), Entry("good", lambda: register("kernel", Cauchy)))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            known = kinds("kernel")
+        assert [str(warning.message) for warning in caught] == [
+            "kernelmesh: the plugin broken (broken.module) cannot be loaded: No module named 'theirs'",
+            "kernelmesh: the plugin rude (rude.module) cannot be loaded: register: name must not be taken by another "
+            "kernel, got 'Gaussian'",
+        ]
+        assert known["Cauchy"] is Cauchy
+        assert known["Gaussian"] is Gaussian
+        assert restore({"kind": "Gaussian", "bandwidth": 2.0}) == Gaussian(bandwidth=2.0)
+
+    def test_a_plugin_may_look_up_names_while_it_is_loaded(self, install):
+        def load():
+            assert "Gaussian" in kinds("kernel")
+            register("kernel", Cauchy)
+
+        install(Entry("curious", load))
+        assert "Cauchy" in kinds("kernel")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ExactDiffusion", "exact-diffusion"), ("Local", "local"), ("Matern32", "matern32"), ("SquaredHinge", "squared-hinge")],
+)
+def test_names_on_the_command_line(name, expected):
+    assert kebab(name) == expected
+
+
+def test_the_role_of_a_field_is_known_by_its_annotation():
+    @dataclass
+    class Mixed:
+        plain: int
+        kernel: Kernel
+        either: Schedule | float
+        perhaps: Optional[Schedule]  # noqa: UP045 (others may still write it so)
+        quoted: "Kernel | None"
+        text: str
+
+    assert [role_of(field) for field in dataclasses.fields(Mixed)] == [None, "kernel", "schedule", "schedule", "kernel", None]
