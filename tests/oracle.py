@@ -35,9 +35,7 @@ def komp(kernel, centers, weights, budget) -> Pursuit:
         trials = []
         for j in kept:
             rest = [i for i in kept if i != j]
-            fit = (
-                np.linalg.lstsq(gram[np.ix_(rest, rest)], gram[rest] @ weights, rcond=1e-14)[0] if rest else weights[:0]
-            )
+            fit = np.linalg.lstsq(gram[np.ix_(rest, rest)], gram[rest] @ weights, rcond=1e-14)[0] if rest else weights[:0]
             difference = weights.copy()
             difference[rest] -= fit
             gamma = np.sqrt(max(float(np.sum(difference * (gram @ difference))), 0.0))

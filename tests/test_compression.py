@@ -6,18 +6,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 import oracle
-from kernelmesh import (
-    Constant,
-    Expansion,
-    Gaussian,
-    Komp,
-    Laplacian,
-    Linear,
-    Matern52,
-    Polynomial,
-    Uncompressed,
-    compress,
-)
+from kernelmesh import Constant, Expansion, Gaussian, Komp, Laplacian, Linear, Matern52, Polynomial, Uncompressed, compress
 from kernelmesh.numerics.compression import Update
 
 KERNELS = st.sampled_from([Gaussian(bandwidth=0.6), Laplacian(), Matern52(), Polynomial(degree=2), Linear(offset=0.5)])
@@ -84,9 +73,7 @@ def test_a_step_equals_algorithm_2(first, seed, batch, kernel, budget):
     f = model.function
     # dictionaries of near duplicates, which no pruned function has, leave the tally of errors fewer digits
     check_against_oracle(kernel, *stacked, budget, f.centers, f.weights, pruned.error, accuracy=1e-5)
-    assert model.square_norm == pytest.approx(
-        f.norm() ** 2, rel=1e-6, abs=1e-7 * oracle.rkhs_norm(kernel, *stacked) ** 2
-    )
+    assert model.square_norm == pytest.approx(f.norm() ** 2, rel=1e-6, abs=1e-7 * oracle.rkhs_norm(kernel, *stacked) ** 2)
 
 
 @pytest.mark.parametrize("budget", [0.02, 0.2, 1.0])

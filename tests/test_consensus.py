@@ -25,8 +25,10 @@ from kernelmesh import (
     UnstablePenalty,
     simulate,
 )
+from kernelmesh.agent import relay
 from kernelmesh.consensus import Heard
-from kernelmesh.messages import Values, decode, encode
+from kernelmesh.exchange import Outbox
+from kernelmesh.messages import Function, Values, decode, encode
 from kernelmesh.metrics import accuracies, disagreement
 from kernelmesh.streams import ArrayStream, Mixture
 
@@ -70,9 +72,7 @@ class Indifferent(Squared):
 
 def total(functions):
     """The sum of all functions, as one expansion."""
-    return Expansion(
-        KERNEL, np.concatenate([f.centers for f in functions]), np.concatenate([f.weights for f in functions])
-    )
+    return Expansion(KERNEL, np.concatenate([f.centers for f in functions]), np.concatenate([f.weights for f in functions]))
 
 
 @pytest.mark.parametrize("consensus", PROTOCOLS, ids=str)
@@ -107,11 +107,14 @@ class TestLaws:
     def test_every_message_survives_the_wire(self, consensus):
         agent = make(consensus)
         *_, last = simulate(agent, Graph.ring(3), [ArrayStream(*data(i, 96)) for i in range(3)])
-        question = agent.ask(last.states[0], data(5, 8)[0])
-        for message in (question, question and agent.answer(last.states[1], question)):
+        asking, answering = (Outbox(agent, last.states[i], data(5 + i, 8)[0]) for i in range(2))
+        for message in (asking.question, answering.reply(0, 0.5, asking.question)):
             if message is not None:
-                for name, table in decode(encode(message)).tables.items():
-                    np.testing.assert_array_equal(table, message.tables[name])
+                arrived = decode(encode(message))
+                assert type(arrived) is type(message)
+                for name in (*message.inputs, *message.outputs):
+                    np.testing.assert_array_equal(getattr(arrived, name), getattr(message, name))
+                assert getattr(arrived, "terms", None) == getattr(message, "terms", None)
 
 
 @pytest.mark.parametrize("consensus", [Hilbert(coupling=0.02), Diffusion(), ExactDiffusion(budget=0.02)], ids=str)
@@ -145,9 +148,7 @@ def test_averaging_conserves_the_sum_of_all_functions(consensus):
         before = now
 
 
-@pytest.mark.parametrize(
-    "consensus", [Proximal(coupling=1e6), Symmetric(coupling=1e6), Symmetric(), Diffusion()], ids=str
-)
+@pytest.mark.parametrize("consensus", [Proximal(coupling=1e6), Symmetric(coupling=1e6), Symmetric(), Diffusion()], ids=str)
 def test_stable_where_the_printed_update_diverges(consensus):
     graph = Graph.complete(5)
     streams = [ArrayStream(*data(i, 960)) for i in range(5)]
@@ -202,9 +203,7 @@ def test_exact_diffusion_conserves_the_sum_of_what_is_sent_less_the_duals():
 
 
 def duals(round):
-    return {
-        (state.name, other): edge.dual for state in round.states for other, edge in state.edges.items() if edge.dual
-    }
+    return {(state.name, other): edge.dual for state in round.states for other, edge in state.edges.items() if edge.dual}
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.02, 0.1])
@@ -237,7 +236,7 @@ def test_exact_diffusion_learns_what_plain_diffusion_misses():
     def worst(consensus):
         own = [labels == i % 5 for i in range(10)]
         streams = [ArrayStream(points[m], labels[m], passes=5, rng=np.random.default_rng(i)) for i, m in enumerate(own)]
-        agent = make(consensus, outputs=5, step_size=3.0, compression=Komp.parsimonious(3.0))
+        agent = make(consensus, outputs=5, step_size=3.0, compression=Komp.parsimonious(3.0, parsimony=0.04))
         *_, last = simulate(agent, graph, streams)
         return accuracies(last.functions, *test).min()
 
@@ -257,7 +256,9 @@ class TestStability:
 
     def setting(self, kind, graph, share):
         rng = np.random.default_rng(0)
-        bound = kind(coupling=1.0).most(KERNEL, [data(i, 32)[0] for i in range(len(graph))], 2.0, graph.stiffness)
+        bound = kind(coupling=1.0).max_stable_penalty(
+            KERNEL, [data(i, 32)[0] for i in range(len(graph))], 2.0, graph.stiffness
+        )
         agent = make(kind(coupling=share * bound))
         return agent, [ArrayStream(*data(i, 3200), rng=rng) for i in range(len(graph))]
 
@@ -285,6 +286,35 @@ def test_the_warning_looks_ahead_at_schedules_and_step_sizes():
     next(simulate(make(Penalty(coupling=Doubling(start=0.01, every=100, ceiling=0.3))), graph, streams))
     next(simulate(make(rising, step_size=InverseTime(scale=2.0, offset=1.0)), graph, streams))
     next(simulate(make(Proximal(coupling=1e6)), graph, streams))
+
+
+def test_an_agent_without_samples_goes_where_diffusion_would_take_it():
+    """Relaying is diffusion without a loss: g = a_ii f + Σ_j a_ij f_j."""
+    rng = np.random.default_rng(0)
+    agent = make(Diffusion(), compression=Uncompressed())
+    f, g = (Expansion(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(2))
+    after = relay(agent, agent.start(function=f), [Heard(None, Function(g.centers, g.weights), 0.25), Heard(None, None, 0.5)])
+    points = data(0, 20)[0]
+    np.testing.assert_allclose(after.function(points), 0.75 * f(points) + 0.25 * g(points), atol=1e-12)
+    assert (after.samples, after.steps) == (0, 1)
+
+
+def test_an_agent_without_samples_keeps_the_duals_opposite():
+    """Relaying completes numbered exchanges like a step, and conserves the sum of all functions."""
+    rng = np.random.default_rng(0)
+    agent = make(ExactDiffusion(budget=0.0), compression=Uncompressed(), loss=Indifferent(), regularization=0.0)
+    starts = [Expansion(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(2)]
+    states = [agent.start(name=i, function=f) for i, f in enumerate(starts)]
+    for _ in range(3):
+        x = rng.standard_normal((4, 2))
+        offers = [Outbox(agent, states[i], x).reply(1 - i, 0.5, None) for i in range(2)]
+        heard = [[Heard(None, offers[1 - i], 0.5, 1 - i, i == 0, 0.5)] for i in range(2)]
+        states = [relay(agent, states[0], heard[0]), agent.step(states[1], x, np.zeros((4, 3)), heard[1])[0]]
+        here, there = states[0].edges[1], states[1].edges[0]
+        assert here.done == there.done
+        np.testing.assert_array_equal(here.dual.weights, -there.dual.weights)
+        assert total([state.sent for state in states]).distance(total(starts)) < 1e-6 * total(starts).norm()
+    assert here.done == 3
 
 
 def test_refuses():

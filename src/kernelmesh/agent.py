@@ -1,4 +1,4 @@
-"""One agent: settings that never update, a State that a step hands on, and no I/O."""
+"""One agent: settings that never change, a State that a step hands on, and no I/O."""
 
 from __future__ import annotations
 
@@ -10,38 +10,63 @@ from typing import Any, cast
 import numpy as np
 
 from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
-from kernelmesh.consensus import Combining, Consensus, Edges, Explicit, Heard, Local, Relaying, StepInputs
+from kernelmesh.consensus import Consensus, EdgeMemories, Heard, Local, StepInputs
 from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
-from kernelmesh.messages import Function, Message, Offer, Repair, Values
+from kernelmesh.messages import Message
 from kernelmesh.numerics.compression import Compression, Model
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.numerics.schedules import Schedule, as_schedule
+from kernelmesh.registry import describe
 
-__all__ = ["Agent", "Info", "State"]
+__all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State:
-    """Everything the next step needs. A step takes over the workspace in `model`; the function stays readable."""
+    """Everything the next step needs. A step takes over the workspace in `model`; the function stays readable.
+
+    Attributes
+    ----------
+    name : Hashable
+        Whose state it is.
+    model : Model
+        The function that the next step goes on from, with its workspace.
+    samples, steps : int
+        How many there have been.
+    edges : Mapping[Hashable, EdgeMemory]
+        What a protocol remembers of each edge, by neighbor.
+    shown : Expansion or None
+        What was learned, where that is not what `model` holds.
+    baseline_loss : float
+        The mean loss that predicting 0 would have had on a mini-batch: what divergence is measured by.
+
+    Examples
+    --------
+    >>> from kernelmesh import Agent, Gaussian, Komp, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> agent.start(name="north").function.order
+    0
+    """
 
     name: Hashable
     model: Model
     samples: int = 0
     steps: int = 0
-    edges: Edges = field(default_factory=dict)
-    """What a protocol remembers of each edge, by neighbor."""
+    edges: EdgeMemories = field(default_factory=dict)
     shown: Expansion | None = None
-    """What was learned, where that is not what `model` holds (protocols that send another function than they show)."""
     baseline_loss: float = 0.0
-    """The mean loss that predicting 0 would have had on a mini-batch: what divergence is measured by."""
 
     @property
     def function(self) -> Expansion:
-        """What the agent has learned so far."""
+        """What the agent has learned so far: what it shows, predicts with, and answers from."""
         return self.model.function if self.shown is None else self.shown
+
+    @property
+    def sent(self) -> Expansion:
+        """What the agent sends where functions are exchanged, and goes on from."""
+        return self.model.function
 
     def copy(self) -> State:
         """An independent state that can be stepped on its own."""
@@ -50,19 +75,48 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """What one may want to know about a step."""
+    """What one may want to know about a step.
 
-    samples: int
-    """Samples in this mini-batch."""
+    Attributes
+    ----------
+    batch_size : int
+        Samples in this mini-batch.
+    loss : float
+        Mean loss on the mini-batch before learning from it.
+    order : int
+        Points in the dictionary after the step.
+    norm : float
+        ‖f‖ after the step.
+    step_size, penalty, budget : float
+        What was in force.
+    error : float
+        ‖f − f̃‖: how far compression moved the function; at most the budget unless `over_budget`.
+    removed, dependent : int
+        Candidate points that were dropped, and new ones that lay in the span of the others.
+    heard : int
+        Neighbors that took part.
+    over_budget : bool
+        Whether a cap on the model order made the error larger than the budget.
+    repaired : bool
+        Whether the inverse Gram matrix had drifted and was formed anew.
+
+    Examples
+    --------
+    >>> from kernelmesh import Agent, Gaussian, Komp, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> _, info = agent.step(agent.start(), np.array([[0.0]]), np.array([1.0]))
+    >>> info.batch_size, info.loss
+    (1, 0.5)
+    """
+
+    batch_size: int
     loss: float
-    """Mean loss on the mini-batch before learning from it."""
     order: int
     norm: float
     step_size: float
     penalty: float
     budget: float
     error: float
-    """‖f − f̃‖: how far compression moved the function; at most the budget unless `over_budget`."""
     removed: int
     dependent: int
     heard: int
@@ -74,6 +128,31 @@ class Info:
 class Agent:
     """The settings of a learner; many states can be stepped with the same one.
 
+    Parameters
+    ----------
+    dimension : int
+        Numbers in a point.
+    outputs : int
+        Classes, or numbers to predict.
+    kernel : Kernel
+        κ.
+    loss : Loss
+        ℓ.
+    step_size : float or Schedule
+        η, below 1 / regularization.
+    regularization : float
+        λ.
+    compression : Compression
+        How the function is kept small.
+    consensus : Consensus
+        How the agent comes to agree with its neighbors; alone unless told otherwise.
+    radius : float
+        Keep ‖f‖ within a ball of this radius (Corollary 1); infinite means no ball.
+    explosion : float
+        A mini-batch this many times worse than predicting 0 means the run has diverged.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from kernelmesh import Agent, Gaussian, Komp, Squared
     >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
@@ -92,11 +171,7 @@ class Agent:
     compression: Compression
     consensus: Consensus = field(default_factory=Local)
     radius: float = math.inf
-    """Keep ‖f‖ within a ball of this radius (Corollary 1); infinite means no ball."""
     explosion: float = 1e4
-    """A mini-batch this many times worse than predicting 0 means the run has diverged."""
-    _combining: Combining | None = field(init=False, repr=False, compare=False)
-    """The protocol again, if it moves twice in a round: found out once, because asking takes long."""
 
     def __post_init__(self) -> None:
         integer("Agent", "dimension", self.dimension, minimum=1)
@@ -116,7 +191,17 @@ class Agent:
         positive("Agent", "radius", self.radius, infinite=True)
         positive("Agent", "explosion", self.explosion, infinite=True)
         self.step_size_at(0)
-        object.__setattr__(self, "_combining", self.consensus if isinstance(self.consensus, Combining) else None)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a stored state must agree with to be stepped by this agent, as JSON can hold it."""
+        return {
+            "dimension": self.dimension,
+            "outputs": self.outputs,
+            "kernel": describe(self.kernel),
+            "loss": describe(self.loss),
+            "consensus": type(self.consensus).__name__,
+        }
 
     def step_size_at(self, samples: int) -> float:
         """η after so many samples; refuses η ≥ 1/λ, with which shrinking would overshoot."""
@@ -137,7 +222,7 @@ class Agent:
                 "Agent.start",
                 "function",
                 f"have dimension {self.dimension}, outputs {self.outputs} and kernel {self.kernel}",
-                f"{function.dimension}, {function.outputs} and {function.kernel}",
+                Verbatim(f"{function.dimension}, {function.outputs} and {function.kernel}"),
             )
         return State(name=name, model=self.compression.start(function))
 
@@ -150,10 +235,6 @@ class Agent:
         if f.kernel is not self.kernel and f.kernel != self.kernel:
             raise InvalidArgument(owner, "state", f"have kernel {self.kernel}", f.kernel)
 
-    def predict(self, state: State, points: Floats) -> Floats:
-        """f at each row of `points`: n × outputs."""
-        return state.function(matrix("Agent.predict", "points", points, columns=self.dimension))
-
     def check(self, points: Any, targets: Any) -> tuple[Floats, Any]:
         """A mini-batch in the form that a step takes, or an error that says what is wrong with it."""
         points = matrix("Agent", "points", points, columns=self.dimension)
@@ -161,235 +242,168 @@ class Agent:
             raise InvalidArgument("Agent", "points", "have at least one row", Verbatim(f"shape {points.shape}"))
         return points, self.loss.check("Agent", targets, rows=len(points), outputs=self.outputs)
 
-    def ask(self, state: State, points: Any) -> Message | None:
-        """What to send to every neighbor before stepping on these points; None when nothing is to be sent to all."""
-        points = matrix("Agent.ask", "points", points, columns=self.dimension)
-        return self.consensus.ask(state.model.function, points)
-
-    def offer(
-        self, state: State, neighbor: Hashable, share: float, there: tuple[int, int] | None = None
-    ) -> Message | None:
-        """What to send to one neighbor in particular, if the protocol keeps account of each edge.
-
-        `share` is 1 / (1 + our degree); the step must be told the same one with what was heard. `there` is the epoch and the
-        number of exchanges that the neighbor says it has completed, where it does.
-        """
-        if self._combining is None:
-            return None
-        return self._combining.offer(state.model.function, state.edges.get(neighbor), share, there)
-
-    @property
-    def offers(self) -> bool:
-        """Whether the protocol speaks to each neighbor in particular."""
-        return self._combining is not None
-
-    def answer(self, state: State, question: Message) -> Message | None:
-        """The reply to a neighbor's question, from the function as it is now."""
-        self.check_message("Agent.answer", "question", question)
-        return self.consensus.answer(state.function, question)
-
-    def gap(self, state: State, points: Floats, heard: Sequence[Heard]) -> float | None:
-        """√ mean ‖f(x) − f_j(x)‖² over these points and the neighbors that were heard about them; None: none was."""
-        here = state.function(points)
-        there = []
-        for said in heard:
-            if isinstance(said.answered, Values):
-                there.append(said.answered.values)
-            elif isinstance(said.asked, Function | Offer | Repair):
-                there.append(Expansion(self.kernel, said.asked.centers, said.asked.weights)(points))
-        return (
-            math.sqrt(float(np.mean([((here - values) ** 2).sum(axis=1).mean() for values in there])))
-            if there
-            else None
-        )
-
-    def check_message(self, owner: str, argument: str, message: Message, *, rows: int | None = None) -> None:
-        """Refuse a message whose matrices have the wrong number of columns or rows."""
-        for name in message.names:
-            table = getattr(message, name)
-            columns = self.dimension if name in ("points", "centers", "dual_centers") else self.outputs
-            if table.ndim != 2 or table.shape[1] != columns or (rows is not None and len(table) != rows):
-                rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
-                raise InvalidArgument(owner, argument, rule, Verbatim(f"shape {table.shape}"))
-
-    def stability_warning(self, batches: Sequence[Floats], graph: Graph, *, first: int, last: int) -> str | None:
-        """Whether the penalty will be too large for mini-batches like these within a range of samples, in words, or None.
-
-        docs/consensus.md derives the bound. Protocols that are stable for every penalty have none.
-        """
-        if not isinstance(self.consensus, Explicit):
-            return None
-        per_step = self.consensus.most(self.kernel, batches, 1.0, graph.stiffness)
-        for samples in np.unique(np.linspace(first, max(first, last - 1), 256).astype(int)):
-            penalty, step_size = self.consensus.penalty(int(samples)), self.step_size_at(int(samples))
-            if penalty * step_size > per_step:
-                name = type(self.consensus).__name__
-                when = f"reaches {penalty:.3g} after {samples} samples" if samples else f"is {penalty:.3g}"
-                return (
-                    f"{name}: with step size {step_size:g} in this network the penalty must stay below "
-                    f"{per_step / step_size:.2g}, else agents drive each other apart, but it {when}; is_first or cap it "
-                    f"(Doubling has a ceiling), is_first the step size, or take another protocol (only Penalty and Hilbert "
-                    f"have such a bound)"
-                )
-        return None
-
-    @property
-    def relays(self) -> bool:
-        """Whether an agent without samples can take part in a round."""
-        return isinstance(self.consensus, Relaying)
-
-    def relay(self, state: State, heard: Sequence[Heard]) -> State:
-        """Take part in a round without samples: go where the neighbors are, and learn nothing. Counts as a step."""
-        if not isinstance(self.consensus, Relaying):
-            raise InvalidArgument("Agent.relay", "consensus", "be one that relays, such as Diffusion", self.consensus)
-        for said in heard:
-            if said.asked is not None:
-                self.check_message("Agent.relay", "heard", said.asked)
-        state.model.check_ownership()
-        model, edges, shown = state.model, state.edges, None
-        try:
-            if self._combining is not None:
-                model, edges = self._combine(state, self._combining, heard)
-                shown = model.function
-            update = self.consensus.relay(model.function, heard)
-            if self._combining is not None:
-                update = update.joined(self._combining.correction(edges))
-            if len(update.points) or update.shrink != 1.0:
-                model, _ = self.compression.absorb(model, update, samples=state.samples)
-        except FloatingPointError as error:
-            state.model.invalidate()
-            self._blame(heard)
-            raise self._diverged(state, self.step_size_at(state.samples), str(error)) from None
-        except BaseException:
-            state.model.invalidate()
-            raise
-        return replace(state, model=model, steps=state.steps + 1, edges=edges, shown=shown)
+    def predict(self, state: State, points: Floats) -> Floats:
+        """f at each row of `points`: n × outputs."""
+        return state.function(matrix("Agent.predict", "points", points, columns=self.dimension))
 
     def step(self, state: State, points: Any, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
         """Learn from a mini-batch and what the neighbors said. On any error `state` is as it was."""
         self.check_state("Agent.step", state)
         points, targets = self.check(points, targets)
         for said in heard:
-            if said.asked is not None:
-                self.check_message("Agent.step", "heard", said.asked)
-            if said.answered is not None:
-                self.check_message("Agent.step", "heard", said.answered, rows=len(points))
-        return self.advance(state, points, targets, heard)
+            if said.question is not None:
+                check_message(self, "Agent.step", "heard", said.question)
+            if said.reply is not None:
+                rows = len(points) if self.consensus.exchange.question else None
+                check_message(self, "Agent.step", "heard", said.reply, rows=rows)
+        return advance(self, state, points, targets, heard)
 
-    def advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
-        """`step` for runtimes, which have had state, mini-batch and messages checked before."""
-        state.model.check_ownership()
-        try:
-            return self._advance(state, points, targets, heard)
-        except BaseException:
-            state.model.invalidate()
-            raise
 
-    def _advance(self, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
-        model, edges, shown = state.model, state.edges, None
-        if self._combining is not None:
-            try:
-                model, edges = self._combine(state, self._combining, heard)
-            except FloatingPointError as error:
-                self._blame(heard)
-                raise self._diverged(state, self.step_size_at(state.samples), str(error)) from None
-            shown = model.function
+def check_message(agent: Agent, owner: str, argument: str, message: Message, *, rows: int | None = None) -> None:
+    """Refuse a message whose matrices have the wrong number of columns or rows."""
+    for names, columns in ((message.inputs, agent.dimension), (message.outputs, agent.outputs)):
+        for name in names:
+            table = getattr(message, name)
+            if table.ndim != 2 or table.shape[1] != columns or (rows is not None and len(table) != rows):
+                rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
+                raise InvalidArgument(owner, argument, rule, Verbatim(f"shape {table.shape}"))
+    dual = getattr(message, "dual", None)
+    if dual is not None:
+        check_message(agent, owner, f"{argument}: dual", dual)
+
+
+def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
+    """Take part in a round without samples: go where the neighbors are, and learn nothing. Counts as a step.
+
+    State and messages have been checked before.
+    """
+    state.model.check_ownership()
+    try:
+        model, edges, shown = _combined(agent, state, heard)
+        update = agent.consensus.relay(model.function, heard, edges)
+        if not update.is_identity:
+            model, _ = agent.compression.absorb(model, update, samples=state.samples)
+    except FloatingPointError as error:
+        state.model.invalidate()
+        _blame(heard)
+        raise _diverged(agent, state, agent.step_size_at(state.samples), str(error)) from None
+    except BaseException:
+        state.model.invalidate()
+        raise
+    return replace(state, model=model, steps=state.steps + 1, edges=edges, shown=shown)
+
+
+def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
+    """`Agent.step` for runtimes, which have had state, mini-batch and messages checked before."""
+    state.model.check_ownership()
+    try:
+        return _advance(agent, state, points, targets, heard)
+    except BaseException:
+        state.model.invalidate()
+        raise
+
+
+def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
+    step_size = agent.step_size_at(state.samples)
+    try:
+        model, edges, shown = _combined(agent, state, heard)
         f = model.function
-        cross = self.kernel(points, f.centers)
+        cross = agent.kernel(points, f.centers)
         here = f.from_cross(cross)
-        step_size = self.step_size_at(state.samples)
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named in the end
-                losses, slope = self.loss.value_and_slope(here, targets)
-                loss, baseline_loss = self._watch(state, step_size, losses, targets)
-                moment = StepInputs(
-                    function=f,
-                    points=points,
-                    targets=targets,
-                    loss=self.loss,
-                    here=here,
-                    slope=slope,
-                    cross=cross,
-                    step_size=step_size,
-                    regularization=self.regularization,
-                    samples=state.samples,
-                )
-                update = self.consensus.move(moment, heard)
-            if self._combining is not None:
-                update = update.joined(self._combining.correction(edges))
-            model, report = self.compression.absorb(model, update, samples=state.samples)
-        except FloatingPointError as error:
-            self._blame(heard)
-            raise self._diverged(state, step_size, str(error)) from None
-        except SystemError as error:  # what numba makes of Ctrl-C
-            if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
-                raise KeyboardInterrupt from None
-            raise
-        norm = math.sqrt(model.square_norm)
-        if norm > self.radius:
-            model, norm = model.scaled(self.radius / norm), self.radius
-        after = State(
-            name=state.name,
-            model=model,
-            samples=state.samples + len(points),
-            steps=state.steps + 1,
-            edges=edges,
-            shown=shown,
-            baseline_loss=baseline_loss,
-        )
-        info = Info(
-            samples=len(points),
-            loss=loss,
-            order=model.function.order,
-            norm=norm,
-            step_size=step_size,
-            penalty=self.consensus.penalty(state.samples),
-            budget=report.budget,
-            error=report.error,
-            removed=report.removed,
-            dependent=report.dependent,
-            heard=len(heard),
-            over_budget=report.over_budget,
-            repaired=report.repaired,
-        )
-        return after, info
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named in the end
+            losses, slope = agent.loss.value_and_slope(here, targets)
+            loss, baseline_loss = _watch(agent, state, step_size, losses, targets)
+            inputs = StepInputs(
+                function=f,
+                points=points,
+                targets=targets,
+                loss=agent.loss,
+                here=here,
+                slope=slope,
+                cross=cross,
+                step_size=step_size,
+                regularization=agent.regularization,
+                samples=state.samples,
+            )
+            update = agent.consensus.move(inputs, heard, edges)
+        model, report = agent.compression.absorb(model, update, samples=state.samples)
+    except FloatingPointError as error:
+        _blame(heard)
+        raise _diverged(agent, state, step_size, str(error)) from None
+    except SystemError as error:  # what numba makes of Ctrl-C
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+    norm = math.sqrt(model.square_norm)
+    if norm > agent.radius:
+        model, norm = model.scaled(agent.radius / norm), agent.radius
+    after = State(
+        name=state.name,
+        model=model,
+        samples=state.samples + len(points),
+        steps=state.steps + 1,
+        edges=edges,
+        shown=shown,
+        baseline_loss=baseline_loss,
+    )
+    info = Info(
+        batch_size=len(points),
+        loss=loss,
+        order=model.function.order,
+        norm=norm,
+        step_size=step_size,
+        penalty=agent.consensus.penalty(state.samples),
+        budget=report.budget,
+        error=report.error,
+        removed=report.removed,
+        dependent=report.dependent,
+        heard=len(heard),
+        over_budget=report.over_budget,
+        repaired=report.repaired,
+    )
+    return after, info
 
-    def _combine(self, state: State, consensus: Combining, heard: Sequence[Heard]) -> tuple[Model, Edges]:
-        """The first of two moves: to where the neighbors are."""
-        update, edges = consensus.combine(state.model.function, heard, state.edges)
-        if not len(update.points) and update.shrink == 1.0:  # nobody was heard
-            return state.model, edges
-        model, _ = self.compression.absorb(state.model, update, samples=state.samples)
-        return model, edges
 
-    @staticmethod
-    def _blame(heard: Sequence[Heard]) -> None:
-        """Refuse answers that are not finite: then it was they, not the run, that diverged."""
-        for said in heard:
-            for message in (said.asked, said.answered):
-                for name, table in message.tables.items() if message is not None else ():
-                    matrix("Agent.step", f"heard {name}", table)
+def _combined(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Model, EdgeMemories, Expansion | None]:
+    """The first of two moves, to where the neighbors are, for protocols that make it: the function there is shown."""
+    update, edges = agent.consensus.combine(state.model.function, heard, state.edges)
+    if update is None:
+        return state.model, edges, None
+    model = state.model
+    if not update.is_identity:
+        model, _ = agent.compression.absorb(model, update, samples=state.samples)
+    return model, edges, model.function
 
-    def _watch(self, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
-        """The mean loss of the mini-batch and the baseline_loss for it; refuses to go on when the one dwarfs the other."""
-        loss = float(np.add.reduce(losses)) / len(losses)
-        baseline_loss = state.baseline_loss
-        if (
-            not loss <= self.explosion * baseline_loss
-        ):  # true for the first samples, whose baseline_loss is not known yet
-            zero_loss = float(self.loss.value(np.zeros((len(losses), self.outputs)), targets).mean())
-            # a function from elsewhere may meet targets that are all 0: its own first loss is a baseline_loss too
-            baseline_loss = max(baseline_loss, zero_loss, loss if state.steps == 0 and math.isfinite(loss) else 0.0)
-            if not loss <= self.explosion * max(baseline_loss, np.finfo(float).tiny):
-                worse = f"the loss on the newest samples is {loss:.3g} where predicting 0 costs {baseline_loss:.3g}"
-                raise self._diverged(state, step_size, worse)
-        return loss, baseline_loss
 
-    def _diverged(self, state: State, step_size: float, reason: str) -> Diverged:
-        return Diverged(
-            agent=state.name,
-            samples=state.samples,
-            step_size=step_size,
-            penalty=self.consensus.penalty(state.samples),
-            reason=reason,
-        )
+def _blame(heard: Sequence[Heard]) -> None:
+    """Refuse answers that are not finite: then it was they, not the run, that diverged."""
+    for said in heard:
+        for message in (said.question, said.reply):
+            for name in (*message.inputs, *message.outputs) if message is not None else ():
+                matrix("Agent.step", f"heard {name}", getattr(message, name))
+
+
+def _watch(agent: Agent, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
+    """The mean loss of the mini-batch and the baseline for it; refuses to go on when the one dwarfs the other."""
+    loss = float(np.add.reduce(losses)) / len(losses)
+    baseline_loss = state.baseline_loss
+    if not loss <= agent.explosion * baseline_loss:  # true for the first samples, whose baseline is not known yet
+        zero_loss = float(agent.loss.value(np.zeros((len(losses), agent.outputs)), targets).mean())
+        baseline_loss = max(baseline_loss, zero_loss)
+        # a function from elsewhere, or pulled by neighbors, may meet targets that are all 0: then its own loss is a baseline
+        if math.isfinite(loss) and (state.steps == 0 or baseline_loss == 0.0):
+            baseline_loss = max(baseline_loss, loss)
+        if not loss <= agent.explosion * max(baseline_loss, np.finfo(float).tiny):
+            worse = f"the loss on the newest samples is {loss:.3g} where predicting 0 costs {baseline_loss:.3g}"
+            raise _diverged(agent, state, step_size, worse)
+    return loss, baseline_loss
+
+
+def _diverged(agent: Agent, state: State, step_size: float, reason: str) -> Diverged:
+    return Diverged(
+        agent=state.name,
+        samples=state.samples,
+        step_size=step_size,
+        penalty=agent.consensus.penalty(state.samples),
+        reason=reason,
+    )

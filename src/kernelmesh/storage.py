@@ -1,13 +1,12 @@
 """Files that hold what was learned: safetensors with a description, a version and a digest. Nothing is unpickled."""
 
-from __future__ import annotations
-
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,97 +15,21 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from kernelmesh import consensus
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import integer, matrix, non_negative
-from kernelmesh.consensus import Edge
-from kernelmesh.errors import UnreadableFile
-from kernelmesh.messages import Offer
-from kernelmesh.numerics import compression, kernels, losses, schedules
+from kernelmesh.consensus import EdgeMemory
+from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile
+from kernelmesh.messages import Offer, Terms
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.inverse_gram import InverseGram
 
-__all__ = ["KINDS", "describe", "pack", "read", "restore", "unpack", "write"]
+__all__ = ["pack", "read", "understood", "unpack", "write"]
 
-VERSION = "3"
-_READABLE = ("2", "3")  # 3 only adds parts that need not be there
-
-KINDS: Mapping[str, tuple[type[Any], ...]] = {
-    "kernel": (
-        kernels.Gaussian,
-        kernels.Laplacian,
-        kernels.Linear,
-        kernels.Matern32,
-        kernels.Matern52,
-        kernels.Polynomial,
-        kernels.Product,
-        kernels.Scaled,
-        kernels.Sum,
-    ),
-    "loss": (losses.Hinge, losses.Huber, losses.Logistic, losses.Squared, losses.SquaredHinge),
-    "schedule": (
-        schedules.Constant,
-        schedules.Doubling,
-        schedules.InverseRoot,
-        schedules.InverseTime,
-        schedules.Power,
-    ),
-    "compression": (compression.Komp, compression.Uncompressed),
-    "consensus": (
-        consensus.Diffusion,
-        consensus.ExactDiffusion,
-        consensus.Hilbert,
-        consensus.Local,
-        consensus.Penalty,
-        consensus.Proximal,
-        consensus.Symmetric,
-    ),
-    "graph": (Graph,),
-}
-"""The settings that files may name, by the role that they play."""
-
-_KNOWN: dict[str, type[Any]] = {kind.__name__: kind for kinds in KINDS.values() for kind in kinds}
-
-
-def describe(value: Any) -> Any:
-    """Turn settings into something JSON can hold.
-
-    >>> from kernelmesh import Gaussian
-    >>> describe(Gaussian(bandwidth=2.0))
-    {'kind': 'Gaussian', 'bandwidth': 2.0}
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, tuple | list):
-        return {"kind": "tuple", "items": [describe(item) for item in value]}
-    if type(value).__name__ in _KNOWN and _KNOWN[type(value).__name__] is type(value):
-        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"kind": type(value).__name__, **fields}
-    raise ValueError(f"storage: settings must be of a kind that comes with kernelmesh to be saved, got {value!r}")
-
-
-def restore(description: Any) -> Any:
-    """Turn a description back into settings, checking every one of them as if it had just been written.
-
-    >>> restore({'kind': 'Gaussian', 'bandwidth': 2.0})
-    Gaussian(bandwidth=2.0)
-    """
-    if not isinstance(description, dict):
-        return description
-    fields = dict(description)
-    kind = fields.pop("kind", None)
-    if kind == "tuple":
-        return tuple(restore(item) for item in fields["items"])
-    if kind not in _KNOWN:
-        raise UnreadableFile(f"storage: kind must be one of {', '.join(sorted(_KNOWN))}, got {kind!r}")
-    try:
-        return _KNOWN[kind](**{name: restore(value) for name, value in fields.items()})
-    except TypeError as error:
-        raise UnreadableFile(f"storage: {error}") from None
+VERSION = "4"
+_READABLE = ("2", "3", "4")
+# What was called otherwise before version 4.
+_FORMER = {"centres": "centers", "yardstick": "baseline_loss"}
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
@@ -150,13 +73,37 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[
     if metadata.get("format") != "kernelmesh":
         raise UnreadableFile(f"{path}: must be a kernelmesh file, got another safetensors file")
     if metadata.get("version") not in _READABLE:
-        raise UnreadableFile(f"{path}: version must be {' or '.join(_READABLE)}, got {metadata.get('version')!r}")
+        rule, found = f"{', '.join(_READABLE[:-1])} or {_READABLE[-1]}", metadata.get("version")
+        raise UnreadableFile(f"{path}: version must be {rule}, got {found!r}; a newer kernelmesh may have written it")
     digest = metadata.pop("digest", None)
     if digest != _digest(arrays, metadata):
         raise UnreadableFile(f"{path}: contents must match their digest; the file was damaged or changed")
     if metadata.get("kind") != kind:
         raise UnreadableFile(f"{path}: must hold {kind}, got {metadata.get('kind')}")
-    return arrays, json.loads(metadata["settings"])
+    if metadata["version"] != VERSION:
+        arrays = {_renamed(name): array for name, array in arrays.items()}
+    with understood(path, "settings in JSON"):
+        return arrays, json.loads(metadata["settings"])
+
+
+@contextlib.contextmanager
+def understood(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """A file whose contents break the code that reads them, though its digest fits, is one that cannot be read."""
+    broken: Exception | None = None
+    try:
+        yield
+    except InvalidArgument as error:
+        broken = error
+    except KernelMeshError:
+        raise  # which says by itself what is wrong
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+        broken = error
+    if broken is not None:
+        raise UnreadableFile(f"{path}: must hold {what} ({type(broken).__name__}: {broken})")
+
+
+def _renamed(name: str) -> str:
+    return ".".join("/".join(_FORMER.get(word, word) for word in part.split("/")) for part in name.split("."))
 
 
 def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) -> dict[str, NDArray[Any]]:
@@ -181,8 +128,9 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
     for name, f in functions.items():
         arrays[f"{name}.centers"], arrays[f"{name}.weights"] = f.centers, f.weights
         if isinstance(f, Offer):
-            arrays[f"{name}.terms"] = np.array([f.epoch, f.exchange, f.done, f.digest], dtype=np.int64)
-            arrays[f"{name}.share"] = np.array([f.share])
+            terms = f.terms
+            arrays[f"{name}.terms"] = np.array([terms.epoch, terms.exchange, terms.done, terms.digest], dtype=np.int64)
+            arrays[f"{name}.share"] = np.array([terms.share])
     return arrays
 
 
@@ -207,13 +155,9 @@ def _unpack_workspace(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model
         return model
     order = model.function.order
     inverse = matrix("file", "workspace.inverse", arrays["workspace.inverse"], rows=order, columns=order)
-    width, changes, generation, probed = (
-        integer("file", "workspace.clock", n, minimum=0) for n in arrays["workspace.clock"]
-    )
+    width, changes, generation, probed = (integer("file", "workspace.clock", n, minimum=0) for n in arrays["workspace.clock"])
     square_norm, bound = (non_negative("file", "workspace.numbers", float(n)) for n in arrays["workspace.numbers"])
-    workspace = InverseGram.restored(
-        inverse, width=width, changes=changes, generation=generation, probed=probed, bound=bound
-    )
+    workspace = InverseGram.restored(inverse, width=width, changes=changes, generation=generation, probed=probed, bound=bound)
     return dataclasses.replace(model, square_norm=square_norm, workspace=workspace, generation=generation)
 
 
@@ -233,11 +177,11 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
             return None
         epoch, exchange, done, digest = (integer("file", f"{of}.terms", n, minimum=0) for n in arrays[f"{of}.terms"])
         share = non_negative("file", f"{of}.share", float(arrays[f"{of}.share"][0]))
-        return Offer(f.centers, f.weights, epoch, exchange, done, digest, share)
+        return Offer(f.centers, f.weights, Terms(epoch, exchange, done, digest, share))
 
-    def edge(of: str) -> Edge:
+    def edge(of: str) -> EdgeMemory:
         epoch, done, fresh, behind = (integer("file", of, n, minimum=0) for n in arrays[of])
-        return Edge(
+        return EdgeMemory(
             dual=function(f"{of}.dual"),
             handed=function(f"{of}.handed"),
             epoch=epoch,

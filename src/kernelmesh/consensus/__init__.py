@@ -1,6 +1,6 @@
 """How agents come to agree: one file per protocol, without I/O and without knowing who carries the messages."""
 
-from kernelmesh.consensus.base import Combining, Consensus, Edge, Edges, Explicit, Heard, Relaying, StepInputs
+from kernelmesh.consensus.base import Consensus, EdgeMemories, EdgeMemory, Exchange, Heard, StepInputs, Tuning
 from kernelmesh.consensus.diffusion import Diffusion
 from kernelmesh.consensus.exact_diffusion import ExactDiffusion
 from kernelmesh.consensus.hilbert import Hilbert
@@ -9,20 +9,5 @@ from kernelmesh.consensus.penalty import Penalty
 from kernelmesh.consensus.proximal import Proximal
 from kernelmesh.consensus.symmetric import Symmetric
 
-__all__ = [
-    "Combining",
-    "Consensus",
-    "Diffusion",
-    "Edge",
-    "Edges",
-    "ExactDiffusion",
-    "Explicit",
-    "Heard",
-    "Hilbert",
-    "Local",
-    "Penalty",
-    "Proximal",
-    "Relaying",
-    "StepInputs",
-    "Symmetric",
-]
+__all__ = ["Consensus", "Diffusion", "EdgeMemories", "EdgeMemory", "ExactDiffusion", "Exchange", "Heard", "Hilbert", "Local"]
+__all__ += ["Penalty", "Proximal", "StepInputs", "Symmetric", "Tuning"]

@@ -1,23 +1,54 @@
-"""The role that every protocol plays."""
+"""The role that every protocol plays, and what it declares about itself."""
 
-from __future__ import annotations
-
+import hashlib
+import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
+
+import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.messages import Message, Offer
+from kernelmesh.messages import Function, Message, Offer, Points, Probe, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
+from kernelmesh.numerics.schedules import Doubling, Schedule, as_schedule
 
-__all__ = ["Combining", "Consensus", "Edge", "Edges", "Explicit", "Heard", "Relaying", "StepInputs"]
+__all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "POINTS_FOR_VALUES", "PROBES_FOR_VALUES", "Consensus", "Coupled"]
+__all__ += ["EdgeMemories", "EdgeMemory", "Exchange", "Heard", "StepInputs", "Tuning"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What crosses an edge in a round, each way."""
+
+    question: type[Message] | None = None
+    """What an agent asks all neighbors about its new points; None where nothing depends on them."""
+    replies: tuple[type[Message], ...] = ()
+    """What a neighbor says; empty where nothing crosses at all."""
+    mutual: bool = False
+    """Whether a step also uses what the neighbors asked."""
+    numbered: bool = False
+    """Whether both ends keep count of what they said over each edge, so that each uses the same two functions once."""
+
+
+NOTHING = Exchange()
+"""Agents do not talk."""
+POINTS_FOR_VALUES = Exchange(question=Points, replies=(Values,))
+"""Points go out, the neighbors' values at them come back."""
+PROBES_FOR_VALUES = Exchange(question=Probe, replies=(Values,), mutual=True)
+"""Points go out with one's own values, the neighbors' values come back, and both ends move."""
+FUNCTIONS = Exchange(replies=(Function,))
+"""Whole functions go out."""
+NUMBERED_OFFERS = Exchange(replies=(Offer,), numbered=True)
+"""Functions go out, each for one numbered exchange over one edge."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Edge:
+class EdgeMemory:
     """What one end of an edge remembers of numbered exchanges, in which each end uses the same two functions once.
 
     Messages may be lost, so the ends cannot always complete an exchange in the same round. What was offered is therefore kept
@@ -44,18 +75,29 @@ class Edge:
     handed: Expansion | None = None
     """The dual with which this epoch began, at the end that hands it over; kept until the other end is known to have it."""
 
+    @cached_property
+    def digest(self) -> int:
+        """Of the dual without regard to its sign: the same at both ends while they are opposite.
 
-Edges = Mapping[Hashable, Edge]
+        0 before the first exchange of an epoch, when one end has yet to take over the dual of the other.
+        """
+        if self.dual is None or self.done == 0:
+            return 0
+        data = self.dual.centers.tobytes() + np.abs(self.dual.weights).tobytes()
+        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
+
+
+EdgeMemories = Mapping[Hashable, EdgeMemory]
 """What an agent remembers of each edge, by neighbor."""
 
 
 class Heard(NamedTuple):
     """What one neighbor said in this round."""
 
-    asked: Message | None
-    """Its own question; None when it had no samples."""
-    answered: Message | None
-    """Its answer to our question."""
+    question: Message | None
+    """Its own question, where the protocol is mutual; None when it had no samples."""
+    reply: Message | None
+    """Its values at our points, its function, or its offer."""
     weight: float = 0.0
     """The Metropolis weight of the edge."""
     neighbor: Hashable = None
@@ -83,63 +125,122 @@ class StepInputs:
     regularization: float
     samples: int
 
-
-@runtime_checkable
-class Combining(Protocol):
-    """What a protocol has in addition when it moves twice in a round: first to where its neighbors are, then by its data."""
-
-    def offer(
-        self, function: Expansion, edge: Edge | None, share: float, there: tuple[int, int] | None = None
-    ) -> Message:
-        """What to send over one edge, in place of a question to all; `edge` is what is remembered of it.
-
-        `there` is the epoch, and the exchanges completed in it, that the other end has told us of apart from its offers.
-        """
-        ...
-
-    def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Update, Edges]:
-        """The first move, and what is remembered of each edge from now on."""
-        ...
-
-    def correction(self, edges: Edges) -> tuple[Floats, Floats] | None:
-        """Points with coefficients that the second move adds on account of the edges; None for nothing."""
-        ...
+    @property
+    def shrink(self) -> float:
+        """1 − ηλ."""
+        return 1.0 - self.step_size * self.regularization
 
 
-@runtime_checkable
-class Relaying(Protocol):
-    """What a protocol has in addition when an agent without samples can still hold its neighbors together."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tuning:
+    """What is known of a network before it starts, from which a protocol can choose its own settings."""
 
-    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Update:
-        """The move of an agent that has nothing to learn from in this round."""
-        ...
-
-
-@runtime_checkable
-class Explicit(Protocol):
-    """What a protocol has in addition when too large a penalty drives agents apart instead of together."""
-
-    def most(self, kernel: Kernel, batches: Sequence[Floats], step_size: float, stiffness: float) -> float:
-        """The penalty up to which disagreement shrinks, for mini-batches like these and a network of this stiffness."""
-        ...
+    step_size: float
+    coupling: Doubling
+    """The schedule of c, for protocols that have one."""
+    limit: float = math.inf
+    """Cap c at this share of what is stable."""
+    dual_budget: float
+    """δ, for protocols with duals."""
+    kernel: Kernel
+    batches: Sequence[Floats]
+    """A mini-batch of each agent, or points like them."""
+    stiffness: float
+    """`Graph.stiffness` of the network."""
 
 
 @runtime_checkable
 class Consensus(Protocol):
-    """What an agent asks, what it answers, and how it moves given what it heard."""
+    """What an agent says to its neighbors, and how it moves given what it heard.
 
-    def ask(self, function: Expansion, points: Floats) -> Message | None:
-        """The question to every neighbor about the new points (none at the end of a stream); None: nothing to say."""
-        ...
+    The role that every protocol plays. A protocol derives from it, declares its `exchange`, and defines `move`; everything
+    else has a default here. `kernelmesh.testing.check_consensus` checks that it is a good one, and `register("consensus")`
+    makes it known to files and to the command line.
 
-    def answer(self, function: Expansion, question: Message) -> Message | None:
+    Attributes
+    ----------
+    exchange : Exchange
+        What crosses an edge in a round.
+    relays : bool
+        Whether an agent without samples takes part in rounds (`relay`), so that it holds its neighbors together.
+    agreement : Any
+        The settings that both ends of an edge must have in common, as JSON can hold them.
+
+    Examples
+    --------
+    >>> from kernelmesh import Penalty
+    >>> isinstance(Penalty(coupling=0.1), Consensus)
+    True
+    """
+
+    exchange: ClassVar[Exchange] = NOTHING
+    relays: ClassVar[bool] = False
+    """Whether an agent without samples takes part in rounds (`relay`), so that it holds its neighbors together."""
+
+    def ask(self, function: Expansion, points: Floats) -> Message:
+        """The question to every neighbor about new points, where the exchange has one."""
+        return Points(points)
+
+    def answer(self, function: Expansion, question: Any) -> Message:
         """The reply to a neighbor's question."""
-        ...
+        return Values(function.evaluate(question.points))
 
-    def move(self, moment: StepInputs, heard: Sequence[Heard]) -> Update:
-        """The step before compression, from what the neighbors said."""
-        ...
+    def tell(
+        self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
+    ) -> Message:
+        """What one neighbor is told, where functions are exchanged; `edge` is what is remembered of the edge to it.
+
+        `share` is 1 / (1 + our degree). `there` is the epoch, and the exchanges completed in it, that the other end has told
+        us of apart from its offers.
+        """
+        return Function(function.centers, function.weights)
+
+    def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update | None, EdgeMemories]:
+        """The first of two moves, to where the neighbors are, and what is remembered of each edge from now on.
+
+        None: this protocol moves only once. After a first move, what the agent shows is where that led.
+        """
+        return None, edges
+
+    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+        """The step before compression; `edges` is what `combine` has just returned."""
+
+    def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+        """`move` without samples, where the protocol relays; otherwise the agent stays where it is."""
+        return Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)))
+
+    @property
+    def agreement(self) -> Any:
+        """The settings that both ends of an edge must have in common, as JSON can hold them."""
+        return type(self).__name__
 
     def penalty(self, samples: int) -> float:
         """How strongly disagreement is weighed, c, after so many samples (0 where there is no such thing)."""
-        ...
+        return 0.0
+
+    def max_stable_penalty(self, kernel: Kernel, batches: Sequence[Floats], step_size: float, stiffness: float) -> float:
+        """The penalty up to which disagreement shrinks, for mini-batches like these and a network of this stiffness."""
+        return math.inf
+
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        """The protocol with settings that suit a network; `kernelmesh run --protocol` and `mesh init` call it."""
+        return cls()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coupled(Consensus, Protocol):
+    """What protocols with a coupling share: `coupling` is c, a number or a schedule."""
+
+    coupling: Schedule | float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coupling", as_schedule(type(self).__name__, "coupling", self.coupling))
+
+    def penalty(self, samples: int) -> float:
+        return cast(Schedule, self.coupling)(samples)
+
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        limit = cls(coupling=1.0).max_stable_penalty(tuning.kernel, tuning.batches, tuning.step_size, tuning.stiffness)
+        return cls(coupling=replace(tuning.coupling, ceiling=tuning.limit * limit))

@@ -1,58 +1,51 @@
 """Diffusion: average the neighbors' functions, then learn. No penalty, nothing to tune."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.base import Heard, StepInputs
-from kernelmesh.messages import Function, Message
+from kernelmesh.consensus.base import FUNCTIONS, Consensus, EdgeMemories, Heard, StepInputs
+from kernelmesh.messages import Function
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.registry import register
 
 __all__ = ["Diffusion"]
 
 
+@register("consensus")
 @dataclass(frozen=True, kw_only=True)
-class Diffusion:
+class Diffusion(Consensus):
     """g = a_ii f + Σ_j a_ij f_j with Metropolis weights, then f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·).
 
-    Functions go out, nothing comes back; what an absent neighbor would wire_size goes to the agent itself.
+    The weight of an absent neighbor goes to the agent itself.
 
-    >>> Diffusion().penalty(0)
-    0.0
+    Examples
+    --------
+    >>> Diffusion().exchange.replies[0].__name__
+    'Function'
     """
 
-    def ask(self, function: Expansion, points: Floats) -> Message | None:
-        return Function(function.centers, function.weights)
+    exchange = FUNCTIONS
+    relays = True
 
-    def answer(self, function: Expansion, question: Message) -> Message | None:
-        return None
+    def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+        centers, weights, own = _average(np.empty((0, function.dimension)), np.empty((0, function.outputs)), heard)
+        return Update(centers, weights, own, shared=True)
 
-    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Update:
-        there = [(said.asked, said.weight) for said in heard if isinstance(said.asked, Function)]
-        return Update(
-            np.concatenate([np.empty((0, function.dimension)), *(g.centers for g, _ in there)]),
-            np.concatenate([np.empty((0, function.outputs)), *(weight * g.weights for g, weight in there)]),
-            1.0 - sum(weight for _, weight in there),
-            shared=True,
-        )
+    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+        centers, weights, own = _average(inputs.points, np.zeros_like(inputs.here), heard)
+        here = own * inputs.here + inputs.function.kernel(inputs.points, centers) @ weights
+        coefficients = inputs.shrink * weights
+        coefficients[: len(inputs.points)] = -inputs.step_size / len(inputs.points) * inputs.loss.slope(here, inputs.targets)
+        return Update(centers, coefficients, inputs.shrink * own, shared=True)
 
-    def move(self, moment: StepInputs, heard: Sequence[Heard]) -> Update:
-        shrink = 1.0 - moment.step_size * moment.regularization
-        there = [(said.asked, said.weight) for said in heard if isinstance(said.asked, Function)]
-        own = 1.0 - sum(weight for _, weight in there)
-        centers = np.concatenate([moment.points, *(g.centers for g, _ in there)])
-        weights = np.concatenate([np.zeros_like(moment.here), *(weight * g.weights for g, weight in there)])
-        here = own * moment.here + moment.function.kernel(moment.points, centers) @ weights
-        coefficients = shrink * weights
-        coefficients[: len(moment.points)] = (
-            -moment.step_size / len(moment.points) * moment.loss.slope(here, moment.targets)
-        )
-        return Update(centers, coefficients, shrink * own, shared=True)
 
-    def penalty(self, samples: int) -> float:
-        return 0.0
+def _average(points: Floats, weights: Floats, heard: Sequence[Heard]) -> tuple[Floats, Floats, float]:
+    """Some points and weights, then those of Σ_j a_ij f_j, and a_ii."""
+    there = [(said.reply, said.weight) for said in heard if isinstance(said.reply, Function)]
+    own = 1.0 - sum(weight for _, weight in there)
+    centers = np.concatenate([points, *(g.centers for g, _ in there)])
+    return centers, np.concatenate([weights, *(weight * g.weights for g, weight in there)]), own

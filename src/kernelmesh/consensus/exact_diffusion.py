@@ -1,31 +1,31 @@
 """Diffusion without bias: a dual function on every edge carries what the two ends still owe each other."""
 
-from __future__ import annotations
-
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, Self, cast
 
+import msgspec
 import numpy as np
 
-from kernelmesh.checks import Floats
-from kernelmesh.errors import InvalidArgument
-from kernelmesh.consensus.base import Edge, Edges, Heard, StepInputs
+from kernelmesh.consensus.base import NUMBERED_OFFERS, Consensus, EdgeMemories, EdgeMemory, Heard, StepInputs, Tuning
 from kernelmesh.consensus.local import Local
-from kernelmesh.messages import Message, Offer, Repair
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.messages import Function, Message, Offer, Terms
 from kernelmesh.numerics.compression import Update, compressed
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.schedules import Constant, Schedule, as_schedule
+from kernelmesh.registry import register
 
 __all__ = ["ExactDiffusion"]
 
 _FAR = 1 << 32
 
 
+@register("consensus")
 @dataclass(frozen=True, kw_only=True)
-class ExactDiffusion:
+class ExactDiffusion(Consensus):
     """With ā_ij half the Metropolis weight of an edge, ā_ii the rest, and C for compression:
 
     f_i ← C_ε[Σ_j ā_ij φ_j],  λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)]   from the functions φ that the neighbors sent, then
@@ -40,11 +40,21 @@ class ExactDiffusion:
     state or computes on a host that rounds differently, find that out by count and digest; then the end that stands first in
     the graph sends its dual along with an offer, and the other goes on from the negative of that.
 
-    `budget` is δ; a quarter of the agent's ε is a good choice. What the agent shows is f, what it sends is φ.
+    What the agent shows is f, what it sends is φ.
 
+    Parameters
+    ----------
+    budget : float or Schedule
+        δ, a constant; a quarter of the agent's ε is a good choice.
+
+    Examples
+    --------
     >>> ExactDiffusion(budget=0.05).penalty(0)
     0.0
     """
+
+    exchange = NUMBERED_OFFERS
+    relays = True
 
     budget: Schedule | float
 
@@ -54,47 +64,56 @@ class ExactDiffusion:
             # both ends must use the same δ in the same round, and they may have seen different numbers of samples
             raise InvalidArgument("ExactDiffusion", "budget", "be a constant number >= 0", self.budget)
 
-    def ask(self, function: Expansion, points: Floats) -> Message | None:
-        return None
+    @property
+    def agreement(self) -> Any:
+        return [type(self).__name__, cast(Constant, self.budget).value]
 
-    def answer(self, function: Expansion, question: Message) -> Message | None:
-        return None
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        return cls(budget=tuning.dual_budget)
 
-    def offer(
-        self, function: Expansion, edge: Edge | None, share: float, there: tuple[int, int] | None = None
+    def tell(
+        self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
     ) -> Message:
-        edge = edge or Edge()
+        edge = edge or EdgeMemory()
         ours = _open(function, edge, share)
         behind = edge.behind if there is None or there[0] != edge.epoch else there[1] < edge.done
         if behind and edge.before is not None:
-            ours = replace(edge.before, done=ours.done, digest=ours.digest)
-        return ours if edge.handed is None or ours.exchange > 1 else _repair(ours, edge.handed)
+            terms = msgspec.structs.replace(edge.before.terms, done=ours.terms.done, digest=ours.terms.digest)
+            ours = replace(edge.before, terms=terms)
+        if edge.handed is None or ours.terms.exchange > 1:
+            return ours
+        return replace(ours, dual=Function(edge.handed.centers, edge.handed.weights))
 
-    def combine(self, function: Expansion, heard: Sequence[Heard], edges: Edges) -> tuple[Update, Edges]:
+    def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
         own = 1.0
-        after = {name: replace(edge, fresh=False) if edge.fresh else edge for name, edge in edges.items()}
+        speaking = {said.neighbor for said in heard}
+        after = {name: edge if name in speaking else replace(edge, fresh=False) for name, edge in edges.items()}
         centers, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
         for said in heard:
-            edge = edges.get(said.neighbor) or Edge()
-            theirs, negative = _read(said.asked, function.kernel)
-            if theirs is not None and theirs.epoch > edge.epoch + _FAR:
+            edge = edges.get(said.neighbor) or EdgeMemory()
+            theirs = said.reply if isinstance(said.reply, Offer) else None
+            if theirs is not None and theirs.terms.epoch > edge.epoch + _FAR:
                 theirs = None  # nobody has had to begin anew so often
             if theirs is not None and (epoch := _common_epoch(edge, theirs)) != edge.epoch:
                 kept = edge.dual if said.is_first else None
-                edge = Edge(epoch=epoch, dual=kept, handed=kept)
-            if theirs is not None and theirs.epoch != edge.epoch:
+                edge = EdgeMemory(epoch=epoch, dual=kept, handed=kept)
+            if theirs is not None and theirs.terms.epoch != edge.epoch:
                 theirs = None  # of an epoch that is over
             ours = _open(function, edge, said.share)
-            behind = edge.behind if theirs is None else theirs.done < edge.done
-            known = {o.exchange: o for o in (edge.early, theirs) if o is not None}
+            behind = edge.behind if theirs is None else theirs.terms.done < edge.done
+            known = {o.terms.exchange: o for o in (edge.early, theirs) if o is not None}
             wanted, early = known.get(edge.done + 1), known.get(edge.done + 2)
             if wanted is None:
                 after[said.neighbor] = replace(edge, offered=ours, early=early, behind=behind, fresh=False)
                 continue
-            weight = 0.5 * min(ours.share, wanted.share)
-            # an epoch begins with what the is_first end has: the other takes it over with the first offer, if there is any
-            dual = edge.dual if said.is_first or edge.done else negative
-            after[said.neighbor] = Edge(
+            weight = 0.5 * metropolis_weight(ours.terms.share, wanted.terms.share)
+            dual = edge.dual
+            if not (said.is_first or edge.done):
+                # an epoch begins with what the first end has: the other takes over the negative, if there is any
+                given = wanted.dual
+                dual = None if given is None else Expansion(function.kernel, given.centers, -given.weights)
+            after[said.neighbor] = EdgeMemory(
                 dual=self._dual(dual, function.kernel, ours, wanted, weight, said.is_first),
                 epoch=edge.epoch,
                 done=edge.done + 1,
@@ -127,59 +146,35 @@ class ExactDiffusion:
         found, _ = compressed(kernel, np.concatenate(centers), np.concatenate(weights), budget)
         return found if is_first else Expansion.trusted(kernel, found.centers, -found.weights)
 
-    def correction(self, edges: Edges) -> tuple[Floats, Floats] | None:
-        # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
-        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.fresh]
-        if not duals:
-            return None
-        return np.concatenate([dual.centers for dual in duals]), np.concatenate([dual.weights for dual in duals])
-
-    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Update:
+    def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         # the duals are all that is left of the second move; the first one has been made
-        return Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)), shared=True)
+        nothing = Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)), shared=True)
+        return _with_duals(nothing, edges)
 
-    def move(self, moment: StepInputs, heard: Sequence[Heard]) -> Update:
-        return Local().move(moment, ())
-
-    def penalty(self, samples: int) -> float:
-        return 0.0
+    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+        return _with_duals(Local().move(inputs, (), edges), edges)
 
 
-def _open(function: Expansion, edge: Edge, share: float) -> Offer:
+def _with_duals(update: Update, edges: EdgeMemories) -> Update:
+    """The update with Σ_j λ_ij added, over the edges on which an exchange was completed in this round."""
+    # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
+    duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.fresh]
+    if not duals:
+        return update
+    return update.joined([dual.centers for dual in duals], [dual.weights for dual in duals])
+
+
+def _open(function: Expansion, edge: EdgeMemory, share: float) -> Offer:
     """Ours in the open exchange: what was offered before, else what we are now."""
     if edge.offered is not None:
         return edge.offered
-    return Offer(function.centers, function.weights, edge.epoch, edge.done + 1, edge.done, _digest(edge), share)
+    terms = Terms(edge.epoch, edge.done + 1, edge.done, edge.digest, share)
+    return Offer(function.centers, function.weights, terms)
 
 
-def _repair(ours: Offer, dual: Expansion) -> Repair:
-    terms = ours.epoch, ours.exchange, ours.done, ours.digest, ours.share
-    return Repair(ours.centers, ours.weights, dual.centers, dual.weights, *terms)
-
-
-def _read(message: Message | None, kernel: Kernel) -> tuple[Offer | None, Expansion | None]:
-    """What the neighbor offers, and the negative of the dual that it handed over with it."""
-    if not isinstance(message, Repair):
-        return message if isinstance(message, Offer) else None, None
-    terms = message.epoch, message.exchange, message.done, message.digest, message.share
-    negative = Expansion(kernel, message.dual_centers, -message.dual_weights)
-    return Offer(message.centers, message.weights, *terms), negative
-
-
-def _common_epoch(edge: Edge, theirs: Offer) -> int:
+def _common_epoch(edge: EdgeMemory, theirs: Offer) -> int:
     """The epoch to go on in: a later one than ours if the duals of the two ends are not, or will not be, opposite."""
-    if theirs.epoch != edge.epoch:
-        return max(edge.epoch, theirs.epoch)
-    lost = abs(theirs.done - edge.done) > 1 or (theirs.done == edge.done and theirs.digest != _digest(edge))
+    if theirs.terms.epoch != edge.epoch:
+        return max(edge.epoch, theirs.terms.epoch)
+    lost = abs(theirs.terms.done - edge.done) > 1 or (theirs.terms.done == edge.done and theirs.terms.digest != edge.digest)
     return edge.epoch + 1 if lost else edge.epoch
-
-
-def _digest(edge: Edge) -> int:
-    """Of a dual without regard to its sign: the same at both ends while they are opposite.
-
-    0 before the first exchange of an epoch, when one end has yet to take over the dual of the other.
-    """
-    if edge.dual is None or edge.done == 0:
-        return 0
-    data = edge.dual.centers.tobytes() + np.abs(edge.dual.weights).tobytes()
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1

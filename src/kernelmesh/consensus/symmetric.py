@@ -1,21 +1,18 @@
 """Both ends of an edge move: the full gradient of the penalty, in a form that conserves the network's mean."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.base import Heard, StepInputs
-from kernelmesh.consensus.coupled import Coupled
+from kernelmesh.consensus.base import PROBES_FOR_VALUES, Coupled, EdgeMemories, Heard, StepInputs
 from kernelmesh.messages import Message, Probe, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.schedules import Schedule
+from kernelmesh.registry import register
 
 __all__ = ["Symmetric"]
 
@@ -23,6 +20,7 @@ __all__ = ["Symmetric"]
 _LEAST = 1e-8
 
 
+@register("consensus")
 @dataclass(frozen=True, kw_only=True)
 class Symmetric(Coupled):
     """f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·), where g is f after every edge has averaged at both ends' points.
@@ -31,43 +29,47 @@ class Symmetric(Coupled):
     and agent j adds the same with the other sign: their sum stays as it is. α = B / (2ηc) is what minimizing
     ½‖g_i − f_i‖² + ½‖g_j − f_j‖² + (ηc/2B) ‖g_i(X) − g_j(X)‖² gives. w is half the edge's Metropolis weight, since an edge
     averages at two sets of points, so that the network's disagreement never grows, however large c is.
-    X with f_i(X) goes out, f_j(X) comes back.
 
+    Parameters
+    ----------
+    coupling : float or Schedule
+        c; infinite by default, which makes α = 0.
+
+    Examples
+    --------
     >>> Symmetric(coupling=1.0).penalty(0)
     1.0
     """
 
+    exchange = PROBES_FOR_VALUES
+
     coupling: Schedule | float = math.inf
 
-    def ask(self, function: Expansion, points: Floats) -> Message | None:
-        return Probe(points, function.evaluate(points)) if len(points) else None
+    def ask(self, function: Expansion, points: Floats) -> Message:
+        return Probe(points, function.evaluate(points))
 
-    def answer(self, function: Expansion, question: Message) -> Message | None:
-        assert isinstance(question, Probe)
-        return Values(function.evaluate(question.points))
-
-    def move(self, moment: StepInputs, heard: Sequence[Heard]) -> Update:
-        f, shrink = moment.function, 1.0 - moment.step_size * moment.regularization
-        points, pulls = [moment.points], [np.zeros_like(moment.here)]
+    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+        f, shrink = inputs.function, inputs.shrink
+        points, pulls = [inputs.points], [np.zeros_like(inputs.here)]
         for said in heard:
-            if isinstance(said.answered, Values):
-                pulls[0] -= self._pull(moment, moment.points, moment.here - said.answered.values, said.weight)
-            if isinstance(said.asked, Probe):
-                theirs = said.asked.points
+            if isinstance(said.reply, Values):
+                pulls[0] -= self._pull(inputs, inputs.points, inputs.here - said.reply.values, said.weight)
+            if isinstance(said.question, Probe):
+                theirs = said.question.points
                 points.append(theirs)
-                pulls.append(-self._pull(moment, theirs, f.evaluate(theirs) - said.asked.values, said.weight))
+                pulls.append(-self._pull(inputs, theirs, f.evaluate(theirs) - said.question.values, said.weight))
         everywhere, pulled = np.concatenate(points), np.concatenate(pulls)
-        here = moment.here + f.kernel(moment.points, everywhere) @ pulled
+        here = inputs.here + f.kernel(inputs.points, everywhere) @ pulled
         coefficients = shrink * pulled
-        coefficients[: len(moment.points)] -= (
-            moment.step_size / len(moment.points) * moment.loss.slope(here, moment.targets)
-        )
+        coefficients[: len(inputs.points)] -= inputs.step_size / len(inputs.points) * inputs.loss.slope(here, inputs.targets)
         return Update(everywhere, coefficients, shrink)
 
-    def _pull(self, moment: StepInputs, points: Floats, gap: Floats, weight: float) -> Floats:
+    def _pull(self, inputs: StepInputs, points: Floats, gap: Floats, weight: float) -> Floats:
         """w (αI + K_XX)⁻¹ d."""
-        gram = moment.function.kernel(points, points)
-        strength = moment.step_size * self.penalty(moment.samples)
+        from scipy.linalg import cho_factor, cho_solve  # takes long, and not every agent needs it
+
+        gram = inputs.function.kernel(points, points)
+        strength = inputs.step_size * self.penalty(inputs.samples)
         alpha = len(points) / (2.0 * strength) if strength > 0 else math.inf
         if alpha == math.inf:
             return np.zeros_like(gap)

@@ -13,20 +13,22 @@ Only a budget too fine for the conditioning of P (points that nearly coincide, a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.numerics.compiled import folding
-from kernelmesh.numerics.compiled import pruning as loops
+from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
 from kernelmesh.numerics.schedules import Constant, Power, Schedule, as_schedule
+from kernelmesh.registry import register
 
 __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", "Update", "compress", "compressed"]
 
@@ -49,12 +51,19 @@ class Update:
     cross: Floats | None = None
     shared: bool = False
 
-    def joined(self, more: tuple[Floats, Floats] | None) -> Update:
+    @property
+    def is_identity(self) -> bool:
+        """Whether f̃ = f."""
+        return not len(self.points) and self.shrink == 1.0
+
+    def joined(self, points: Sequence[Floats], coefficients: Sequence[Floats]) -> Update:
         """The same update with more points and their coefficients."""
-        if more is None:
-            return self
-        points, coefficients = np.concatenate([self.points, more[0]]), np.concatenate([self.coefficients, more[1]])
-        return Update(points, coefficients, self.shrink, shared=True)
+        return Update(
+            np.concatenate([self.points, *points]),
+            np.concatenate([self.coefficients, *coefficients]),
+            self.shrink,
+            shared=True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +97,7 @@ class Model:
     """
 
     function: Expansion
+    _: KW_ONLY
     square_norm: float = 0.0
     """‖f‖², carried along: projections are orthogonal, so ‖f‖² = ‖f̃‖² − error²."""
     workspace: InverseGram | None = None
@@ -127,21 +137,30 @@ class Model:
 
 @runtime_checkable
 class Compression(Protocol):
-    """How a function is kept small."""
+    """How a function is kept small.
+
+    The role that `Komp` and `Uncompressed` play: `start` a model, then `absorb` one update after the other.
+
+    Examples
+    --------
+    >>> isinstance(Komp(budget=0.1), Compression)
+    True
+    """
 
     def start(self, function: Expansion) -> Model:
         """A model that holds `function` (for a new agent: the zero function)."""
-        ...
 
     def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
         """Make the update, compress, and take over the model's workspace. On an error the model is untouched."""
-        ...
 
 
+@register("compression")
 @dataclass(frozen=True, kw_only=True)
 class Uncompressed:
     """No compression: plain functional stochastic gradient descent, one more point for every sample.
 
+    Examples
+    --------
     >>> from kernelmesh import Gaussian
     >>> model = Uncompressed().start(Expansion.zero(Gaussian(), dimension=1, outputs=1))
     >>> update = Update(np.array([[0.0], [0.0]]), np.array([[1.0], [1.0]]))
@@ -151,32 +170,42 @@ class Uncompressed:
     """
 
     def start(self, function: Expansion) -> Model:
-        return Model(function, function.inner(function))
+        return Model(function, square_norm=function.inner(function))
 
     def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
         f = model.function
         cross = f.kernel(update.points, f.centers) if update.cross is None else update.cross
         gram = f.kernel(update.points, update.points)
-        added = loops.growth(gram, cross, f.weights, update.coefficients, update.shrink)
+        added = compiled.pruning.growth(gram, cross, f.weights, update.coefficients, update.shrink)
         square_norm = update.shrink**2 * model.square_norm + added
         if not math.isfinite(square_norm):
             raise FloatingPointError("the function is no longer finite")
         centers = np.concatenate([f.centers, update.points])
         weights = np.concatenate([update.shrink * f.weights, update.coefficients])
-        return Model(Expansion.trusted(f.kernel, centers, weights), square_norm), CompressionReport(
-            error=0.0, budget=0.0
-        )
+        function = Expansion.trusted(f.kernel, centers, weights)
+        return Model(function, square_norm=square_norm), CompressionReport(error=0.0, budget=0.0)
 
 
+@register("compression")
 @dataclass(frozen=True, kw_only=True)
 class Komp:
     """Destructive matching pursuit with pre-fitting, ‖f − f̃‖ ≤ ε over all outputs together.
 
-    `budget` is ε, a number or a schedule; 0 drops only what costs nothing. `max_order` caps the model order whatever the
-    budget says; `CompressionReport.over_budget` tells when it did. A new point counts as dependent when its distance² to
-    the span of the others is at most `tolerance` · κ(x, x). After every `watch` changes of P one column of P K is
-    compared with the identity, and P is formed anew when it has drifted.
+    `Komp.parsimonious` and `Komp.vanishing` have the budgets of the paper.
 
+    Parameters
+    ----------
+    budget : float or Schedule
+        ε; 0 drops only what costs nothing.
+    max_order : int, optional
+        The largest model order, whatever the budget says; `Info.over_budget` tells when it made the error exceed the budget.
+    tolerance : float
+        A new point counts as dependent when its distance² to the span of the others is at most tolerance · κ(x, x).
+    watch : int
+        After so many changes of P one column of P K is compared with the identity, and P is formed anew when it has drifted.
+
+    Examples
+    --------
     >>> from kernelmesh import Gaussian
     >>> komp = Komp(budget=0.1)
     >>> model = komp.start(Expansion.zero(Gaussian(), dimension=1, outputs=1))
@@ -201,10 +230,23 @@ class Komp:
         integer("Komp", "watch", self.watch, minimum=1)
 
     @classmethod
-    def parsimonious(
-        cls, step_size: Schedule | float, *, parsimony: float = 0.04, max_order: int | None = None
-    ) -> Komp:
-        """ε = K η^{3/2}, the budget of the paper for constant steps (Theorem 1), with parsimony constant K."""
+    def parsimonious(cls, step_size: Schedule | float, *, parsimony: float, max_order: int | None = None) -> Komp:
+        """ε = K η^{3/2}, the budget of the paper for constant steps (Theorem 1).
+
+        Parameters
+        ----------
+        step_size : float or Schedule
+            η, that of the agent.
+        parsimony : float
+            K: larger means fewer points and a coarser function. The paper's figures have 0.04.
+        max_order : int, optional
+            The largest number of points the dictionary may ever hold.
+
+        Returns
+        -------
+        Komp
+            Compression with that budget.
+        """
         eta = as_schedule("Komp", "step_size", step_size)
         return cls(
             budget=Power(of=eta, scale=non_negative("Komp", "parsimony", parsimony), exponent=1.5), max_order=max_order
@@ -220,7 +262,7 @@ class Komp:
         if function.order == 0:
             return Model(function, workspace=inverse)
         if inverse.rebuild(function.kernel, function.centers):
-            return Model(function, function.inner(function), inverse, inverse.generation)
+            return Model(function, square_norm=function.inner(function), workspace=inverse, generation=inverse.generation)
         # some points depend on others to rounding: build up from nothing, which folds them in
         zero = Expansion.zero(function.kernel, dimension=function.dimension, outputs=function.outputs)
         model = Model(zero, workspace=InverseGram())
@@ -240,13 +282,13 @@ class Komp:
             repaired = repaired or drifted
         if update.shared:
             model, update = _put_together(model, update)
-        most = self.max_order or model.function.order + len(update.points)
+        max_order = self.max_order or model.function.order + len(update.points)
         try:
-            model, report = _absorb(model, update, budget, most, self.tolerance)
+            model, report = _absorb(model, update, budget, max_order, self.tolerance)
         except _Breakdown:
             # rounding in P made the exchange impossible; a fresh P gets one more chance
             model, repaired = self._renew(model), True
-            model, report = _absorb(model, update, budget, most, self.tolerance)
+            model, report = _absorb(model, update, budget, max_order, self.tolerance)
         return model, replace(report, repaired=True) if repaired else report
 
     def _repair(self, model: Model, inverse: InverseGram) -> tuple[Model, bool]:
@@ -274,7 +316,7 @@ def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
     """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one."""
     f = model.function
     old, points = f.order, np.concatenate([f.centers, update.points])
-    fresh, sums, touches = folding.fold(points.view(np.uint64), old, update.coefficients)
+    fresh, sums, touches = compiled.folding.fold(points.view(np.uint64), old, update.coefficients)
     if len(fresh) == len(update.points):
         return model, update
     coefficients = sums[old:]
@@ -290,14 +332,12 @@ class _Breakdown(FloatingPointError):
     """Rounding in P has made an exchange of points impossible."""
 
 
-def _absorb(
-    model: Model, update: Update, budget: float, most: int, tolerance: float
-) -> tuple[Model, CompressionReport]:
+def _absorb(model: Model, update: Update, budget: float, max_order: int, tolerance: float) -> tuple[Model, CompressionReport]:
     f, inverse = model.function, model.claim()
     points, coefficients, shrink = update.points, update.coefficients, update.shrink
     schur = f.kernel(points, points)
     lifted = np.zeros((len(points), inverse.width))  # stays zero where there are no old points
-    changes, stays, weights, added, square_error, dependent = loops.choose(
+    changes, stays, weights, added, square_error, dependent = compiled.pruning.choose(
         inverse.buffer,
         f.order,
         f.kernel(points, f.centers) if update.cross is None else update.cross,
@@ -310,7 +350,7 @@ def _absorb(
         coefficients,
         tolerance,
         min(budget, 1e150) ** 2,
-        most,
+        max_order,
     )
     square_norm = shrink**2 * model.square_norm + added
     if not math.isfinite(square_norm):
@@ -319,41 +359,40 @@ def _absorb(
         # the budget is finer than what P can resolve: begin again from all the points, which needs no P
         everything = Update(np.concatenate([f.centers, points]), np.concatenate([shrink * f.weights, coefficients]))
         zero = Expansion.zero(f.kernel, dimension=f.dimension, outputs=f.outputs)
-        return _absorb(Model(zero, workspace=InverseGram()), everything, budget, most, tolerance)
-    removed = f.order + len(points) - int(np.count_nonzero(stays)) if changes else len(points)
-
-    def outcome(function: Expansion, square_error: float) -> tuple[Model, CompressionReport]:
-        report = CompressionReport(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
-        left = max(square_norm - square_error, 0.0) if function.order else 0.0
-        return Model(function, left, inverse, inverse.generation), report
-
+        return _absorb(Model(zero, workspace=InverseGram()), everything, budget, max_order, tolerance)
     if changes == 0:
-        # the batch only replaced itself: neither the points nor P update
-        return outcome(
-            Expansion.trusted(f.kernel, f.centers, weights), square_error if f.order else max(square_norm, 0.0)
-        )
-    kept = stays[f.order :].nonzero()[0]
-    leaving = (~stays[: f.order]).nonzero()[0]
+        # the batch only replaced itself: neither the points nor P change
+        function, removed = Expansion.trusted(f.kernel, f.centers, weights), len(points)
+        square_error = square_error if f.order else max(square_norm, 0.0)
+    else:
+        removed = f.order + len(points) - int(np.count_nonzero(stays))
+        function, measured = _exchange(model, update, stays, lifted, schur)
+        square_error = square_error if measured is None else measured
+    left = max(square_norm - square_error, 0.0) if function.order else 0.0
+    report = CompressionReport(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
+    return Model(function, square_norm=left, workspace=inverse, generation=inverse.generation), report
+
+
+def _exchange(
+    model: Model, update: Update, stays: NDArray[np.bool_], lifted: Floats, schur: Floats
+) -> tuple[Expansion, float | None]:
+    """The projection of f̃ onto the points that stay, and its squared error where that can be measured; P follows."""
+    f, inverse = model.function, model.claim()
     plan = inverse.plan(
-        leaving=leaving,
-        kept=kept,
-        lifted=lifted,
-        schur=schur,
-        weights=f.weights,
-        shrink=shrink,
-        coefficients=coefficients,
+        stays, lifted=lifted, schur=schur, weights=f.weights, shrink=update.shrink, coefficients=update.coefficients
     )
     weights = plan.weights()
     if not np.isfinite(weights).all():
         raise _Breakdown("the weights are no longer finite")
+    measured = None
     if f.order == 0:
         # S is the Gram matrix of all candidates here: the error can be measured, which rounds less than adding it up
-        rest = coefficients.copy()
-        rest[kept] -= plan.arriving
-        square_error = max(float((rest * product(schur, rest)).sum()), 0.0)
-    function = Expansion.trusted(f.kernel, plan.arrange(f.centers, points[kept]), weights)
+        rest = update.coefficients.copy()
+        rest[plan.kept] -= plan.arriving
+        measured = max(float((rest * product(schur, rest)).sum()), 0.0)
+    function = Expansion.trusted(f.kernel, plan.arrange(f.centers, update.points[plan.kept]), weights)
     inverse.apply(plan)
-    return outcome(function, square_error)
+    return function, measured
 
 
 def compress(
@@ -361,8 +400,30 @@ def compress(
 ) -> tuple[Floats, Floats, float]:
     """Compress f̃ = Σ κ(d_m, ·) w_m to a few of its points: new centers, new weights, and the distance ‖f − f̃‖ ≤ budget.
 
-    `weights` is a vector (one function) or a matrix (one column per function; they share the points).
+    Parameters
+    ----------
+    kernel : Kernel
+        κ.
+    centers : array-like of shape (M, p)
+        The points d.
+    weights : array-like of shape (M,) or (M, C)
+        The weights w of one function, or one column for each of several functions that share the points.
+    budget : float
+        The largest distance ‖f − f̃‖ over all functions together.
+    max_order : int, optional
+        The largest number of points to keep, whatever the budget says.
 
+    Returns
+    -------
+    centers : ndarray
+        The points that are kept.
+    weights : ndarray
+        Their weights, of as many dimensions as those that were given.
+    error : float
+        ‖f − f̃‖, at most the budget unless `max_order` made it larger.
+
+    Examples
+    --------
     >>> from kernelmesh import Gaussian
     >>> centers, weights, error = compress(Gaussian(), [[0.0], [0.01], [5.0]], [1.0, 1.0, 1.0], 0.1)
     >>> len(centers), error < 0.1

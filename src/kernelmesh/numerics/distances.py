@@ -1,11 +1,9 @@
 """Squared Euclidean distances that stay accurate for points that nearly coincide."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.numerics.compiled import distances as loops
+from kernelmesh.numerics import compiled
 from kernelmesh.numerics.products import product
 
 __all__ = ["squared_distances"]
@@ -22,10 +20,10 @@ def squared_distances(left: Floats, right: Floats, *, scale: float = 1.0) -> Flo
     """
     if left.shape[1] <= _FEW or left.shape[0] == 0 or right.shape[0] == 0:
         out = np.empty((left.shape[0], right.shape[0]))
-        loops.pairwise_squares(left, right, scale, out)
+        compiled.distances.pairwise_squares(left, right, scale, out)
         return out
     out = product(left, right.T)
-    loops.repair_squares(
+    compiled.distances.repair_squares(
         left, right, np.einsum("ij,ij->i", left, left), np.einsum("ij,ij->i", right, right), scale, out
     )
     return out

@@ -22,6 +22,26 @@ _BLOCK = 512
 class Expansion:
     """f(x) = Σ_m κ(d_m, x) w_m with centers d (M × p) and weights w (M × C). Its arrays are read-only copies.
 
+    Parameters
+    ----------
+    kernel : Kernel
+        κ.
+    centers : ndarray of shape (M, p)
+        The points d, which make up the dictionary.
+    weights : ndarray of shape (M, C)
+        Their weights w, one column per output.
+
+    Attributes
+    ----------
+    order : int
+        M, the model order: how many points the dictionary holds.
+    dimension : int
+        p, the length of a point.
+    outputs : int
+        C, how many functions share the dictionary.
+
+    Examples
+    --------
     >>> from kernelmesh import Gaussian
     >>> f = Expansion(Gaussian(bandwidth=1.0), np.array([[0.0]]), np.array([[2.0]]))
     >>> f(np.array([[0.0]]))
@@ -47,8 +67,7 @@ class Expansion:
         """An expansion over arrays that are sound and that nobody else will write to: neither checked nor copied."""
         self = object.__new__(cls)
         centers.flags.writeable = weights.flags.writeable = False
-        for name, value in (("kernel", kernel), ("centers", centers), ("weights", weights)):
-            object.__setattr__(self, name, value)
+        self.__dict__.update(kernel=kernel, centers=centers, weights=weights)
         return self
 
     @classmethod
@@ -93,10 +112,7 @@ class Expansion:
 
     def inner(self, other: Expansion) -> float:
         """⟨f, g⟩ in the Hilbert space, summed over the outputs."""
-        if other.kernel != self.kernel or other.outputs != self.outputs:
-            raise InvalidArgument(
-                "Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel
-            )
+        self._check_alike(other)
         return float((other.weights * self(other.centers)).sum())
 
     def norm(self) -> float:
@@ -105,13 +121,12 @@ class Expansion:
 
     def distance(self, other: Expansion) -> float:
         """‖f − g‖ in the Hilbert space."""
-        if other.kernel != self.kernel or other.outputs != self.outputs:
-            raise InvalidArgument(
-                "Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel
-            )
+        self._check_alike(other)
         both = Expansion.trusted(
-            self.kernel,
-            np.concatenate([self.centers, other.centers]),
-            np.concatenate([self.weights, -other.weights]),
+            self.kernel, np.concatenate([self.centers, other.centers]), np.concatenate([self.weights, -other.weights])
         )
         return both.norm()
+
+    def _check_alike(self, other: Expansion) -> None:
+        if other.kernel != self.kernel or other.outputs != self.outputs:
+            raise InvalidArgument("Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel)

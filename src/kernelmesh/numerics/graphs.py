@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from kernelmesh.checks import Floats, generator, integer, non_negative, positive
-from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
+from kernelmesh.registry import register
 
-__all__ = ["Graph"]
+__all__ = ["Graph", "metropolis_weight", "share"]
 
-_MOST_DRAWS = 10_000
+_MAX_DRAWS = 10_000
+
+Neighbors = tuple[tuple[int, ...], ...]
 
 
+def share(degree: int) -> float:
+    """The most weight that an agent with so many neighbors can give each of them: 1 / (1 + degree)."""
+    return 1.0 / (1 + degree)
+
+
+def metropolis_weight(share: float, other_share: float) -> float:
+    """The weight of an edge from the shares of its ends, a_ij = 1 / (1 + max(deg i, deg j)): the same seen from both.
+
+    >>> metropolis_weight(1 / 3, 1 / 5)
+    0.2
+    """
+    return min(share, other_share)
+
+
+@register("graph")
 @dataclass(frozen=True)
 class Graph:
     """A connected, symmetric network of agents; agent i is called names[i] and hears neighbors[i].
 
+    `Graph.of` takes lists of edges and networkx graphs; `ring`, `line`, `grid`, `star` and `complete` build regular
+    networks, `random`, `geometric` and `small_world` draw one.
+
+    Parameters
+    ----------
+    names : tuple of Hashable
+        What each agent is called.
+    neighbors : tuple of tuple of int
+        The numbers of each agent's neighbors.
+
+    Attributes
+    ----------
+    edges : tuple of (int, int)
+        Each pair of neighbors once, (i, j) with i < j.
+    stiffness : float
+        The largest eigenvalue of the graph's Laplacian.
+
+    Examples
+    --------
     >>> Graph.ring(4).neighbors
     ((1, 3), (0, 2), (1, 3), (0, 2))
+    >>> Graph.of([("north", "south"), ("south", "west")]).names
+    ('north', 'south', 'west')
     """
 
     names: tuple[Hashable, ...]
-    neighbors: tuple[tuple[int, ...], ...]
+    neighbors: Neighbors
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -50,10 +88,7 @@ class Graph:
                 if i not in sets[j]:
                     edge = (self.names[i], self.names[j])
                     raise InvalidArgument("Graph", "edges", "be symmetric", Verbatim(f"{edge} without its reverse"))
-        reached, fresh = {0}, {0}
-        while fresh:
-            fresh = {j for i in fresh for j in self.neighbors[i]} - reached
-            reached |= fresh
+        reached = _reached(self.neighbors)
         if len(reached) < len(self.names):
             lonely = next(i for i in range(len(self.names)) if i not in reached)
             raise InvalidArgument(
@@ -84,7 +119,7 @@ class Graph:
         """
         weights = np.zeros((len(self), len(self)))
         for i, j in self.edges:
-            weights[i, j] = weights[j, i] = 1.0 / (1 + max(self.degree(i), self.degree(j)))
+            weights[i, j] = weights[j, i] = metropolis_weight(share(self.degree(i)), share(self.degree(j)))
         np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
         return weights
 
@@ -107,47 +142,76 @@ class Graph:
 
     @classmethod
     def of(cls, graph: Any) -> Graph:
-        """Take a `Graph`, any networkx graph (directed ones must be symmetric), or a list of edges (either direction)."""
+        """Take a `Graph`, any networkx graph (directed ones must be symmetric), or a list of edges (either direction).
+
+        Parameters
+        ----------
+        graph : Graph, networkx graph or iterable of pairs
+            The network. Agents that are numbers are put in order; others stay in the order in which they first occur.
+
+        Returns
+        -------
+        Graph
+            The same network.
+        """
         if isinstance(graph, cls):
             return graph
-        if not isinstance(graph, nx.Graph):
-            graph = _from_edges(graph)
-        names = tuple(graph.nodes)
-        index = {name: i for i, name in enumerate(names)}
-        return cls(names, tuple(tuple(sorted(index[other] for other in graph.adj[name])) for name in names))
+        adjacency = graph.adj if hasattr(graph, "adj") and hasattr(graph, "nodes") else _from_edges(graph)
+        index = {name: i for i, name in enumerate(adjacency)}
+        return cls(tuple(index), tuple(tuple(sorted(index[other] for other in adjacency[name])) for name in index))
 
     @classmethod
     def ring(cls, agents: int) -> Graph:
         """Each agent talks to the two beside it."""
-        return cls.of(nx.cycle_graph(integer("Graph.ring", "agents", agents, minimum=3)))
+        n = integer("Graph.ring", "agents", agents, minimum=3)
+        return cls(tuple(range(n)), tuple(tuple(sorted(((i - 1) % n, (i + 1) % n))) for i in range(n)))
 
     @classmethod
     def line(cls, agents: int) -> Graph:
         """A chain: the sparsest connected network. One agent alone is a line of length 1."""
-        return cls.of(nx.path_graph(integer("Graph.line", "agents", agents, minimum=1)))
+        n = integer("Graph.line", "agents", agents, minimum=1)
+        return cls(tuple(range(n)), tuple(tuple(j for j in (i - 1, i + 1) if 0 <= j < n) for i in range(n)))
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> Graph:
         """Agents on a rectangle talk to those above, below, left and right; named (row, column)."""
-        rows, columns = (
-            integer("Graph.grid", "rows", rows, minimum=1),
-            integer("Graph.grid", "columns", columns, minimum=1),
-        )
-        return cls.of(nx.grid_2d_graph(rows, columns))
+        height = integer("Graph.grid", "rows", rows, minimum=1)
+        width = integer("Graph.grid", "columns", columns, minimum=1)
+        names = tuple((i, j) for i in range(height) for j in range(width))
+        near = (((i - 1, j), (i, j - 1), (i, j + 1), (i + 1, j)) for i, j in names)
+        inside = (((i, j) for i, j in around if 0 <= i < height and 0 <= j < width) for around in near)
+        return cls(names, tuple(tuple(i * width + j for i, j in around) for around in inside))
 
     @classmethod
     def star(cls, agents: int) -> Graph:
         """Agent 0 talks to everybody, the others only to it."""
-        return cls.of(nx.star_graph(integer("Graph.star", "agents", agents, minimum=2) - 1))
+        n = integer("Graph.star", "agents", agents, minimum=2)
+        return cls(tuple(range(n)), (tuple(range(1, n)), *[(0,)] * (n - 1)))
 
     @classmethod
     def complete(cls, agents: int) -> Graph:
         """Everybody talks to everybody."""
-        return cls.of(nx.complete_graph(integer("Graph.complete", "agents", agents, minimum=1)))
+        n = integer("Graph.complete", "agents", agents, minimum=1)
+        return cls(tuple(range(n)), tuple(tuple(j for j in range(n) if j != i) for i in range(n)))
 
     @classmethod
     def random(cls, agents: int, *, probability: float = 0.2, rng: np.random.Generator) -> Graph:
-        """The paper's network: directed edges with a probability, redrawn until connected, then made symmetric."""
+        """The paper's network: directed edges with a probability, redrawn until connected, then made symmetric.
+
+        Parameters
+        ----------
+        agents : int
+            How many.
+        probability : float
+            Of each directed edge.
+        rng : numpy.random.Generator
+            What is drawn from.
+
+        Returns
+        -------
+        Graph
+            The network, whose agents are called 0, 1, ….
+        """
         n = integer("Graph.random", "agents", agents, minimum=1)
         p = _probability("Graph.random", "probability", probability)
         generator("Graph.random", rng)
@@ -160,7 +224,7 @@ class Graph:
         reach = positive("Graph.geometric", "radius", radius)
         generator("Graph.geometric", rng)
 
-        def draw() -> nx.Graph:
+        def draw() -> Neighbors:
             places = rng.random((n, 2))
             near = ((places[:, None] - places) ** 2).sum(axis=2) <= reach**2
             return _symmetrized(near)
@@ -176,11 +240,25 @@ class Graph:
             raise InvalidArgument("Graph.small_world", "nearest", f"be < agents = {n}", k)
         p = _probability("Graph.small_world", "rewiring", rewiring, zero=True)
         generator("Graph.small_world", rng)
-        return _draw(
-            "Graph.small_world",
-            lambda: nx.watts_strogatz_graph(n, k, p, seed=int(rng.integers(2**31))),
-            f"nearest {k} and rewiring {p}",
-        )
+        try:
+            from networkx import watts_strogatz_graph
+        except ModuleNotFoundError as error:
+            raise MissingExtra("Small-world graphs", "experiments") from error
+
+        def draw() -> Neighbors:
+            drawn = watts_strogatz_graph(n, k, p, seed=int(rng.integers(2**31)))
+            return tuple(tuple(sorted(drawn.adj[i])) for i in range(n))
+
+        return _draw("Graph.small_world", draw, f"nearest {k} and rewiring {p}")
+
+
+def _reached(neighbors: Neighbors) -> set[int]:
+    """The agents to which there is a path from the first one."""
+    reached, fresh = {0}, {0}
+    while fresh:
+        fresh = {j for i in fresh for j in neighbors[i]} - reached
+        reached |= fresh
+    return reached
 
 
 def _probability(owner: str, argument: str, value: float, *, zero: bool = False) -> float:
@@ -190,36 +268,33 @@ def _probability(owner: str, argument: str, value: float, *, zero: bool = False)
     return number
 
 
-def _symmetrized(adjacency: Any) -> nx.Graph:
+def _symmetrized(adjacency: Any) -> Neighbors:
     both = adjacency | adjacency.T
     np.fill_diagonal(both, False)
-    return nx.from_numpy_array(both)
+    return tuple(tuple(np.flatnonzero(row).tolist()) for row in both)
 
 
-def _draw(owner: str, draw: Any, what: str) -> Graph:
-    for _ in range(_MOST_DRAWS):
-        graph = draw()
-        if nx.is_connected(graph):
-            return Graph.of(graph)
-    raise InvalidArgument(
-        owner, "the draw", f"be connected within {_MOST_DRAWS} tries", what, remedy="make edges more likely"
-    )
+def _draw(owner: str, draw: Callable[[], Neighbors], what: str) -> Graph:
+    for _ in range(_MAX_DRAWS):
+        neighbors = draw()
+        if len(_reached(neighbors)) == len(neighbors):
+            return Graph(tuple(range(len(neighbors))), neighbors)
+    raise InvalidArgument(owner, "the draw", f"be connected within {_MAX_DRAWS} tries", what, remedy="make edges more likely")
 
 
-def _from_edges(edges: Iterable[Any]) -> nx.Graph:
+def _from_edges(edges: Iterable[Any]) -> dict[Hashable, set[Hashable]]:
+    """Who is next to whom."""
     if isinstance(edges, str) or not isinstance(edges, Iterable):
         raise InvalidArgument("Graph.of", "graph", "be a Graph, a networkx graph or a list of pairs", edges)
-    graph = nx.Graph()
+    around: dict[Any, set[Hashable]] = {}
     for edge in edges:
         pair = tuple(edge) if isinstance(edge, Iterable) else ()
         if len(pair) != 2:
             raise InvalidArgument("Graph.of", "each edge", "be a pair of agents", edge)
         try:
-            graph.add_edge(*pair)
+            for name, other in (pair, pair[::-1]):
+                around.setdefault(name, set()).add(other)
         except TypeError:
             raise InvalidArgument("Graph.of", "agents", "have names that can be hashed", edge) from None
     # agents that are numbers stand in their own order, whatever order the edges were written in
-    ordered = nx.Graph()
-    ordered.add_nodes_from(sorted(graph) if all(isinstance(name, int) for name in graph) else graph)
-    ordered.add_edges_from(graph.edges)
-    return ordered
+    return dict(sorted(around.items())) if all(isinstance(name, int) for name in around) else around

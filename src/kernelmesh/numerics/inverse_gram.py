@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import lapack
+from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.numerics.compiled import exchange as loops
+from kernelmesh.numerics import compiled
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.products import accumulate, product
 
@@ -37,6 +37,7 @@ class Plan:
     """
 
     order: int
+    kept: Ints
     movers: Ints
     gaps: Ints
     slots: Ints
@@ -114,31 +115,21 @@ class InverseGram:
         return product(cross, self.buffer)
 
     def plan(
-        self,
-        *,
-        leaving: Ints,
-        kept: Ints,
-        lifted: Floats,
-        schur: Floats,
-        weights: Floats,
-        shrink: float,
-        coefficients: Floats,
+        self, stays: NDArray[np.bool_], *, lifted: Floats, schur: Floats, weights: Floats, shrink: float, coefficients: Floats
     ) -> Plan:
-        """Work out an exchange (see `compiled/exchange.py`); P itself stays as it is."""
-        old, new = self.order, len(kept)
-        order = old + new - len(leaving)
+        """Work out the exchange after which only those stay of the M points and the new ones; P itself stays as it is."""
+        old = self.order
+        leaving, kept = np.flatnonzero(~stays[:old]), np.flatnonzero(stays[old:])
+        new, order = len(kept), old + len(kept) - len(leaving)
         if order > self.width:
             generation, self.generation = self.generation, BROKEN
             self._resize(_roomy(order))
             self.generation = generation
             lifted = self.padded(lifted)
-        gained, lost, rows, block, staying, arriving = loops.exchange(
-            self.buffer, old, leaving, kept, lifted, schur, weights, shrink, coefficients
-        )
-        tail = leaving.searchsorted(order)
-        free = np.concatenate([leaving[:tail], np.arange(old, order)])
-        movers = np.setdiff1d(np.arange(order, old), leaving[tail:], assume_unique=True)
-        return Plan(order, movers, free[new:], free[:new], gained, lost, rows, block, staying, arriving)
+        worked_out = compiled.exchange.exchange(self.buffer, old, leaving, kept, lifted, schur, weights, shrink, coefficients)
+        free = np.concatenate([leaving[: leaving.searchsorted(order)], np.arange(old, order)])
+        movers = order + np.flatnonzero(stays[order:old])
+        return Plan(order, kept, movers, free[new:], free[:new], *worked_out)
 
     def apply(self, plan: Plan) -> None:
         """Carry an exchange out: one symmetric update of rank (points in + points out), then the moves.
@@ -150,7 +141,9 @@ class InverseGram:
         signed = terms.copy()
         signed[len(plan.gained) :] *= -1.0
         accumulate(self.buffer, terms, signed)
-        loops.place(self.buffer, self.order, plan.order, plan.movers, plan.gaps, plan.slots, plan.rows, plan.block)
+        compiled.exchange.place(
+            self.buffer, self.order, plan.order, plan.movers, plan.gaps, plan.slots, plan.rows, plan.block
+        )
         self.order = plan.order
         if self.width > 64 and self.width > 1.25 * _roomy(self.order):
             self._resize(_roomy(self.order))
@@ -170,6 +163,8 @@ class InverseGram:
 
     def rebuild(self, kernel: Kernel, centers: Floats) -> bool:
         """Form P anew from the points, inside the buffer. False when K is not positive definite; P is BROKEN then."""
+        from scipy.linalg import lapack
+
         generation, self.generation = max(self.generation, self.changes), BROKEN
         if len(centers) > self.width:
             self.order = 0
@@ -203,9 +198,9 @@ class InverseGram:
         del self.buffer
         if width > old:
             self._flat.resize(width * width, refcheck=False)
-            loops.spread_rows(self._flat, self.order, old, width)
+            compiled.exchange.spread_rows(self._flat, self.order, old, width)
         else:
-            loops.spread_rows(self._flat, self.order, old, width)
+            compiled.exchange.spread_rows(self._flat, self.order, old, width)
             self._flat.resize(width * width, refcheck=False)
         self.width = width
         self.buffer = self._flat.reshape(width, width)

@@ -14,37 +14,34 @@ from kernelmesh.checks import Floats, integer, non_negative, positive
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics.distances import squared_distances
 from kernelmesh.numerics.products import product
+from kernelmesh.registry import register
 
-__all__ = [
-    "Gaussian",
-    "Kernel",
-    "Laplacian",
-    "Linear",
-    "Matern32",
-    "Matern52",
-    "Polynomial",
-    "Product",
-    "Scaled",
-    "Sum",
-    "check_kernel",
-]
+__all__ = ["Algebra", "Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial", "Product", "Scaled"]
+__all__ += ["Sum", "check_kernel"]
 
 
 @runtime_checkable
 class Kernel(Protocol):
-    """κ(x, z): symmetric, with a positive semidefinite Gram matrix for any points."""
+    """κ(x, z): symmetric, with a positive semidefinite Gram matrix for any points.
+
+    The role that every kernel plays: anything with `__call__` and `diag` is one. `kernelmesh.testing.check_kernel` checks
+    that it is a good one, and `register("kernel")` makes it known to files and to the command line.
+
+    Examples
+    --------
+    >>> isinstance(Gaussian(bandwidth=0.5) + Linear(), Kernel)
+    True
+    """
 
     def __call__(self, left: Floats, right: Floats, /) -> Floats:
         """κ(left_i, right_j) for all pairs."""
-        ...
 
     def diag(self, points: Floats, /) -> Floats:
         """κ(x_i, x_i)."""
-        ...
 
 
-class _Algebra:
-    """`k1 + k2`, `k1 * k2`, `2.0 * k` for every kernel of this module."""
+class Algebra:
+    """What gives a kernel `k1 + k2`, `k1 * k2` and `2.0 * k`."""
 
     def __add__(self: Kernel, other: Kernel) -> Sum:
         if not isinstance(other, Kernel):
@@ -62,7 +59,7 @@ class _Algebra:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stationary(_Algebra):
+class _Stationary(Algebra):
     """A kernel of the distance with κ(x, x) = 1."""
 
     bandwidth: float = 1.0
@@ -77,10 +74,18 @@ class _Stationary(_Algebra):
         return np.ones(points.shape[0])
 
 
+@register("kernel")
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(_Stationary):
     """κ(x, z) = exp(−‖x − z‖² / (2 d²)) with bandwidth d.
 
+    Parameters
+    ----------
+    bandwidth : float
+        d, the distance over which functions vary.
+
+    Examples
+    --------
     >>> float(Gaussian(bandwidth=1.0)(np.array([[0.0]]), np.array([[2.0]]))[0, 0]) == math.exp(-2)
     True
     """
@@ -90,10 +95,18 @@ class Gaussian(_Stationary):
         return np.exp(exponent, out=exponent)
 
 
+@register("kernel")
 @dataclass(frozen=True, kw_only=True)
 class Laplacian(_Stationary):
     """κ(x, z) = exp(−‖x − z‖ / d) with the Euclidean norm and bandwidth d.
 
+    Parameters
+    ----------
+    bandwidth : float
+        d, the distance over which functions vary.
+
+    Examples
+    --------
     >>> float(Laplacian(bandwidth=2.0)(np.array([[0.0, 0.0]]), np.array([[3.0, 4.0]]))[0, 0]) == math.exp(-2.5)
     True
     """
@@ -102,10 +115,18 @@ class Laplacian(_Stationary):
         return np.exp(-np.sqrt(squared_distances(left, right, scale=1.0 / self.bandwidth**2)))
 
 
+@register("kernel")
 @dataclass(frozen=True, kw_only=True)
 class Matern32(_Stationary):
     """κ(x, z) = (1 + s) exp(−s), s = √3 ‖x − z‖ / d.
 
+    Parameters
+    ----------
+    bandwidth : float
+        d, the distance over which functions vary.
+
+    Examples
+    --------
     >>> float(Matern32(bandwidth=1.0)(np.array([[0.0]]), np.array([[0.0]]))[0, 0])
     1.0
     """
@@ -115,10 +136,18 @@ class Matern32(_Stationary):
         return (1.0 + s) * np.exp(-s)
 
 
+@register("kernel")
 @dataclass(frozen=True, kw_only=True)
 class Matern52(_Stationary):
     """κ(x, z) = (1 + s + s²/3) exp(−s), s = √5 ‖x − z‖ / d.
 
+    Parameters
+    ----------
+    bandwidth : float
+        d, the distance over which functions vary.
+
+    Examples
+    --------
     >>> float(Matern52(bandwidth=1.0)(np.array([[0.0]]), np.array([[0.0]]))[0, 0])
     1.0
     """
@@ -128,10 +157,20 @@ class Matern52(_Stationary):
         return (1.0 + s + s * s / 3.0) * np.exp(-s)
 
 
+@register("kernel")
 @dataclass(frozen=True, kw_only=True)
-class Polynomial(_Algebra):
+class Polynomial(Algebra):
     """κ(x, z) = (xᵀz + b)^q with offset b ≥ 0 and degree q = 1, 2, ….
 
+    Parameters
+    ----------
+    degree : int
+        q.
+    offset : float
+        b.
+
+    Examples
+    --------
     >>> float(Polynomial(degree=2, offset=1.0)(np.array([[2.0]]), np.array([[3.0]]))[0, 0])
     49.0
     """
@@ -151,10 +190,18 @@ class Polynomial(_Algebra):
         return (squares + self.offset) ** self.degree
 
 
+@register("kernel")
 @dataclass(frozen=True, kw_only=True)
-class Linear(_Algebra):
+class Linear(Algebra):
     """κ(x, z) = xᵀz + b with offset b ≥ 0.
 
+    Parameters
+    ----------
+    offset : float
+        b.
+
+    Examples
+    --------
     >>> float(Linear()(np.array([[2.0, 1.0]]), np.array([[3.0, 1.0]]))[0, 0])
     7.0
     """
@@ -178,8 +225,9 @@ def _inner(left: Floats, right: Floats, offset: float) -> Floats:
     return product(left, right.T) + offset
 
 
+@register("kernel")
 @dataclass(frozen=True)
-class Sum(_Algebra):
+class Sum(Algebra):
     """κ = κ₁ + κ₂, written `k1 + k2`."""
 
     first: Kernel
@@ -195,8 +243,9 @@ class Sum(_Algebra):
         return self.first.diag(points) + self.second.diag(points)
 
 
+@register("kernel")
 @dataclass(frozen=True)
-class Product(_Algebra):
+class Product(Algebra):
     """κ = κ₁ κ₂, written `k1 * k2`."""
 
     first: Kernel
@@ -212,8 +261,9 @@ class Product(_Algebra):
         return self.first.diag(points) * self.second.diag(points)
 
 
+@register("kernel")
 @dataclass(frozen=True)
-class Scaled(_Algebra):
+class Scaled(Algebra):
     """κ = a κ₁ with a > 0, written `a * k1`."""
 
     kernel: Kernel

@@ -3,8 +3,6 @@
 `value(z, y)` gives one number per row, `slope(z, y)` the derivative by each output (a subgradient where there is a kink).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,35 +11,45 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints, class_labels, matrix, positive
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.numerics.compiled import losses as loops
+from kernelmesh.numerics import compiled
+from kernelmesh.registry import register
 
-__all__ = ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge", "check_loss"]
+__all__ = ["ClassTargets", "Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge", "ValueTargets", "check_loss"]
 
 
 @runtime_checkable
 class Loss(Protocol):
-    """ℓ(z, y), convex in z."""
+    """ℓ(z, y), convex in z.
+
+    The role that every loss plays. `kernelmesh.testing.check_loss` checks that it is a good one, and `register("loss")`
+    makes it known to files and to the command line.
+
+    Attributes
+    ----------
+    classifies : bool
+        Whether targets are class numbers (otherwise values).
+
+    Examples
+    --------
+    >>> isinstance(Huber(threshold=0.5), Loss), Hinge().classifies
+    (True, True)
+    """
 
     @property
     def classifies(self) -> bool:
         """Whether targets are class numbers (otherwise values)."""
-        ...
 
     def check(self, owner: str, y: Any, *, rows: int, outputs: int) -> NDArray[Any]:
         """Give the targets back in the form that `value` and `slope` take, or refuse them."""
-        ...
 
     def value(self, z: Floats, y: Any) -> Floats:
         """ℓ(z_i, y_i) for each row."""
-        ...
 
     def slope(self, z: Floats, y: Any) -> Floats:
         """∂ℓ(z_i, y_i) / ∂z for each row."""
-        ...
 
     def value_and_slope(self, z: Floats, y: Any) -> tuple[Floats, Floats]:
         """Both at once, which every step needs."""
-        ...
 
 
 class _Both:
@@ -51,8 +59,8 @@ class _Both:
         return self.value(z, y), self.slope(z, y)
 
 
-class _ClassTargets(_Both):
-    """Targets are class numbers 0 … C − 1, one output per class."""
+class ClassTargets(_Both):
+    """What losses share whose targets are class numbers 0 … C − 1, one output per class."""
 
     classifies = True
 
@@ -60,8 +68,8 @@ class _ClassTargets(_Both):
         return class_labels(owner, "y", y, classes=outputs, rows=rows)
 
 
-class _ValueTargets(_Both):
-    """Targets are real numbers, one per output; a vector is taken as one output."""
+class ValueTargets(_Both):
+    """What losses share whose targets are real numbers, one per output; a vector is taken as one output."""
 
     classifies = False
 
@@ -70,10 +78,13 @@ class _ValueTargets(_Both):
         return matrix(owner, "y", array[:, None] if array.ndim == 1 else array, rows=rows, columns=outputs)
 
 
+@register("loss")
 @dataclass(frozen=True, kw_only=True)
-class Logistic(_ClassTargets):
+class Logistic(ClassTargets):
     """ℓ(z, y) = log Σ_d exp(z_d) − z_y: the negative log likelihood of the softmax.
 
+    Examples
+    --------
     >>> Logistic().slope(np.array([[0.0, 0.0]]), np.array([1]))
     array([[ 0.5, -0.5]])
     """
@@ -86,7 +97,7 @@ class Logistic(_ClassTargets):
 
     def value_and_slope(self, z: Floats, y: Ints) -> tuple[Floats, Floats]:
         values, slopes = np.empty(len(z)), np.empty(z.shape)
-        loops.softmax(z, y, values, slopes)
+        compiled.losses.softmax(z, y, values, slopes)
         return values, slopes
 
     def probabilities(self, z: Floats) -> Floats:
@@ -105,46 +116,55 @@ def _push(z: Floats, y: Ints, rivals: Ints, force: Floats) -> Floats:
     return out
 
 
+@register("loss")
 @dataclass(frozen=True, kw_only=True)
-class Hinge(_ClassTargets):
+class Hinge(ClassTargets):
     """ℓ(z, y) = max(0, 1 + z_r − z_y) with the strongest rival r = argmax_{d ≠ y} z_d (Crammer and Singer).
 
     At the kink 1 + z_r = z_y the slope is 0; among equal rivals the first one is moved.
 
+    Examples
+    --------
     >>> Hinge().slope(np.array([[0.0, 0.0, 0.0]]), np.array([0]))
     array([[-1.,  1.,  0.]])
     """
 
     def value(self, z: Floats, y: Ints) -> Floats:
-        margin, _ = loops.margins(z, y)
+        margin, _ = compiled.losses.margins(z, y)
         return np.asarray(np.maximum(margin, 0.0))
 
     def slope(self, z: Floats, y: Ints) -> Floats:
-        margin, rivals = loops.margins(z, y)
+        margin, rivals = compiled.losses.margins(z, y)
         return _push(z, y, rivals, (margin > 0.0).astype(np.float64))
 
 
+@register("loss")
 @dataclass(frozen=True, kw_only=True)
-class SquaredHinge(_ClassTargets):
+class SquaredHinge(ClassTargets):
     """ℓ(z, y) = max(0, 1 + z_r − z_y)², r = argmax_{d ≠ y} z_d: the hinge without a kink at the margin.
 
+    Examples
+    --------
     >>> SquaredHinge().slope(np.array([[0.0, 0.0]]), np.array([0]))
     array([[-2.,  2.]])
     """
 
     def value(self, z: Floats, y: Ints) -> Floats:
-        margin, _ = loops.margins(z, y)
+        margin, _ = compiled.losses.margins(z, y)
         return np.asarray(np.maximum(margin, 0.0) ** 2)
 
     def slope(self, z: Floats, y: Ints) -> Floats:
-        margin, rivals = loops.margins(z, y)
+        margin, rivals = compiled.losses.margins(z, y)
         return _push(z, y, rivals, 2.0 * np.maximum(margin, 0.0))
 
 
+@register("loss")
 @dataclass(frozen=True, kw_only=True)
-class Squared(_ValueTargets):
+class Squared(ValueTargets):
     """ℓ(z, y) = ½ ‖z − y‖² over one or several outputs.
 
+    Examples
+    --------
     >>> Squared().slope(np.array([[3.0]]), np.array([[1.0]]))
     array([[2.]])
     """
@@ -156,10 +176,18 @@ class Squared(_ValueTargets):
         return z - y
 
 
+@register("loss")
 @dataclass(frozen=True, kw_only=True)
-class Huber(_ValueTargets):
+class Huber(ValueTargets):
     """ℓ(z, y) = Σ over outputs of ½ r² where |r| ≤ δ, else δ |r| − ½ δ², r = z − y: outliers pull with bounded force.
 
+    Parameters
+    ----------
+    threshold : float
+        δ > 0.
+
+    Examples
+    --------
     >>> Huber(threshold=1.0).slope(np.array([[9.0]]), np.array([[1.0]]))
     array([[1.]])
     """

@@ -4,8 +4,6 @@ Step sizes η, penalties c and compression budgets ε all play this one role; `s
 when `samples` samples have been processed.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 from dataclasses import dataclass
@@ -13,23 +11,39 @@ from typing import Protocol, runtime_checkable
 
 from kernelmesh.checks import integer, non_negative, positive
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.registry import register
 
 __all__ = ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule", "as_schedule"]
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """A value ≥ 0 for every number of samples."""
+    """A value ≥ 0 for every number of samples.
+
+    The role that step sizes, penalties and budgets play: anything that can be called with a number of samples is one.
+
+    Examples
+    --------
+    >>> isinstance(InverseRoot(scale=1.0), Schedule)
+    True
+    """
 
     def __call__(self, samples: int, /) -> float:
         """The value in force after `samples` samples."""
-        ...
 
 
+@register("schedule")
 @dataclass(frozen=True)
 class Constant:
     """a, always.
 
+    Parameters
+    ----------
+    value : float
+        a ≥ 0.
+
+    Examples
+    --------
     >>> Constant(3.0)(1000)
     3.0
     """
@@ -43,10 +57,20 @@ class Constant:
         return float(self.value)
 
 
+@register("schedule")
 @dataclass(frozen=True, kw_only=True)
 class InverseTime:
     """a / (b + t) after t samples: sums to infinity while its squares do not (Corollary 1).
 
+    Parameters
+    ----------
+    scale : float
+        a > 0.
+    offset : float
+        b > 0.
+
+    Examples
+    --------
     >>> InverseTime(scale=8.0, offset=4.0)(12)
     0.5
     """
@@ -62,10 +86,20 @@ class InverseTime:
         return self.scale / (self.offset + samples)
 
 
+@register("schedule")
 @dataclass(frozen=True, kw_only=True)
 class InverseRoot:
     """a / √(b + t) after t samples.
 
+    Parameters
+    ----------
+    scale : float
+        a > 0.
+    offset : float
+        b > 0.
+
+    Examples
+    --------
     >>> InverseRoot(scale=8.0, offset=4.0)(12)
     2.0
     """
@@ -81,10 +115,22 @@ class InverseRoot:
         return self.scale / math.sqrt(self.offset + samples)
 
 
+@register("schedule")
 @dataclass(frozen=True, kw_only=True)
 class Doubling:
     """a · 2^⌊t / n⌋ after t samples: doubles every n samples, up to a ceiling.
 
+    Parameters
+    ----------
+    start : float
+        a > 0.
+    every : int
+        n ≥ 1.
+    ceiling : float
+        The largest value; infinite by default.
+
+    Examples
+    --------
     >>> [Doubling(start=0.01, every=200)(t) for t in (0, 199, 200, 400)]
     [0.01, 0.01, 0.02, 0.04]
     """
@@ -108,10 +154,22 @@ class Doubling:
         return min(value, self.ceiling)
 
 
+@register("schedule")
 @dataclass(frozen=True, kw_only=True)
 class Power:
     """s · η(t)^p of another schedule η: the two budget rules of the paper are K η^{3/2} and η².
 
+    Parameters
+    ----------
+    of : Schedule
+        η.
+    scale : float
+        s ≥ 0.
+    exponent : float
+        p > 0.
+
+    Examples
+    --------
     >>> round(Power(of=Constant(3.0), scale=0.04, exponent=1.5)(0), 4)
     0.2078
     """

@@ -1,18 +1,13 @@
 """Squared distances."""
 
-from __future__ import annotations
-
-from numba import types
-
-from kernelmesh.checks import Floats
-from kernelmesh.numerics.compiled.jit import compile_on_first_call, in_matrix, in_vector, matrix
+from kernelmesh.numerics.compiled.jit import Matrix, OwnMatrix, Vector, compile_on_first_call
 
 __all__ = ["pairwise_squares", "repair_squares"]
 
 
 # Sums may be reordered and fused: this is what lets the inner loop use vector registers.
-@compile_on_first_call(types.void(in_matrix, in_matrix, types.float64, matrix), fastmath={"reassoc", "contract"})
-def pairwise_squares(left: Floats, right: Floats, scale: float, out: Floats) -> None:
+@compile_on_first_call(fastmath={"reassoc", "contract"})
+def pairwise_squares(left: Matrix, right: Matrix, scale: float, out: OwnMatrix) -> None:
     """out[i, j] = scale · ‖left_i − right_j‖², from the differences themselves."""
     width = left.shape[1]
     for i in range(left.shape[0]):
@@ -24,12 +19,9 @@ def pairwise_squares(left: Floats, right: Floats, scale: float, out: Floats) -> 
             out[i, j] = scale * total
 
 
-@compile_on_first_call(
-    types.void(in_matrix, in_matrix, in_vector, in_vector, types.float64, matrix),
-    fastmath={"reassoc", "contract"},
-)
+@compile_on_first_call(fastmath={"reassoc", "contract"})
 def repair_squares(
-    left: Floats, right: Floats, left_squares: Floats, right_squares: Floats, scale: float, out: Floats
+    left: Matrix, right: Matrix, left_squares: Vector, right_squares: Vector, scale: float, out: OwnMatrix
 ) -> None:
     """Turn inner products in `out` into scaled squared distances; where the difference cancels, take it from the coordinates.
 

@@ -1,19 +1,12 @@
 """Making equal points one."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Ints
-from kernelmesh.numerics.compiled.jit import compile_on_first_call, compiled, in_matrix, indices, matrix
+from kernelmesh.checks import Ints
+from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 
 __all__ = ["fold"]
-
-_bits = types.Array(types.uint64, 2, "C", readonly=True)
 
 
 @compiled()
@@ -47,8 +40,8 @@ def _first_of_equals(bits: NDArray[np.uint64]) -> Ints:
     return first
 
 
-@compile_on_first_call(types.Tuple((indices, matrix, types.boolean))(_bits, types.int64, in_matrix))
-def fold(bits: NDArray[np.uint64], old: int, coefficients: Floats) -> tuple[Ints, Floats, Any]:
+@compile_on_first_call()
+def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix, bool]:
     """Add up the coefficients of equal points. `bits` are those of `old` points and then of as many as have coefficients.
 
     Gives the new points that equal none before them; the sums for the old points and then for those; and whether any new

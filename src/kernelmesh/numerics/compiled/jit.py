@@ -1,32 +1,30 @@
 """How functions are compiled, and the types of their arguments."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+import numpy as np
 from numba import njit, types
+from numpy.typing import NDArray
 
-__all__ = [
-    "compile_on_first_call",
-    "compiled",
-    "in_classes",
-    "in_matrix",
-    "in_vector",
-    "indices",
-    "matrix",
-    "vector",
-]
+from kernelmesh.checks import Floats, Ints
+
+__all__ = ["Bits", "Classes", "Flags", "Indices", "Matrix", "OwnMatrix", "OwnVector", "Vector", "compile_on_first_call"]
+__all__ += ["compiled"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-in_matrix = types.Array(types.float64, 2, "C", readonly=True)
-in_vector = types.Array(types.float64, 1, "C", readonly=True)
-in_classes = types.Array(types.int64, 1, "C", readonly=True)
-matrix = types.Array(types.float64, 2, "C")
-vector = types.Array(types.float64, 1, "C")
-indices = types.Array(types.int64, 1, "C")
+# What loops take and give. Arrays that are only read may be read-only ones; `Own…` ones are written to.
+Matrix = Annotated[Floats, types.Array(types.float64, 2, "C", readonly=True)]
+Vector = Annotated[Floats, types.Array(types.float64, 1, "C", readonly=True)]
+Classes = Annotated[Ints, types.Array(types.int64, 1, "C", readonly=True)]
+Bits = Annotated[NDArray[np.uint64], types.Array(types.uint64, 2, "C", readonly=True)]
+OwnMatrix = Annotated[Floats, types.Array(types.float64, 2, "C")]
+OwnVector = Annotated[Floats, types.Array(types.float64, 1, "C")]
+Indices = Annotated[Ints, types.Array(types.int64, 1, "C")]
+Flags = Annotated[NDArray[np.bool_], types.Array(types.boolean, 1, "C")]
+_SCALARS = {int: types.int64, float: types.float64, bool: types.boolean, type(None): types.void}
 
 
 def compiled(**options: Any) -> Callable[[F], F]:
@@ -34,15 +32,25 @@ def compiled(**options: Any) -> Callable[[F], F]:
     return cast(Callable[[F], F], njit(**options))
 
 
-def compile_on_first_call(signature: Any, **options: Any) -> Callable[[F], F]:
+def _type_of(hint: Any) -> Any:
+    """The numba type that an annotation stands for."""
+    if get_origin(hint) is tuple:
+        return types.Tuple([_type_of(part) for part in get_args(hint)])
+    return _SCALARS[hint] if hint in _SCALARS else hint.__metadata__[0]
+
+
+def compile_on_first_call(**options: Any) -> Callable[[F], F]:
     """Compile a function when it is first called, and put the compiled one in its place in its module.
 
-    Callers must write `module.name(…)`: a name they had imported would keep going through this detour.
+    Its annotations say with which types. Callers must write `module.name(…)`: a name they had imported would keep going
+    through this detour.
     """
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def first(*arguments: Any) -> Any:
+            hints = {name: _type_of(hint) for name, hint in get_type_hints(function, include_extras=True).items()}
+            signature = hints.pop("return")(*hints.values())
             build = functools.partial(njit, signature, error_model="numpy", **options)
             try:
                 ready = build(cache=True)(function)

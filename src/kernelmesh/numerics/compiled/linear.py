@@ -1,25 +1,11 @@
 """Small linear algebra for compiled code: triangular factors, and pieces of matrices laid out anew."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics.compiled.jit import compiled
 
-__all__ = [
-    "add",
-    "block_of",
-    "cholesky",
-    "leading",
-    "pivoted_cholesky",
-    "rows_of",
-    "scaled",
-    "solve",
-    "solve_transposed",
-    "subtract_rows",
-    "transposed",
-]
+__all__ = ["cholesky", "pivoted_cholesky", "solve", "solve_transposed", "subtract_rows", "transposed"]
 
 # Rows that a factorization or solution takes at a time; what lies before them goes through one matrix product.
 _BLOCK = 64
@@ -59,23 +45,19 @@ def pivoted_cholesky(schur: Floats, own: Floats, tolerance: float) -> tuple[Ints
     n = own.size
     turn = np.arange(n)
     lower = np.zeros((n, n))
-    left = np.empty(n)
-    scale = np.empty(n)
-    share = np.empty(n)
-    factors = np.empty(n)
+    left, scale, share, factors = np.diag(schur).copy(), np.empty(n), np.empty(n), np.empty(n)
     for i in range(n):
-        left[i] = schur[i, i]
         scale[i] = 1.0 / own[i] if own[i] > 0.0 else 0.0  # becomes 0 when the point has had its turn
     rank = 0
     for a in range(n):
-        most = 0.0
+        largest = 0.0
         for i in range(n):
             share[i] = left[i] * scale[i]
-            most = max(most, share[i])
-        if not most > tolerance:
+            largest = max(largest, share[i])
+        if not largest > tolerance:
             break
         pivot = 0
-        while share[pivot] != most:
+        while share[pivot] != largest:
             pivot += 1
         scale[pivot] = 0.0
         place = a
@@ -110,7 +92,7 @@ def cholesky(square: Floats) -> Floats:
                 lower[i, j] = square[i, j]
         if start > 0:
             # the rows from `start` on, as far as they are done, against those of this block
-            done = leading(lower, start, n, start)
+            done = np.ascontiguousarray(lower[start:, :start])
             taken = np.dot(done, done[: stop - start].T)
             for i in range(start, n):
                 for j in range(start, min(i + 1, stop)):
@@ -133,10 +115,7 @@ def solve(lower: Floats, rows: Floats) -> None:
     for start in range(0, n, _BLOCK):
         stop = min(start + _BLOCK, n)
         if start > 0:
-            taken = np.dot(leading(lower, start, stop, start), rows[:start])
-            for i in range(start, stop):
-                for j in range(width):
-                    rows[i, j] -= taken[i - start, j]
+            rows[start:stop] -= np.dot(np.ascontiguousarray(lower[start:stop, :start]), rows[:start])
         for i in range(start, stop):
             subtract_rows(rows[i], rows, lower[i], start, i, width)
             here = 1.0 / lower[i, i]
@@ -159,58 +138,6 @@ def solve_transposed(lower: Floats, rows: Floats) -> None:
 
 
 @compiled()
-def leading(table: Floats, start: int, stop: int, width: int) -> Floats:
-    """Rows start … stop − 1 as far as column `width`, in one piece."""
-    out = np.empty((stop - start, width))
-    for i in range(start, stop):
-        for j in range(width):
-            out[i - start, j] = table[i, j]
-    return out
-
-
-@compiled()
-def transposed(table: Floats, width: int) -> Floats:
-    """The first `width` columns as rows, in one piece."""
-    out = np.empty((width, table.shape[0]))
-    for i in range(table.shape[0]):
-        for j in range(width):
-            out[j, i] = table[i, j]
-    return out
-
-
-@compiled()
-def block_of(square: Floats, rows: Ints, columns: Ints) -> Floats:
-    """The entries of a matrix at some rows and columns."""
-    out = np.empty((rows.size, columns.size))
-    for i in range(rows.size):
-        for j in range(columns.size):
-            out[i, j] = square[rows[i], columns[j]]
-    return out
-
-
-@compiled()
-def rows_of(table: Floats, rows: Ints, width: int) -> Floats:
-    """Some rows of a matrix as far as column `width`."""
-    out = np.empty((rows.size, width))
-    for i in range(rows.size):
-        for j in range(width):
-            out[i, j] = table[rows[i], j]
-    return out
-
-
-@compiled()
-def add(target: Floats, table: Floats, factor: float) -> None:
-    """target += factor · table."""
-    for i in range(target.shape[0]):
-        for j in range(target.shape[1]):
-            target[i, j] += factor * table[i, j]
-
-
-@compiled()
-def scaled(table: Floats, factor: float) -> Floats:
-    """factor · table."""
-    out = np.empty(table.shape)
-    for i in range(table.shape[0]):
-        for j in range(table.shape[1]):
-            out[i, j] = factor * table[i, j]
-    return out
+def transposed(table: Floats) -> Floats:
+    """The columns as rows, in one piece."""
+    return np.ascontiguousarray(table.T)

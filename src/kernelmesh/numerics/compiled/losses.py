@@ -1,18 +1,14 @@
 """The losses that need more than one pass over the outputs of a sample."""
 
-from __future__ import annotations
-
 import numpy as np
-from numba import types
 
-from kernelmesh.checks import Floats, Ints
-from kernelmesh.numerics.compiled.jit import compile_on_first_call, in_classes, in_matrix, indices, matrix, vector
+from kernelmesh.numerics.compiled.jit import Classes, Indices, Matrix, OwnMatrix, OwnVector, compile_on_first_call
 
 __all__ = ["margins", "softmax"]
 
 
-@compile_on_first_call(types.void(in_matrix, in_classes, vector, matrix))
-def softmax(z: Floats, y: Ints, values: Floats, slopes: Floats) -> None:
+@compile_on_first_call()
+def softmax(z: Matrix, y: Classes, values: OwnVector, slopes: OwnMatrix) -> None:
     """values = log Σ_d exp(z_d) − z_y for each row, slopes = exp(z_d) / Σ_d' exp(z_d') − [d = y]."""
     rows, outputs = z.shape
     for i in range(rows):
@@ -29,8 +25,8 @@ def softmax(z: Floats, y: Ints, values: Floats, slopes: Floats) -> None:
         values[i] = np.log(total) + top - z[i, y[i]]
 
 
-@compile_on_first_call(types.Tuple((vector, indices))(in_matrix, in_classes))
-def margins(z: Floats, y: Ints) -> tuple[Floats, Ints]:
+@compile_on_first_call()
+def margins(z: Matrix, y: Classes) -> tuple[OwnVector, Indices]:
     """1 + z_r − z_y for each row, with the strongest rival r = argmax_{d ≠ y} z_d (the first among equals), and r."""
     rows, outputs = z.shape
     short = np.empty(rows)

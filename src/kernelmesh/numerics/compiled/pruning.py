@@ -1,24 +1,11 @@
 """Choosing the points that a function keeps."""
 
-from __future__ import annotations
-
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.numerics.compiled.jit import compile_on_first_call, compiled, in_matrix, in_vector, matrix
-from kernelmesh.numerics.compiled.linear import (
-    add,
-    cholesky,
-    pivoted_cholesky,
-    rows_of,
-    scaled,
-    solve,
-    solve_transposed,
-    subtract_rows,
-    transposed,
-)
+from kernelmesh.numerics.compiled.jit import Flags, Matrix, OwnMatrix, Vector, compile_on_first_call, compiled
+from kernelmesh.numerics.compiled.linear import cholesky, pivoted_cholesky, solve, solve_transposed, subtract_rows, transposed
 
 __all__ = ["choose", "growth"]
 
@@ -26,8 +13,8 @@ __all__ = ["choose", "growth"]
 _SMALL = 512
 
 
-@compile_on_first_call(types.float64(in_matrix, in_matrix, in_matrix, in_matrix, types.float64))
-def growth(gram: Floats, cross: Floats, weights: Floats, coefficients: Floats, shrink: float) -> float:
+@compile_on_first_call()
+def growth(gram: Matrix, cross: Matrix, weights: Matrix, coefficients: Matrix, shrink: float) -> float:
     """‖s f + Σ a_b κ(x_b, ·)‖² − s² ‖f‖² = 2 s Σ a_b f(x_b) + Σ a_b a_b' κ(x_b, x_b')."""
     return _growth(gram, cross, weights, coefficients, shrink)
 
@@ -90,24 +77,15 @@ def _reflect(factor: Floats, rank: int, j: int, width: int, mirror: Floats, imag
 @compiled()
 def _join(inverse: Floats, order: int, who: Ints, width: int, factor: Floats, rank: int) -> Floats:
     """V with the rows of R on top, where RᵀR is P: then P̃ is VᵀV alone."""
-    old = np.empty(order, dtype=np.int64)
-    count = 0
-    for i in range(width):
-        if who[i] < order:
-            old[count] = i
-            count += 1
-    square = np.empty((count, count))
-    for a in range(count):
-        for b in range(count):
-            square[a, b] = inverse[who[old[a]], who[old[b]]]
+    old = np.flatnonzero(who[:width] < order)
+    count = old.size
+    square = inverse[who[old]][:, who[old]]
     root = cholesky(square)
     out = np.zeros((count + rank, width))
     for a in range(count):
         for b in range(a, count):
             out[a, old[b]] = root[b, a]
-    for a in range(rank):
-        for i in range(width):
-            out[count + a, i] = factor[a, i]
+    out[count:] = factor[:rank, :width]
     return out
 
 
@@ -182,11 +160,9 @@ def _subtract(
 
 
 @compiled()
-def _doubled(table: Floats, most: int) -> Floats:
-    out = np.empty((min(most, 2 * table.shape[0]), table.shape[1]))
-    for a in range(table.shape[0]):
-        for i in range(table.shape[1]):
-            out[a, i] = table[a, i]
+def _doubled(table: Floats, max_rows: int) -> Floats:
+    out = np.empty((min(max_rows, 2 * table.shape[0]), table.shape[1]))
+    out[: len(table)] = table
     return out
 
 
@@ -210,9 +186,9 @@ def _prune(
     floor: Floats,
     error: float,
     budget: float,
-    most: int,
+    max_order: int,
 ) -> tuple[NDArray[np.bool_], float]:
-    """Remove points while the squared error stays within the squared budget, or while more than `most` points are left.
+    """Remove points while the squared error stays within the squared budget, or while more than `max_order` points are left.
 
     The inverse Gram matrix of all candidates is P̃ = P ⊕ 0 + VᵀV − UᵀU with P = inverse[:order, :order], V = factor and
     U empty at first. Removing j adds ‖W_j‖² / P̃_jj to the squared error and takes u uᵀ, u = P̃_:j / √P̃_jj, off P̃; only its
@@ -241,7 +217,7 @@ def _prune(
         for i in range(left):
             cost[i] = power[i] / diagonal[i]
             least = min(least, cost[i])
-        if not error + least <= budget and left <= most:
+        if not error + least <= budget and left <= max_order:
             break
         j = 0
         while j < left - 1 and cost[j] != least:
@@ -286,13 +262,10 @@ def _prune(
 @compiled()
 def _lift(inverse: Floats, order: int, cross: Floats, gram: Floats, lifted: Floats) -> None:
     """lifted ← Z = κ(X, D) P, gram ← S = κ(X, X) − Z κ(D, X)."""
-    batch = cross.shape[0]
-    padded = np.zeros((batch, inverse.shape[0]))
-    for i in range(batch):
-        for j in range(order):
-            padded[i, j] = cross[i, j]
+    padded = np.zeros((len(cross), len(inverse)))
+    padded[:, :order] = cross
     np.dot(padded, inverse, lifted)
-    add(gram, np.dot(padded, lifted.T), -1.0)
+    gram -= np.dot(padded, lifted.T)
 
 
 @compiled()
@@ -330,7 +303,7 @@ def _fold(
     Returns the squared error, ‖Σ_R a_r κ(x_r, ·) − its projection‖² = Σ A_Rᵀ S_RR A_R − ‖L⁻¹ S_IR A_R‖².
     """
     outputs, new = coefficients.shape[1], independent.size
-    rest = rows_of(coefficients, dependent, outputs)
+    rest = coefficients[dependent]
     share = np.zeros((new, outputs))
     for a in range(new):
         for r in range(dependent.size):
@@ -361,46 +334,29 @@ def _factor(top: Floats, independent: Ints, lifted: Floats, order: int) -> Float
     """V = L⁻¹ [Z_I, −1], with which the inverse Gram matrix of all candidates is P ⊕ 0 + VᵀV."""
     new = independent.size
     factor = np.zeros((new, order + new))
+    factor[:, :order] = lifted[independent, :order]
     for a in range(new):
-        for i in range(order):
-            factor[a, i] = lifted[independent[a], i]
         factor[a, order + a] = -1.0
     solve(top, factor)
     return factor
 
 
-@compile_on_first_call(
-    types.Tuple((types.int64, types.Array(types.boolean, 1, "C"), matrix, types.float64, types.float64, types.int64))(
-        in_matrix,
-        types.int64,
-        in_matrix,
-        matrix,
-        matrix,
-        in_vector,
-        in_matrix,
-        types.float64,
-        types.float64,
-        in_matrix,
-        types.float64,
-        types.float64,
-        types.int64,
-    )
-)
+@compile_on_first_call()
 def choose(
-    inverse: Floats,
+    inverse: Matrix,
     order: int,
-    cross: Floats,
-    gram: Floats,
-    lifted: Floats,
-    own_old: Floats,
-    weights: Floats,
+    cross: Matrix,
+    gram: OwnMatrix,
+    lifted: OwnMatrix,
+    own_old: Vector,
+    weights: Matrix,
     shrink: float,
     square_norm: float,
-    coefficients: Floats,
+    coefficients: Matrix,
     tolerance: float,
     budget: float,
-    most: int,
-) -> tuple[int, NDArray[np.bool_], Floats, float, float, int]:
+    max_order: int,
+) -> tuple[int, Flags, OwnMatrix, float, float, int]:
     """Which points a function keeps when the new points X with coefficients A join it, by greedy removal from all of them.
 
     `cross` is κ(X, D), `gram` is κ(X, X) and becomes S = κ(X, X) − κ(X, D) P κ(D, X), `lifted` is filled with Z = κ(X, D) P,
@@ -413,13 +369,11 @@ def choose(
     """
     batch, outputs = coefficients.shape
     added = _growth(gram, cross, weights, coefficients, shrink)
-    own = np.empty(batch)
-    for i in range(batch):
-        own[i] = gram[i, i]
-    replaced = scaled(weights, shrink)
+    own = np.diag(gram).copy()
+    replaced = shrink * weights
     if order > 0:
         _lift(inverse, order, cross, gram, lifted)
-        add(replaced, np.dot(transposed(lifted, order), coefficients), 1.0)
+        replaced += np.dot(transposed(lifted[:, :order]), coefficients)
     blur = _blur(inverse, order, own_old)
     if blur > tolerance:
         if blur * _square_sum(coefficients, own) > min(0.01 * budget, 1e-10 * (square_norm + added)):
@@ -455,14 +409,10 @@ def choose(
         size = own_old[i] if i < order else own[independent[i - order]]
         floor[i] = 1.0 / size if size > 0.0 else 1.0
         diagonal[i] = max(diagonal[i], floor[i])
-    stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, most)
+    stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, max_order)
 
     keep = np.zeros(order + batch, dtype=np.bool_)
-    changes = 0
-    for i in range(order):
-        keep[i] = stays[i]
-        changes += not stays[i]
-    for a in range(new):
-        keep[order + independent[a]] = stays[order + a]
-        changes += stays[order + a]
+    keep[:order] = stays[:order]
+    keep[order + independent] = stays[order:]
+    changes = order - int(stays[:order].sum()) + int(stays[order:].sum())
     return changes, keep, replaced, added, error, dependent.size

@@ -6,8 +6,6 @@ all weights. Nothing is guessed: a lost message costs nothing but itself, and an
 that it has nothing and is sent whole functions again. What arrives is bit for bit what was sent.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import cached_property
 from typing import Any
@@ -17,12 +15,16 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats
 from kernelmesh.errors import RefusedMessage
-from kernelmesh.messages import Difference, Function, Message, Offer, OfferDifference, Stamp, wire_size
+from kernelmesh.messages import Difference, Function, Message, Offer, Revision
 
-__all__ = ["Link"]
+__all__ = ["Link", "MissingBase"]
 
 # How many functions that nobody has acknowledged an end keeps. An acknowledgement normally takes two rounds.
 _KEPT = 8
+
+
+class MissingBase(RefusedMessage):
+    """A difference to a function that is not here. The sender is not to blame: it will hear of it and send a whole one."""
 
 
 class Link:
@@ -52,12 +54,16 @@ class Link:
         base = self._sent.get(self._known)
         self._sent[self._number] = _Version(message.centers)
         _forget(self._sent, but=self._known)
-        stamp = Stamp(self._number, self._known if base else 0, self._have, base.digest if base else 0)
-        whole = _stamped(message, stamp)
         if base is None:
-            return whole
-        shorter = _difference(message, base.centers, stamp)
-        return shorter if wire_size(shorter)[1] < wire_size(whole)[1] else whole
+            return _with_revision(message, Revision(self._number, 0, self._have))
+        revision = Revision(self._number, self._known, self._have, base.digest)
+        rows = _changed_rows(message.centers, base.centers)
+        order, dimension = message.centers.shape
+        terms, dual = (message.terms, message.dual) if isinstance(message, Offer) else (None, None)
+        # a difference must save more bytes than its row numbers take
+        if dual is not None or (8 * dimension + 4) * len(rows) + 8 >= 8 * dimension * order:
+            return _with_revision(message, revision)
+        return Difference(rows, message.centers[rows], message.weights, revision, terms)
 
     @property
     def lost(self) -> bool:
@@ -69,29 +75,27 @@ class Link:
         self._known = 0
 
     def unpack(self, message: Message) -> Message:
-        """The message as it was before it was packed; `RefusedMessage` if it builds on a function that never arrived.
+        """The message as it was before it was packed; `MissingBase` if it builds on a function that never arrived.
 
         After that the other end is told that nothing has arrived, and sends whole functions.
         """
-        stamp: Stamp | None = getattr(message, "stamp", None)
-        if stamp is None:
+        revision: Revision | None = getattr(message, "revision", None)
+        if revision is None:
             return message
         # also from a message that cannot be read otherwise: two ends that refuse each other must hear of it
-        self._known = stamp.have if stamp.have in self._sent else 0
-        out: Any = message
-        if isinstance(message, Difference | OfferDifference):
-            base = self._got.get(stamp.base)
-            if base is None or base.digest != stamp.digest or base.centers.shape[1] != message.centers.shape[1]:
+        self._known = revision.have if revision.have in self._sent else 0
+        full: Any = message
+        if isinstance(message, Difference):
+            base = self._got.get(revision.base)
+            if base is None or base.digest != revision.digest or base.centers.shape[1] != message.centers.shape[1]:
                 self._have = 0
-                raise RefusedMessage(
-                    f"message: must build on a function that has arrived, got one that builds on {stamp.base}"
-                )
-            out = _whole(message, base.centers)
-        self._got.pop(stamp.number, None)
-        self._got[stamp.number] = _Version(out.centers)
-        _forget(self._got, but=stamp.base)
-        self._have = stamp.number
-        return _stamped(out, None)
+                raise MissingBase("message: must build on a function that has arrived", revision.base)
+            full = _full(message, base.centers)
+        self._got.pop(revision.number, None)
+        self._got[revision.number] = _Version(full.centers)
+        _forget(self._got, but=revision.base)
+        self._have = revision.number
+        return _with_revision(full, None)
 
 
 class _Version:
@@ -103,7 +107,7 @@ class _Version:
     @cached_property
     def digest(self) -> int:
         data = hashlib.blake2b(np.ascontiguousarray(self.centers).tobytes(), digest_size=8).digest()
-        return int.from_bytes(data, "big", signed=True)
+        return int.from_bytes(data, "big") >> 1
 
 
 def _forget(versions: dict[int, _Version], *, but: int) -> None:
@@ -113,47 +117,35 @@ def _forget(versions: dict[int, _Version], *, but: int) -> None:
             del versions[number]
 
 
-def _difference(message: Function | Offer, base: Floats, stamp: Stamp) -> Difference | OfferDifference:
-    centers, shared = message.centers, min(len(base), len(message.centers))
-    if centers is base:
-        rows = np.empty(0, dtype=np.int64)
-    else:
-        rows = np.concatenate(
-            [
-                np.flatnonzero((_bits(centers[:shared]) != _bits(base[:shared])).any(axis=1)),
-                np.arange(shared, len(centers)),
-            ]
-        )
-    table = rows.astype(np.int32)[:, None]
+def _with_revision(message: Function | Offer, revision: Revision | None) -> Function | Offer:
     if isinstance(message, Offer):
-        return OfferDifference(table, centers[rows], message.weights, *_terms(message), stamp)
-    return Difference(table, centers[rows], message.weights, stamp)
+        return Offer(message.centers, message.weights, message.terms, message.dual, revision)
+    return Function(message.centers, message.weights, revision)
 
 
-def _whole(message: Difference | OfferDifference, base: Floats) -> Function | Offer:
-    rows, order = message.rows[:, 0], len(message.weights)
+def _changed_rows(centers: Floats, base: Floats) -> NDArray[np.int32]:
+    """The rows that are not as in the base, all those behind its end included."""
+    if centers is base:
+        return np.empty(0, dtype=np.int32)
+    shared = min(len(base), len(centers))
+    changed = np.flatnonzero((_bits(centers[:shared]) != _bits(base[:shared])).any(axis=1))
+    return np.concatenate([changed, np.arange(shared, len(centers))]).astype(np.int32)
+
+
+def _full(message: Difference, base: Floats) -> Function | Offer:
+    rows, order = message.rows, len(message.weights)
     if len(rows) == 0 and order == len(base):
         centers = base
     else:
         fresh = order - min(order, len(base))
         if len(rows) < fresh or (rows[len(rows) - fresh :] != np.arange(order - fresh, order)).any():
-            raise RefusedMessage(f"message: must bring a center for each of {fresh} new rows, got rows {rows[:5]}")
+            raise RefusedMessage("message: must bring a center for each new row", f"rows {rows[:5]} for {fresh}")
         centers = np.empty((order, base.shape[1]))
         centers[: order - fresh] = base[: order - fresh]
         centers[rows] = message.centers
-    if isinstance(message, OfferDifference):
-        return Offer(centers, message.weights, *_terms(message))
+    if message.terms is not None:
+        return Offer(centers, message.weights, message.terms)
     return Function(centers, message.weights)
-
-
-def _stamped(message: Function | Offer, stamp: Stamp | None) -> Function | Offer:
-    if isinstance(message, Offer):
-        return Offer(message.centers, message.weights, *_terms(message), stamp)
-    return Function(message.centers, message.weights, stamp)
-
-
-def _terms(message: Offer | OfferDifference) -> tuple[int, int, int, int, float]:
-    return message.epoch, message.exchange, message.done, message.digest, message.share
 
 
 def _bits(table: Floats) -> NDArray[np.uint64]:

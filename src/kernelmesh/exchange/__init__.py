@@ -1,0 +1,10 @@
+"""What crosses an edge in a round: from a state and its mini-batch to messages, and from messages to what a step hears.
+
+Every runtime talks through this package, and a protocol need only declare its `Exchange` to be spoken by all of them.
+"""
+
+from kernelmesh.exchange.link import Link, MissingBase
+from kernelmesh.exchange.outbox import Outbox
+from kernelmesh.exchange.reading import disagreement, read_question, read_reply
+
+__all__ = ["Link", "MissingBase", "Outbox", "disagreement", "read_question", "read_reply"]

@@ -1,0 +1,55 @@
+"""What arrives: bytes to messages that a step can hear, or a refusal."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernelmesh.agent import Agent, State, check_message
+from kernelmesh.checks import Floats
+from kernelmesh.consensus import Heard
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.exchange.link import Link
+from kernelmesh.messages import Function, Message, Offer, Values, decode
+from kernelmesh.numerics.expansion import Expansion
+
+__all__ = ["disagreement", "read_question", "read_reply"]
+
+
+def read_question(agent: Agent, data: bytes, *, max_bytes: int) -> Message | None:
+    """A neighbor's question, which is empty where nothing depends on its points; or `RefusedMessage`, `InvalidArgument`."""
+    wanted = agent.consensus.exchange.question
+    if wanted is None:
+        if data:
+            raise RefusedMessage("question: must be empty where functions are exchanged")
+        return None
+    question: Message = decode(data, max_bytes=max_bytes)
+    if not isinstance(question, wanted):
+        raise RefusedMessage(f"question: must be {wanted.kind}", question.kind)
+    check_message(agent, "exchange", "question", question)
+    return question
+
+
+def read_reply(agent: Agent, data: bytes, link: Link, *, rows: int | None, max_bytes: int) -> Message:
+    """What a neighbor said, as it was before it was packed for the link; `rows` is how many points it was asked about."""
+    exchange = agent.consensus.exchange
+    message: Message = link.unpack(decode(data, max_bytes=max_bytes))
+    if not isinstance(message, exchange.replies):
+        wanted = " or ".join(kind.kind for kind in exchange.replies) or "nothing"
+        raise RefusedMessage(f"answer: must be {wanted}", message.kind)
+    check_message(agent, "exchange", "answer", message, rows=rows if exchange.question else None)
+    return message
+
+
+def disagreement(agent: Agent, state: State, points: Floats, heard: Sequence[Heard]) -> float | None:
+    """√ mean ‖f(x) − f_j(x)‖² over these points and the neighbors that were heard about them; None: none was."""
+    here, gaps = state.function(points), []
+    for said in heard:
+        if isinstance(said.reply, Values):
+            there = said.reply.values
+        elif isinstance(said.reply, Function | Offer):
+            there = Expansion(agent.kernel, said.reply.centers, said.reply.weights)(points)
+        else:
+            continue
+        gaps.append(((here - there) ** 2).sum(axis=1).mean())
+    return math.sqrt(float(np.mean(gaps))) if gaps else None

@@ -1,0 +1,406 @@
+"""What crosses an edge is declared by the protocol, and a runtime needs nothing else to carry it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import test_consensus
+from kernelmesh import (
+    Agent,
+    Diffusion,
+    ExactDiffusion,
+    Expansion,
+    Faults,
+    Gaussian,
+    Graph,
+    Hilbert,
+    KernelMeshRegressor,
+    Komp,
+    Local,
+    Logistic,
+    Penalty,
+    Proximal,
+    Symmetric,
+    registry,
+    simulate,
+)
+from kernelmesh.agent import advance, relay
+from kernelmesh.checks import positive
+from kernelmesh.consensus import Consensus, Exchange, Heard
+from kernelmesh.consensus.base import FUNCTIONS, NOTHING, NUMBERED_OFFERS, POINTS_FOR_VALUES, PROBES_FOR_VALUES, Tuning
+from kernelmesh.errors import InvalidArgument, RefusedMessage
+from kernelmesh.exchange import Link, MissingBase, Outbox, disagreement, read_question, read_reply
+from kernelmesh.messages import Difference, Function, Offer, Points, Probe, Revision, Terms, Values, encode, wire_size
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.registry import describe, kinds, register, restore
+from kernelmesh.streams import ArrayStream, Mixture
+
+MAX = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(Consensus):
+    """Somebody else's protocol: f̃ = (1 − ηλ) f − (η/B) Σ_b [ℓ'(f(x_b), y_b) + c (f(x_b) − median_j f_j(x_b))] κ(x_b, ·).
+
+    The median is over the neighbors and the agent itself.
+    """
+
+    exchange: ClassVar[Exchange] = POINTS_FOR_VALUES
+
+    pull: float = 0.1
+
+    def __post_init__(self):
+        positive("Median", "pull", self.pull)
+
+    def move(self, inputs, heard: Sequence[Heard], edges):
+        there = [said.reply.values for said in heard if said.reply is not None]
+        gap = inputs.here - np.median([inputs.here, *there], axis=0)
+        push = -inputs.step_size / len(inputs.points) * (inputs.slope + self.pull * gap)
+        return Update(inputs.points, push, 1.0 - inputs.step_size * inputs.regularization, inputs.cross)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nearest(Consensus):
+    """Another one of somebody else's: first go a share of the way to one neighbor's function, then learn there."""
+
+    exchange: ClassVar[Exchange] = FUNCTIONS
+    relays: ClassVar[bool] = True
+
+    share: float = 0.25
+
+    def combine(self, function, heard, edges):
+        there = [said.reply for said in heard if said.reply is not None]
+        if not there:
+            return Update(np.empty((0, function.dimension)), np.empty((0, function.outputs))), edges
+        g = min(there, key=lambda g: Expansion(function.kernel, g.centers, g.weights).distance(function))
+        return Update(g.centers, self.share * g.weights, 1.0 - self.share, shared=True), edges
+
+    def move(self, inputs, heard, edges):
+        return Local().move(inputs, (), edges)
+
+
+THEIRS = [Median(), Nearest()]
+
+
+@pytest.fixture(autouse=True)
+def _register(monkeypatch):
+    """As their packages would; gone afterwards, since other tests look at all protocols there are."""
+    monkeypatch.setattr(registry, "_known", {role: dict(known) for role, known in registry._known.items()})
+    for consensus in THEIRS:
+        register("consensus", type(consensus))
+
+
+PROTOCOLS = {
+    Local(): NOTHING,
+    Penalty(coupling=0.05): POINTS_FOR_VALUES,
+    Proximal(coupling=2.0): POINTS_FOR_VALUES,
+    Symmetric(): PROBES_FOR_VALUES,
+    Hilbert(coupling=0.02): FUNCTIONS,
+    Diffusion(): FUNCTIONS,
+    ExactDiffusion(budget=0.02): NUMBERED_OFFERS,
+    Median(): POINTS_FOR_VALUES,
+    Nearest(): FUNCTIONS,
+}
+every_protocol = pytest.mark.parametrize("consensus", PROTOCOLS, ids=lambda consensus: type(consensus).__name__)
+
+
+def make(consensus, budget=0.05):
+    return Agent(
+        dimension=2,
+        outputs=3,
+        kernel=Gaussian(bandwidth=0.6),
+        loss=Logistic(),
+        step_size=2.0,
+        compression=Komp(budget=budget),
+        consensus=consensus,
+    )
+
+
+def data(seed, rows):
+    return Mixture.draw(classes=3, rng=np.random.default_rng(7)).sample(rows, rng=np.random.default_rng(seed))
+
+
+def learned(consensus, name="a"):
+    agent = make(consensus)
+    state = agent.start(name=name)
+    for seed in range(3):
+        state, _ = agent.step(state, *data(seed, 16))
+    return agent, state
+
+
+class Runtime:
+    """All that a runtime must do, over bytes: another one than `simulate`, which it is compared with."""
+
+    def __init__(self, agent, graph):
+        self.agent, self.graph, self.ties = agent, graph, Faults().ties(graph, 1)
+        self.states = [agent.start(name=name) for name in graph.names]
+        self.links = defaultdict(Link)
+        self.bytes = np.zeros(len(graph), int)
+
+    def round(self, batches):
+        outboxes = [
+            Outbox(self.agent, state, None if batch is None else batch.points)
+            for state, batch in zip(self.states, batches, strict=True)
+        ]
+        asked, said = {}, {}
+        for i, ties in enumerate(self.ties):
+            for tie in ties if outboxes[i].learns else ():
+                question = outboxes[i].question
+                data = b"" if question is None else encode(question)
+                asked[i, tie.number] = read_question(self.agent, data, max_bytes=MAX)
+                answer = outboxes[tie.number].reply(self.graph.names[i], tie.other_share, asked[i, tie.number])
+                packed = None if answer is None else encode(self.links[tie.number, i].pack(answer))
+                said[tie.number, i] = packed
+                self.bytes[i] += len(data)
+                self.bytes[tie.number] += len(packed or b"")
+        heard = [
+            [self.hear(i, tie, asked.get((tie.number, i)), said.get((tie.number, i)), batches[i]) for tie in ties]
+            for i, ties in enumerate(self.ties)
+        ]
+        for i, batch in enumerate(batches):
+            if batch is not None:
+                checked = self.agent.check(*batch)
+                self.states[i], _ = advance(self.agent, self.states[i], *checked, heard[i])
+
+    def hear(self, i, tie, question, data, batch):
+        if not self.agent.consensus.exchange.mutual:
+            question = None
+        reply = None
+        if data is not None:
+            link = self.links[i, tie.number]
+            reply = read_reply(self.agent, data, link, rows=len(batch.points), max_bytes=MAX)
+        return Heard(question, reply, tie.weight, tie.name, tie.is_first, tie.share)
+
+
+@every_protocol
+class TestEvery:
+    def test_it_declares_what_crosses_an_edge(self, consensus):
+        assert consensus.exchange == PROTOCOLS[consensus]
+        assert isinstance(consensus, Consensus)
+
+    @pytest.mark.parametrize("rows", [(96, 96, 96, 96), (96, 32, 0, 70)], ids=["equal", "unequal"])
+    def test_whoever_speaks_through_the_exchange_layer_equals_the_simulation(self, consensus, rows):
+        graph, agent = Graph.star(4), make(consensus)
+        runtime = Runtime(agent, graph)
+        streams = [[*ArrayStream(*data(i, own))] for i, own in enumerate(rows)]
+        number = 0
+        for number, round in enumerate(simulate(agent, graph, [list(s) for s in streams])):
+            runtime.round([own[number] if number < len(own) else None for own in streams])
+            for ours, theirs in zip(round.states, runtime.states, strict=True):
+                np.testing.assert_array_equal(ours.function.centers, theirs.function.centers)
+                np.testing.assert_array_equal(ours.function.weights, theirs.function.weights)
+                np.testing.assert_array_equal(ours.sent.weights, theirs.sent.weights)
+            np.testing.assert_array_equal(round.bytes_sent, runtime.bytes)
+        assert number == 2
+
+    def test_an_outbox_says_what_was_declared_and_nothing_else(self, consensus):
+        agent, state = learned(consensus)
+        points, exchange = data(9, 8)[0], consensus.exchange
+        outbox = Outbox(agent, state, points)
+        assert outbox.step == state.steps + 1
+        assert (outbox.question is None) == (exchange.question is None)
+        assert outbox.question is None or type(outbox.question) is exchange.question
+        reply = outbox.reply("b", 0.5, outbox.question)
+        assert (reply is None) == (not exchange.replies)
+        assert reply is None or isinstance(reply, exchange.replies)
+        assert outbox.reply("b", 0.5, None) is None or exchange.question is None
+
+    def test_without_samples_it_asks_nothing_still_answers_and_makes_no_numbered_offer(self, consensus):
+        agent, state = learned(consensus)
+        asking, idle = Outbox(agent, state, data(9, 8)[0]), Outbox(agent, state, None)
+        assert idle.question is None
+        assert asking.learns
+        assert not idle.learns
+        reply = idle.reply("b", 0.5, asking.question)
+        assert (reply is not None) == (bool(consensus.exchange.replies) and not consensus.exchange.numbered)
+
+    def test_replies_are_from_what_is_shown_or_from_what_is_sent(self, consensus):
+        agent, state = learned(consensus)
+        points = data(9, 8)[0]
+        outbox = Outbox(agent, state, points)
+        reply = outbox.reply("b", 0.5, outbox.question)
+        if isinstance(reply, Values):
+            np.testing.assert_array_equal(reply.values, state.function(points))
+        elif reply is not None:
+            np.testing.assert_array_equal(reply.centers, state.sent.centers)
+            np.testing.assert_array_equal(reply.weights, state.sent.weights)
+
+    def test_an_agent_without_samples_can_take_part_in_a_round(self, consensus):
+        agent, state = learned(consensus)
+        _, other = learned(consensus, "b")
+        outbox = Outbox(agent, other, data(9, 8)[0])
+        reply = None if consensus.exchange.question else outbox.reply("a", 0.5, None)
+        before = state.sent
+        after = relay(agent, state, [Heard(None, reply, 0.5, "b", True, 0.5)])
+        assert (after.samples, after.steps) == (state.samples, state.steps + 1)
+        if not consensus.relays:
+            assert after.sent is before
+        # a state that was relayed from belongs to the past, and the new one goes on
+        agent.step(after, *data(10, 8))
+
+    def test_its_settings_survive_as_data(self, consensus):
+        assert kinds("consensus")[type(consensus).__name__] is type(consensus)
+        assert restore(describe(consensus)) == consensus
+
+    def test_it_chooses_settings_for_a_network_itself(self, consensus):
+        tuning = Tuning(
+            step_size=2.0,
+            coupling=Doubling(start=0.01, every=200),
+            limit=0.5,
+            dual_budget=0.01,
+            kernel=Gaussian(bandwidth=0.6),
+            batches=[data(i, 32)[0] for i in range(3)],
+            stiffness=3.0,
+        )
+        tuned = type(consensus).tuned(tuning)
+        assert type(tuned) is type(consensus)
+        limit = consensus.max_stable_penalty(tuning.kernel, tuning.batches, 2.0, 3.0)
+        assert max(tuned.penalty(samples) for samples in range(0, 10_000, 100)) <= 0.5 * limit
+
+
+def test_ends_that_must_agree_on_a_budget_say_so():
+    assert ExactDiffusion(budget=0.02).agreement != ExactDiffusion(budget=0.03).agreement
+    assert Penalty(coupling=1.0).agreement == Penalty(coupling=2.0).agreement
+    assert len({str(consensus.agreement) for consensus in PROTOCOLS}) == len(PROTOCOLS)
+
+
+TERMS = Terms(0, 1, 0, 0, 0.5)
+POINTS, VALUES = np.zeros((8, 2)), np.zeros((8, 3))
+QUESTIONS = {Points: Points(POINTS), Probe: Probe(POINTS, VALUES)}
+REPLIES = {Values: Values(VALUES), Function: Function(POINTS, VALUES), Offer: Offer(POINTS, VALUES, TERMS)}
+ALL = {**QUESTIONS, **REPLIES}
+
+
+@every_protocol
+class TestReading:
+    def test_a_question_of_the_declared_kind_is_read_and_every_other_refused(self, consensus):
+        agent, wanted = make(consensus), consensus.exchange.question
+        for kind, message in ALL.items():
+            if kind is wanted:
+                assert type(read_question(agent, encode(message), max_bytes=MAX)) is kind
+            else:
+                rule = "be empty where functions are exchanged" if wanted is None else f"be {wanted.kind}, got {kind.kind}"
+                with pytest.raises(RefusedMessage, match=f"question: must {rule}"):
+                    read_question(agent, encode(message), max_bytes=MAX)
+        if wanted is None:
+            assert read_question(agent, b"", max_bytes=MAX) is None
+        else:
+            with pytest.raises(RefusedMessage, match="message: must be one of format"):
+                read_question(agent, b"", max_bytes=MAX)
+
+    def test_a_reply_of_the_declared_kinds_is_read_and_every_other_refused(self, consensus):
+        agent, wanted = make(consensus), consensus.exchange.replies
+        for kind, message in ALL.items():
+            if kind in wanted:
+                assert type(read_reply(agent, encode(message), Link(), rows=8, max_bytes=MAX)) is kind
+            else:
+                rule = " or ".join(kind.kind for kind in wanted) or "nothing"
+                with pytest.raises(RefusedMessage, match=f"answer: must be {rule}, got {kind.kind}"):
+                    read_reply(agent, encode(message), Link(), rows=8, max_bytes=MAX)
+
+    def test_what_does_not_fit_is_refused(self, consensus):
+        agent, exchange = make(consensus), consensus.exchange
+        wide = np.zeros((8, 5))
+        for bad in (Points(wide), Probe(wide, VALUES), Probe(POINTS, wide)):
+            if type(bad) is exchange.question:
+                with pytest.raises(InvalidArgument, match=r"exchange: question must have (points|values) with [23] columns"):
+                    read_question(agent, encode(bad), max_bytes=MAX)
+        dual = Function(wide, VALUES)
+        for bad in (
+            Values(wide),
+            Function(wide, VALUES),
+            Function(POINTS, wide),
+            Offer(wide, VALUES, TERMS),
+            Offer(POINTS, VALUES, TERMS, dual),
+        ):
+            if isinstance(bad, exchange.replies):
+                with pytest.raises(InvalidArgument, match=r"exchange: answer(: dual)? must have \w+ with [23] columns"):
+                    read_reply(agent, encode(bad), Link(), rows=8, max_bytes=MAX)
+
+    def test_values_must_be_one_for_each_point_and_functions_of_any_order(self, consensus):
+        agent, exchange = make(consensus), consensus.exchange
+        for kind in exchange.replies:
+            data = encode(REPLIES[kind])
+            if exchange.question:
+                with pytest.raises(
+                    InvalidArgument, match=r"answer must have values with 3 columns and 9 rows, got shape \(8, 3"
+                ):
+                    read_reply(agent, data, Link(), rows=9, max_bytes=MAX)
+            else:
+                read_reply(agent, data, Link(), rows=9, max_bytes=MAX)
+
+    def test_what_is_too_long_is_refused(self, consensus):
+        agent = make(consensus)
+        for kind in consensus.exchange.replies:
+            with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
+                read_reply(agent, encode(REPLIES[kind]), Link(), rows=8, max_bytes=100)
+        if consensus.exchange.question:
+            with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
+                read_question(agent, encode(QUESTIONS[consensus.exchange.question]), max_bytes=100)
+
+    def test_a_difference_to_nothing_is_missing_its_base(self, consensus):
+        terms = TERMS if consensus.exchange.numbered else None
+        lost = Difference(np.array([0], np.int32), POINTS[:1], VALUES, Revision(2, 1), terms)
+        with pytest.raises(MissingBase):
+            read_reply(make(consensus), encode(lost), Link(), rows=8, max_bytes=MAX)
+
+
+def test_a_function_that_was_read_over_a_link_is_what_was_sent():
+    agent, state = learned(Diffusion())
+    here, there = Link(), Link()
+    sizes = []
+    for _ in range(4):
+        sent = Outbox(agent, state, data(9, 8)[0]).reply("b", 0.5, None)
+        out, back = here.pack(sent), there.pack(sent)
+        sizes.append(wire_size(out).bytes)
+        arrived = read_reply(agent, encode(out), there, rows=None, max_bytes=MAX)
+        read_reply(agent, encode(back), here, rows=None, max_bytes=MAX)
+        np.testing.assert_array_equal(arrived.centers, sent.centers)
+        np.testing.assert_array_equal(arrived.weights, sent.weights)
+    assert sizes[-1] < sizes[0]
+
+
+def test_disagreement_is_with_whatever_was_heard():
+    agent, state = learned(Local())
+    points = data(9, 8)[0]
+    here, f = state.function(points), state.function
+    double = [Function(f.centers, 2 * f.weights), Offer(f.centers, 2 * f.weights, TERMS), Values(2 * here)]
+    expected = np.sqrt((here**2).sum(axis=1).mean())
+    for reply in double:
+        assert disagreement(agent, state, points, [Heard(None, reply)]) == pytest.approx(expected)
+        same = Heard(None, Values(here))
+        both = disagreement(agent, state, points, [Heard(None, reply), same, Heard(None, None)])
+        assert both == pytest.approx(expected / np.sqrt(2))
+    assert disagreement(agent, state, points, []) is None
+    assert disagreement(agent, state, points, [Heard(None, None)]) is None
+
+
+LAWS = [name for name in vars(test_consensus.TestLaws) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("consensus", THEIRS, ids=lambda consensus: type(consensus).__name__)
+class TestTheirs:
+    @pytest.mark.parametrize("law", LAWS)
+    def test_it_obeys_the_laws(self, consensus, law):
+        getattr(test_consensus.TestLaws(), law)(consensus)
+
+    def test_it_learns_in_a_network_with_faults(self, consensus):
+        streams = [ArrayStream(*data(i, 640)) for i in range(5)]
+        faults = Faults(drop=0.2, absent={1: [(3, 8)]}, rng=np.random.default_rng(0))
+        *_, last = simulate(make(consensus), Graph.ring(5), streams, faults=faults)
+        points, labels = data(99, 500)
+        assert min((f(points).argmax(axis=1) == labels).mean() for f in last.functions) > 0.8
+
+    def test_it_is_saved_and_loaded_with_a_model(self, consensus, tmp_path):
+        x = np.linspace(-2, 2, 300)[:, None]
+        model = KernelMeshRegressor(consensus=consensus, passes=3, random_state=0).fit(x, np.sin(2 * x[:, 0]))
+        model.save(tmp_path / "model")
+        loaded = KernelMeshRegressor.load(tmp_path / "model")
+        assert loaded.consensus == consensus
+        np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+        loaded.partial_fit(x, np.sin(2 * x[:, 0]))
