@@ -1,6 +1,7 @@
 """What a store gives back is a prefix of what was done, bit for bit, whatever became of its files."""
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import os
@@ -10,22 +11,26 @@ from functools import lru_cache
 from pathlib import Path
 
 import hypothesis.strategies as st
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from safetensors.numpy import save
 
 from kernelmesh import Agent, ExactDiffusion, Gaussian, Komp, Local, Logistic, Penalty, Squared, storage
+from kernelmesh.agent import advance
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import UnreadableFile
+from kernelmesh.exchange import Outbox
 from kernelmesh.messages import encode
-from kernelmesh.runtimes import checkpoints
-from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore, Entry
+from kernelmesh.runtimes import journal
+from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
+from kernelmesh.runtimes.node import Entry, Previous
+from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.streams import Batch
 
 STEPS = 9
 PROTOCOLS = {"local": Local(), "penalty": Penalty(coupling=0.05), "exact": ExactDiffusion(budget=0.01)}
-SETTINGS = {"dimension": 1, "kernel": {"kind": "Gaussian", "bandwidth": 1.0}, "consensus": "any"}
 
 
 @pytest.fixture(autouse=True)
@@ -58,19 +63,17 @@ def history(protocol) -> tuple[Entry, ...]:
             points = rng.normal(size=(2, 1))
             targets = rng.integers(0, 2, 2) if protocol == "exact" else np.concatenate([points, -points], axis=1)
             batches[name] = Batch(*agent.check(points, targets))
+        boxes = {name: Outbox(agent, states[name], batches[name].points) for name in "ab"}
         heard = {}
         for name, other in ("ab", "ba"):
-            if agent.offers:
-                asked, answered = agent.offer(states[other], name, 0.5), None
-            else:
-                asked, ours = (agent.ask(states[n], batches[n].points) for n in (other, name))
-                answered = None if ours is None else agent.answer(states[other], ours)
-            heard[name] = [Heard(asked, answered, 0.5, other, name < other, 0.5)] if asked is not None else []
-        counts = {"bytes_sent": 7 * step, "floats_sent": step}
+            question = boxes[name].question
+            reply = boxes[other].reply(name, 0.5, question)
+            heard[name] = [] if reply is None else [Heard(None, reply, 0.5, other, name < other, 0.5)]
+        traffic = Traffic(step, 7 * step)
         position = {"row": 2 * step, "head": "é"}
-        entries.append(Entry(step=step, batch=batches["a"], position=position, heard=heard["a"], counts=counts))
+        entries.append(Entry(step=step, batch=batches["a"], position=position, heard=heard["a"], traffic=traffic))
         for name in "ab":
-            states[name], _ = agent.advance(states[name], *batches[name], heard[name])
+            states[name], _ = advance(agent, states[name], *batches[name], heard[name])
     return tuple(entries)
 
 
@@ -81,7 +84,7 @@ def fingerprints(protocol) -> tuple[str, ...]:
     state = agent.start(name="a")
     prints = [fingerprint(state)]
     for entry in history(protocol):
-        state, _ = agent.advance(state, *entry.batch, entry.heard)
+        state, _ = advance(agent, state, *entry.batch, entry.heard)
         prints.append(fingerprint(state))
     return tuple(prints)
 
@@ -96,14 +99,14 @@ def fingerprint(state) -> str:
 def keep(folder, protocol, *, every, upto=STEPS):
     """Do the first steps as a node does, and get killed. Returns how long the journal at hand was after each."""
     agent, lengths = make(protocol), {}
-    with contextlib.closing(CheckpointStore(folder, agent=agent, settings=SETTINGS, every=every)) as store:
+    with contextlib.closing(CheckpointStore(folder, agent=agent, every=every)) as store:
         assert store.restore(name="a") == (None, [])
         store.begin()
         state = agent.start(name="a")
         for entry in history(protocol)[:upto]:
-            store.note(entry)
+            store.append(entry)
             lengths[entry.step] = os.fstat(store._journal.fileno()).st_size
-            state, _ = agent.advance(state, *entry.batch, entry.heard)
+            state, _ = advance(agent, state, *entry.batch, entry.heard)
             if entry.step % every == 0:
                 assert store.save(kept(state, entry))
         assert store.trouble == ""
@@ -112,15 +115,13 @@ def keep(folder, protocol, *, every, upto=STEPS):
 
 def told(entry):
     """Everything that an entry says, to compare it with others."""
-    words = [
-        (*said[2:], *(None if message is None else encode(message) for message in said[:2])) for said in entry.heard
-    ]
+    words = [(*said[2:], *(None if message is None else encode(message) for message in said[:2])) for said in entry.heard]
     batch = [(table.dtype, table.shape, table.tobytes()) for table in map(np.asarray, entry.batch)]
-    return entry.step, entry.position, entry.counts, batch, words
+    return entry.step, entry.position, entry.traffic, batch, words
 
 
 def kept(state, entry) -> Checkpoint:
-    return Checkpoint(state=state, position=entry.position, counts=entry.counts, said={})
+    return Checkpoint(state=state, position=entry.position, traffic=entry.traffic)
 
 
 def restored(store, protocol) -> int:
@@ -131,18 +132,18 @@ def restored(store, protocol) -> int:
         assert told(entry) == told(true)
     state = store._agent.start(name="a") if found is None else found.state
     for entry in entries:
-        state, _ = store._agent.advance(state, *entry.batch, entry.heard)
+        state, _ = advance(store._agent, state, *entry.batch, entry.heard)
     assert state.steps == begin + len(entries)
     assert fingerprint(state) == fingerprints(protocol)[state.steps]
     if found is not None:
         true = history(protocol)[begin - 1]
-        assert (found.position, found.counts) == (true.position, true.counts)
+        assert (found.position, found.traffic) == (true.position, true.traffic)
     return state.steps
 
 
 @contextlib.contextmanager
 def opened(folder, protocol, **options):
-    with contextlib.closing(CheckpointStore(folder, agent=make(protocol), settings=SETTINGS, **options)) as store:
+    with contextlib.closing(CheckpointStore(folder, agent=make(protocol), **options)) as store:
         yield store
 
 
@@ -168,13 +169,13 @@ def test_killed_at_any_byte_of_the_journal(protocol, every, tmp_path):
     lengths = keep(tmp_path, protocol, every=every, upto=STEPS - 2)
     path = newest(tmp_path, "journal")
     data, begin = path.read_bytes(), int(path.stem.rpartition("-")[2])
-    ends = [0, *(lengths[step] for step in range(begin + 1, STEPS - 1))]
+    ends = [4, *(lengths[step] for step in range(begin + 1, STEPS - 1))]
     assert ends[-1] == len(data)
     known = set()
     with opened(tmp_path, protocol) as store:
         for length in range(len(data), -1, -1):
             os.truncate(path, length)
-            whole = sum(end <= length for end in ends) - 1
+            whole = max(sum(end <= length for end in ends) - 1, 0)
             if whole not in known:
                 known.add(whole)
                 assert restored(store, protocol) == begin + whole
@@ -189,7 +190,7 @@ def test_any_byte_of_the_journal_changed(tmp_path):
     ends = [lengths[step] for step in (5, 6, 7)]
     first = ends[0]
     with opened(tmp_path, "penalty") as store:
-        for place in [*range(first - 3, first + 30), *range(0, len(data), 5)]:
+        for place in [*range(first - 3, first + 30), *range(4, len(data), 5)]:
             path.write_bytes(data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :])
             entries = store._entries(4)
             assert len(entries) == np.searchsorted(ends, place, side="right")
@@ -201,7 +202,7 @@ def test_a_damaged_length_takes_no_memory(tmp_path):
     keep(tmp_path, "local", every=100, upto=3)
     path = newest(tmp_path, "journal")
     data = bytearray(path.read_bytes())
-    data[3] ^= 0x40
+    data[4 + 3] ^= 0x40
     path.write_bytes(data)
     with opened(tmp_path, "local") as store:
         tracemalloc.start()
@@ -265,7 +266,7 @@ def test_killed_and_restored_again_and_again(tmp_path, data):
             found, entries = store.restore(name="a")
             state = agent.start(name="a") if found is None else found.state
             for entry in entries:
-                state, _ = agent.advance(state, *entry.batch, entry.heard)
+                state, _ = advance(agent, state, *entry.batch, entry.heard)
             assert fingerprint(state) == fingerprints(protocol)[state.steps]
             if state.steps == STEPS:
                 return
@@ -274,8 +275,8 @@ def test_killed_and_restored_again_and_again(tmp_path, data):
             else:
                 assert store.save(kept(state, true[state.steps - 1]))
             for entry in true[state.steps : state.steps + data.draw(st.integers(1, STEPS))]:
-                store.note(entry)
-                state, _ = agent.advance(state, *entry.batch, entry.heard)
+                store.append(entry)
+                state, _ = advance(agent, state, *entry.batch, entry.heard)
                 if entry.step % store.every == 0:
                     assert store.save(kept(state, entry))
         path = newest(folder, "journal")
@@ -286,35 +287,12 @@ def test_killed_and_restored_again_and_again(tmp_path, data):
             path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, 2000))])
 
 
-def test_the_second_attempt_at_a_step_wins(tmp_path):
-    first, true = history("local")[:2], history("local")
-    agent = make("local")
-    with opened(tmp_path, "local") as store:
-        store.begin()
-        for entry in first:
-            store.note(entry)
-        for wrong in (true[5], true[6]):  # what was heard was no good
-            store.note(Entry(step=3, batch=wrong.batch, position=wrong.position, heard=[], counts=wrong.counts))
-        for entry in true[2:5]:
-            store.note(entry)
-        assert restored(store, "local") == 5
-    # with a checkpoint in between it is the same
-    state = agent.start(name="a")
-    for entry in first:
-        state, _ = agent.advance(state, *entry.batch, entry.heard)
-    with opened(tmp_path / "other", "local") as store:
-        assert store.save(kept(state, first[-1]))
-        store.note(Entry(step=3, batch=true[5].batch, position={}, heard=[], counts={}))
-        store.note(true[2])
-        assert restored(store, "local") == 3
-
-
 def test_a_gap_ends_what_comes_back(tmp_path):
     true = history("local")
     with opened(tmp_path, "local") as store:
         store.begin()
         for entry in (*true[:3], *true[4:7]):
-            store.note(entry)
+            store.append(entry)
         assert restored(store, "local") == 3
 
 
@@ -323,26 +301,41 @@ def test_one_keeper_at_a_time(tmp_path):
         with pytest.raises(
             ValueError, match=r"CheckpointStore: folder must not be in use by another process.*is the agent running"
         ):
-            CheckpointStore(tmp_path, agent=make("local"), settings=SETTINGS)
-        CheckpointStore(tmp_path / "other", agent=make("local"), settings=SETTINGS).close()
+            CheckpointStore(tmp_path, agent=make("local"))
+        CheckpointStore(tmp_path / "other", agent=make("local")).close()
     with opened(tmp_path, "local"):
         pass
 
 
-@pytest.mark.parametrize("change", [{"dimension": 2}, {"kernel": {"kind": "Gaussian", "bandwidth": 2.0}}, {"more": 1}])
-def test_other_settings_are_refused_by_name(change, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"dimension": 2}, "dimension"),
+        ({"kernel": Gaussian(bandwidth=2.0)}, "kernel"),
+        ({"consensus": Penalty(coupling=1.0), "loss": Logistic()}, "consensus and loss"),
+    ],
+)
+def test_other_settings_are_refused_by_name(change, named, tmp_path):
     keep(tmp_path, "local", every=3)
-    store = CheckpointStore(tmp_path, agent=make("local"), settings={**SETTINGS, **change})
-    with contextlib.closing(store), pytest.raises(ValueError, match=f"another {next(iter(change))};") as caught:
+    store = CheckpointStore(tmp_path, agent=dataclasses.replace(make("local"), **change))
+    with contextlib.closing(store), pytest.raises(ValueError, match=f"another {named};.*move the folder away") as caught:
         store.restore(name="a")
     assert not isinstance(caught.value, UnreadableFile)
 
 
-def test_settings_that_are_gone_are_named_too(tmp_path):
+def test_another_name_is_refused(tmp_path):
     keep(tmp_path, "local", every=3)
-    store = CheckpointStore(tmp_path, agent=make("local"), settings={"dimension": 1, "consensus": "any"})
-    with contextlib.closing(store), pytest.raises(ValueError, match="another kernel;"):
-        store.restore(name="a")
+    with opened(tmp_path, "local") as store, pytest.raises(ValueError, match="is of agent 'a', not of 'b'"):
+        store.restore(name="b")
+
+
+def test_steps_made_with_other_settings_are_not_replayed(tmp_path, caplog):
+    keep(tmp_path, "local", every=3, upto=5)
+    agent = dataclasses.replace(make("local"), step_size=0.25)
+    with contextlib.closing(CheckpointStore(tmp_path, agent=agent)) as store:
+        found, entries = store.restore(name="a")
+    assert (found.state.steps, entries) == (3, [])
+    assert "the settings have changed" in caplog.text
 
 
 def full(*_, **__):
@@ -377,8 +370,8 @@ def test_no_room_for_the_journal(room, tmp_path):
         for entry in true[:4]:
             if entry.step == 3:
                 store._journal = FullFile(store._journal, room=room)
-            store.note(entry)
-            state, _ = agent.advance(state, *entry.batch, entry.heard)
+            store.append(entry)
+            state, _ = advance(agent, state, *entry.batch, entry.heard)
             assert bool(store.trouble) == (entry.step >= 3)
         assert "No space left on device" in store.trouble
         assert str(tmp_path) in store.trouble
@@ -386,7 +379,7 @@ def test_no_room_for_the_journal(room, tmp_path):
         assert restored(store, "local") == (3 if room == 10_000 else 2)
         assert store.save(kept(state, true[3]))
         assert store.trouble == ""
-        store.note(true[4])
+        store.append(true[4])
         assert restored(store, "local") == 5
 
 
@@ -398,12 +391,12 @@ def test_no_room_for_a_checkpoint(call, tmp_path, monkeypatch):
         found, entries = store.restore(name="a")
         state = found.state
         for entry in entries:
-            state, _ = agent.advance(state, *entry.batch, entry.heard)
+            state, _ = advance(agent, state, *entry.batch, entry.heard)
         assert store.save(kept(state, true[3]))
         owner = {"write": storage, "mkstemp": storage.tempfile}.get(call, storage.os)
         for entry in true[4:8]:
-            store.note(entry)
-            state, _ = agent.advance(state, *entry.batch, entry.heard)
+            store.append(entry)
+            state, _ = advance(agent, state, *entry.batch, entry.heard)
             if entry.step == 6:
                 with monkeypatch.context() as patch:
                     patch.setattr(owner, call, full)
@@ -414,7 +407,7 @@ def test_no_room_for_a_checkpoint(call, tmp_path, monkeypatch):
         assert restored(store, "exact") >= 4
         assert store.save(kept(state, true[7]))
         assert (store.trouble, store.newest) == ("", 8)
-        store.note(true[8])
+        store.append(true[8])
         assert restored(store, "exact") == STEPS
 
 
@@ -425,7 +418,7 @@ def test_steps_on_record_before_a_failed_checkpoint_are_not_lost(tmp_path, monke
         store._journal = open(newest(tmp_path, "journal"), "ab")  # noqa: SIM115 (the store closes it)
         state = agent.start(name="a")
         for entry in history("local")[:5]:
-            state, _ = agent.advance(state, *entry.batch, entry.heard)
+            state, _ = advance(agent, state, *entry.batch, entry.heard)
         monkeypatch.setattr(storage, "write", full)
         assert not store.save(kept(state, history("local")[4]))
         assert restored(store, "local") == 5
@@ -435,10 +428,10 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
         with pytest.raises(ValueError, match="CheckpointStore: folder must be one that can be written"):
-            CheckpointStore(folder, agent=make("local"), settings=SETTINGS)
+            CheckpointStore(folder, agent=make("local"))
     (tmp_path / "state" / "lock").mkdir(parents=True)
     with pytest.raises(ValueError, match="CheckpointStore: folder must be one that can be written"):
-        CheckpointStore(tmp_path / "state", agent=make("local"), settings=SETTINGS)
+        CheckpointStore(tmp_path / "state", agent=make("local"))
 
 
 def test_drafts_are_removed(tmp_path):
@@ -505,29 +498,29 @@ def test_a_stray_folder_is_passed_over_or_told(name, tmp_path):
 
 def rewritten(record: bytes, **changes) -> bytes:
     """A record that is in order but for what it says."""
-    data = record[checkpoints._PREFIX.size :]
-    fields = ("mark", "step", "rows", "columns", "labels", "width", "neighbors", "length")
-    head = dict(zip(fields, checkpoints._HEAD.unpack(data[: checkpoints._HEAD.size]), strict=True))
-    told, rest = data[checkpoints._HEAD.size :][: head["length"]], data[checkpoints._HEAD.size + head["length"] :]
-    told = changes.pop("told", told)
-    data = checkpoints._HEAD.pack(*{**head, "length": len(told), **changes}.values()) + told + rest
-    return checkpoints._PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
+    step = journal._decoder.decode(record[journal._PREFIX.size :])
+    for name, value in changes.items():
+        setattr(step, name, value)
+    data = msgspec.msgpack.encode(step)
+    return journal._PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"step": 0},
+        {"step": -1},
         {"rows": 2**32 - 1, "columns": 2**32 - 1},
         {"rows": 3},
         {"columns": 0},
-        {"width": 2**32 - 1},
-        {"neighbors": 7},
-        {"length": 2**32 - 1},
-        {"told": b"{}"},
-        {"told": b"[1, 2]"},
-        {"told": b"[" * 5000},
-        {"told": b"\xff"},
+        {"outputs": 2**32 - 1},
+        {"points": b"123"},
+        {"targets": b""},
+        {"heard": 7},
+        {"heard": [["b", 0.5, 0.5, True, b"x", None]]},
+        {"position": b"[1, 2]"},
+        {"position": b"[" * 5000},
+        {"position": b"\xff"},
     ],
     ids=str,
 )
@@ -546,9 +539,9 @@ def test_whatever_a_record_says_is_read_or_told(tmp_path):
     path, rng = newest(tmp_path, "journal"), np.random.default_rng(0)
     data, told = path.read_bytes(), 0
     for _ in range(300):
-        record = bytearray(data[lengths[2] + checkpoints._PREFIX.size :])
+        record = bytearray(data[lengths[2] + journal._PREFIX.size :])
         record[int(rng.integers(len(record) if rng.random() < 0.3 else 150))] = int(rng.integers(256))
-        prefix = checkpoints._PREFIX.pack(len(record), hashlib.blake2b(record, digest_size=16).digest())
+        prefix = journal._PREFIX.pack(len(record), hashlib.blake2b(record, digest_size=16).digest())
         path.write_bytes(data[: lengths[2]] + prefix + record)
         with opened(tmp_path, "penalty") as store:
             try:
@@ -560,13 +553,55 @@ def test_whatever_a_record_says_is_read_or_told(tmp_path):
 
 def test_what_was_said_and_what_waits_comes_back(tmp_path):
     agent, entry = make("exact"), history("exact")[0]
-    words = entry.heard[0].asked
-    state, _ = agent.advance(agent.start(name="a"), *entry.batch, entry.heard)
+    words = entry.heard[0].reply
+    state, _ = advance(agent, agent.start(name="a"), *entry.batch, entry.heard)
     pending = Batch(np.array([[1.5], [-0.0]]), np.array([1, 0]))
     with opened(tmp_path, "exact") as store:
-        assert store.save(Checkpoint(state=state, position=None, pending=pending, counts={"n": 1}, said={"b": words}))
+        assert store.save(
+            Checkpoint(
+                state=state,
+                pending=pending,
+                traffic=Traffic(1, 2),
+                previous=Previous(function=state.function, told={"b": words}),
+            )
+        )
         found, entries = store.restore(name="a")
-    assert (entries, found.position, found.counts) == ([], None, {"n": 1})
+    assert (entries, found.position, found.traffic) == ([], None, (1, 2))
     assert found.pending.points.tobytes() == pending.points.tobytes()
     assert found.pending.targets.tolist() == [1, 0]
-    assert encode(found.said["b"]) == encode(words)
+    assert encode(found.previous.told["b"]) == encode(words)
+
+
+FORGERIES = {
+    "clock too short": lambda arrays, about: arrays.update({"state/clock": arrays["state/clock"][:1]}),
+    "no clock": lambda arrays, about: arrays.pop("state/clock"),
+    "edge of no number": lambda arrays, about: arrays.update({"state/edge.x": np.zeros(4, dtype=np.int64)}),
+    "edge too short": lambda arrays, about: arrays.update({"state/edge.1": np.zeros(2, dtype=np.int64)}),
+    "huge workspace": lambda arrays, about: arrays.update({"state/workspace.clock": np.full(4, 1 << 62)}),
+    "weights of another shape": lambda arrays, about: arrays.update({"state/function.weights": np.zeros((1, 7))}),
+    "text for numbers": lambda arrays, about: arrays.update({"state/function.centers": np.array([[1, 2]], dtype=np.uint8)}),
+    "position no object": lambda arrays, about: about.update(position=5),
+    "no counts": lambda arrays, about: about.pop("counts"),
+    "counts no object": lambda arrays, about: about.update(counts=3),
+    "names no list": lambda arrays, about: about.update(names=None),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_checkpoint_with_a_valid_digest_is_set_aside(forgery, tmp_path):
+    keep(tmp_path, "exact", every=3, upto=8)
+    path = newest(tmp_path, "checkpoint")
+    arrays, about = storage.read(path, kind="agent")
+    FORGERIES[forgery](arrays, about)
+    storage.write(path, kind="agent", arrays=arrays, settings=about)
+    with opened(tmp_path, "exact") as store:
+        assert restored(store, "exact") == 8  # from the one before, with its journal
+    assert path.with_name(f"damaged-{path.name}").exists()
+
+
+def test_settings_that_are_no_json_are_refused(tmp_path, monkeypatch):
+    for text in ("", "{", "[" * 100_000):
+        monkeypatch.setattr(storage.json, "dumps", lambda _, text=text: text)
+        storage.write(tmp_path / "file", kind="agent", arrays={}, settings=None)
+        with pytest.raises(UnreadableFile, match="settings in JSON"):
+            storage.read(tmp_path / "file", kind="agent")

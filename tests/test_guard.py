@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from kernelmesh.errors import RefusedMessage
 from kernelmesh.runtimes.guard import Guard
 
 PAUSES = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0, 300.0]
@@ -14,7 +15,7 @@ PAUSES = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0, 300.
 
 def offend(guard, *, times=4, name="south", token=7, now=0.0):
     for _ in range(times):
-        guard.offend(name, token, "message: header must be JSON", now=now)
+        guard.offend(name, token, RefusedMessage("message: must be one of format 4"), now=now)
 
 
 def pause(guard, now, name="south", token=7):
@@ -60,9 +61,9 @@ def test_nobody_else_can_get_a_sender_ignored(offences, name, token):
     """Whether a sender is ignored depends on its own offences alone."""
     guard, alone = Guard(), Guard()
     for other, other_token, now in sorted(offences, key=lambda offence: offence[2]):
-        guard.offend(other, other_token, "some reason", now=now)
+        guard.offend(other, other_token, RefusedMessage("some reason"), now=now)
         if (other, other_token) == (name, token):
-            alone.offend(name, token, "some reason", now=now)
+            alone.offend(name, token, RefusedMessage("some reason"), now=now)
         assert guard.ignores(name, token, now=now) == alone.ignores(name, token, now=now)
     for now in np.arange(20.0, 400.0, 1.0):
         assert guard.ignores(name, token, now=now) == alone.ignores(name, token, now=now)
@@ -90,8 +91,8 @@ def test_each_kind_is_told_once_for_each_sender(caplog):
     with caplog.at_level(logging.WARNING, "kernelmesh.agent"):
         for number in range(3):
             for name in ("north", "south"):
-                for kind in ("note: must be 53 bytes", "message: header must be JSON"):
-                    guard.offend(name, number, f"{kind}, got {number}", now=0.0)
+                for kind in ("frame: must be at most 53 bytes", "message: must be one of format 4"):
+                    guard.offend(name, number, RefusedMessage(kind, number), now=0.0)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == len(set(told)) == 4
     assert sum("north" in line for line in told) == 2

@@ -17,6 +17,7 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.messages import Points, Values, encode
+from kernelmesh.runtimes.simulation import Round, stability_warning
 from kernelmesh.streams import ArrayStream, Mixture
 
 
@@ -102,6 +103,8 @@ def test_streams_of_unequal_length():
         (32, 8, 0, 21),
         (40, 8, 0, 21),
     ]
+    assert [round.number for round in rounds] == [1, 2, 3, 4, 5]
+    assert [round.infos[3].batch_size for round in rounds[:3]] == [8, 8, 5]
     assert rounds[-1].infos[1] is None
     assert rounds[-1].infos[0].heard == 2  # those whose streams have ended still answer
     assert rounds[-1].functions[1] is rounds[0].functions[1]
@@ -150,6 +153,28 @@ def test_traffic_is_what_the_encoding_weighs():
     assert silent.bytes_sent.sum() == silent.floats_sent.sum() == 0
 
 
+def test_a_round_is_built_by_name():
+    """It has five fields, two of which look alike."""
+    with pytest.raises(TypeError):
+        Round(1, (), (), np.zeros(0), np.zeros(0))
+    assert Round(number=1, states=(), infos=(), floats_sent=np.zeros(0), bytes_sent=np.zeros(0)).functions == ()
+
+
+def test_a_warning_of_instability_says_when_and_what_to_do():
+    graph, batches = Graph.ring(4), [samples(i, 8)[0] for i in range(4)]
+
+    def warned(consensus, first=0, last=1000):
+        return stability_warning(make(consensus), batches, graph, first=first, last=last)
+
+    limit = Penalty(coupling=1.0).max_stable_penalty(make(Local()).kernel, batches, 1.0, graph.stiffness)
+    assert warned(Local()) is warned(Penalty(coupling=0.99 * limit)) is None
+    assert "the penalty must stay below" in warned(Penalty(coupling=1.01 * limit))
+    rising = Penalty(coupling=Doubling(start=limit / 2.1, every=500))
+    assert warned(rising, last=900) is None
+    assert " reaches " in warned(rising, last=2000)
+    assert warned(rising, first=1000, last=1001).endswith("(only Penalty and Hilbert have such a bound)")
+
+
 def test_the_printed_schedule_diverges_with_a_clear_error():
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(rng=rng)
@@ -160,7 +185,7 @@ def test_the_printed_schedule_diverges_with_a_clear_error():
         kernel=Gaussian(bandwidth=0.6),
         loss=Logistic(),
         step_size=3.0,
-        compression=Komp.parsimonious(3.0),
+        compression=Komp.parsimonious(3.0, parsimony=0.04),
         consensus=Penalty(coupling=Doubling(start=0.01, every=200)),
     )
     streams = [ArrayStream(*mixture.sample(5000, rng=rng)) for _ in range(20)]

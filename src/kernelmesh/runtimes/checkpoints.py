@@ -1,8 +1,8 @@
 """What survives a crash: checkpoints every so often, and between them a journal of every step's input.
 
 A step is a function of the state, the mini-batch and what was heard. So whoever has the last checkpoint and, for each step
-since, its mini-batch and what was heard, has the state itself, bit for bit. A step's input is written before the step is
-taken, hence before anybody can have seen its result: an agent killed at any moment comes back as the one its neighbors know.
+since, its mini-batch and what was heard, has the state itself, bit for bit. A step's input is on record before anybody can
+have seen its result: an agent can be killed at any point and resumes in exactly the same state.
 
     checkpoint-000000100.safetensors   the state after 100 steps
     journal-000000100.bin              the inputs of steps 101, 102, …
@@ -10,87 +10,71 @@ taken, hence before anybody can have seen its result: an agent killed at any mom
 The last two checkpoints are kept with their journals: should the newest be damaged, the one before leads to the same state.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
-import hashlib
-import io
 import json
 import logging
 import os
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelmesh import storage
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import integer
-from kernelmesh.consensus import Heard
-from kernelmesh.errors import InvalidArgument, UnreadableFile
-from kernelmesh.messages import Message, decode, encode
+from kernelmesh.errors import InvalidArgument, KernelMeshError, RefusedMessage, UnreadableFile
+from kernelmesh.messages import Function, Message, decode, encode
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.registry import describe, fingerprint
+from kernelmesh.runtimes import journal
+from kernelmesh.runtimes.node import Entry, Previous
+from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.streams import Batch
 
-__all__ = ["Checkpoint", "CheckpointStore", "Entry", "in_use"]
+__all__ = ["Checkpoint", "CheckpointStore", "in_use"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
-_PREFIX = struct.Struct("<I16s")
-_HEAD = struct.Struct(
-    "<8sQII?IHI"
-)  # mark, step, points (rows and columns), labels, columns of the targets, heard, JSON
-_SENDER = struct.Struct("<dd?H")  # weight, share, is_first, name
-_SIZE = struct.Struct("<i")
-_NOTHING = _SIZE.pack(-1)
-_KEPT = 2
-_MOST_RECORD = 1 << 31
-
-
-class Entry(NamedTuple):
-    """The input of one step."""
-
-    step: int
-    """The number of the step, from 1."""
-    batch: Batch
-    position: Mapping[str, Any]
-    """Where the stream stands after this mini-batch."""
-    heard: Sequence[Heard]
-    counts: Mapping[str, int]
-    """What was sent so far."""
-    raw: Sequence[tuple[bytes | None, bytes | None]] | None = None
-    """What was heard, asked and answered, as it arrived, where that is at hand."""
+_KEPT = 2  # checkpoints
+# The keys of what was said in the round before; no agent can have such a name.
+_FUNCTION, _QUESTION = "/function", "/question"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Checkpoint:
-    """What an agent needs to go on from a checkpoint."""
+    """What an agent needs to continue."""
 
     state: State
     position: Mapping[str, Any] | None = None
+    """Where the stream stands."""
     pending: Batch | None = None
     """Samples that had been read but were not yet part of a mini-batch, from a stream that cannot be read again."""
-    counts: Mapping[str, int]
-    """What was sent so far and the like."""
-    said: Mapping[str, Message]
-    """What neighbors were told in the round before, by name: in lock step they may still have to ask for it."""
+    traffic: Traffic
+    previous: Previous | None = None
+    """What neighbors may still ask for about the round before, in lock step."""
+
+
+class OtherAgent(KernelMeshError, ValueError):
+    """A checkpoint that another agent, or the same one with other settings, has written."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; or move the folder away to start from scratch"
 
 
 class CheckpointStore:
     """Writes checkpoints and a journal to a folder, and finds the newest state there.
 
-    `settings` is a description of what a checkpoint must agree with, such as the kernel. One process at a time can keep in
-    a folder.
+    A checkpoint must agree with the agent's identity: its kernel, loss, and the like. One process at a time can use a folder.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, settings: Any, every: int = 100) -> None:
-        self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(settings))
+    def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, every: int = 100) -> None:
+        self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(agent.identity))
         self.every = integer("CheckpointStore", "every", every, minimum=1)
-        self._mark = hashlib.blake2b(repr(agent).encode(), digest_size=8).digest()
+        self._fingerprint = fingerprint({name: describe(value) for name, value in vars(agent).items()})
         self.newest: int | None = None
         """The step of the newest checkpoint that is known to be on disk."""
         self.trouble = ""
@@ -127,7 +111,7 @@ class CheckpointStore:
         """The newest checkpoint that can be read, and the inputs of all steps since; (None, steps from 1) without any.
 
         Damaged files are passed over as long as an older checkpoint leads to the same place, and set aside, so that they do
-        not count as one of the two that are kept; otherwise the damage is told.
+        not count as one of the two that are kept; otherwise the damage is reported.
         """
         checkpoints = sorted(self._numbered("checkpoint-*.safetensors"), reverse=True)
         damage: Exception | None = None
@@ -149,77 +133,71 @@ class CheckpointStore:
                 with contextlib.suppress(OSError):  # then it is in the way of nothing but itself
                     path.rename(path.with_name(f"damaged-{path.name}"))
             return kept, entries
-        raise UnreadableFile(f"{self.folder}: no checkpoint can be read ({damage}); move the folder away to begin anew")
+        raise UnreadableFile(
+            f"{self.folder}: no checkpoint can be read ({damage}); move the folder away to start from scratch"
+        )
 
     def _entries(self, step: int) -> list[Entry]:
         """The inputs of the steps after `step`, from all journals there are, up to the first gap."""
         entries: list[Entry] = []
-        for number in sorted(self._numbered("journal-*.bin")):
-            for entry, mark in _read_journal(self._path("journal", number)):
-                if mark != self._mark and entry.step > step:
+        for number in sorted(n for n in self._numbered("journal-*.bin") if n >= step):
+            for entry, settings in journal.read(self._path("journal", number)):
+                if settings != self._fingerprint and entry.step > step:
                     _log.warning(
-                        "%s: the settings have changed: steps after %d are forgotten, and their samples come again",
+                        "%s: the settings have changed: steps after %d are dropped, and their samples come again",
                         self.folder,
                         step + len(entries),
                     )
                     return entries
-                if entries and entry.step == entries[-1].step:
-                    entries[-1] = entry  # the step failed with the first one and was tried again
-                elif entry.step == step + len(entries) + 1:
+                if entry.step == step + len(entries) + 1:
                     entries.append(entry)
-                elif entry.step > step:
+                elif entry.step > step + len(entries):
                     return entries
         return entries
 
-    def save(self, kept: Checkpoint) -> bool:
+    def save(self, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint and begin a new journal; False, with the reason in `trouble`, if that is not possible now."""
-        step = kept.state.steps
-        names = sorted({str(kept.state.name), *map(str, kept.state.edges)})
-        arrays = {f"state/{key}": value for key, value in storage.pack(kept.state, names, workspace=True).items()}
-        for neighbor, message in kept.said.items():
-            arrays[f"said/{neighbor}"] = np.frombuffer(encode(message), dtype=np.uint8)
-        if kept.pending is not None:
-            arrays["pending/points"] = kept.pending.points
-            arrays["pending/targets"] = np.asarray(kept.pending.targets)
+        state = checkpoint.state
+        names = sorted({str(state.name), *map(str, state.edges)})
+        arrays = {f"state/{key}": value for key, value in storage.pack(state, names, workspace=True).items()}
+        for name, message in _words(checkpoint.previous).items():
+            arrays[f"said/{name}"] = np.frombuffer(encode(message), dtype=np.uint8)
+        if checkpoint.pending is not None:
+            arrays["pending/points"] = checkpoint.pending.points
+            arrays["pending/targets"] = np.asarray(checkpoint.pending.targets)
         about = {
-            "name": str(kept.state.name),
+            "name": str(state.name),
             "names": names,
             "settings": self._settings,
-            "position": None if kept.position is None else dict(kept.position),
-            "counts": dict(kept.counts),
+            "position": None if checkpoint.position is None else dict(checkpoint.position),
+            "counts": {"floats_sent": checkpoint.traffic.floats, "bytes_sent": checkpoint.traffic.bytes},
         }
         try:
-            storage.write(self._path("checkpoint", step), kind="agent", arrays=arrays, settings=about)
+            storage.write(self._path("checkpoint", state.steps), kind="agent", arrays=arrays, settings=about)
             self._stop_journal()
-            self._journal = self._new_journal(step)
-            self.newest, self.trouble = step, ""
+            self._journal = journal.create(self._path("journal", state.steps))
+            self.newest, self.trouble = state.steps, ""
             self._tidy()
         except OSError as error:
             self._broken(error)
             return False
         return True
 
-    def note(self, entry: Entry) -> None:
-        """Put the input of the next step on record; where that fails, learning goes on without."""
+    def append(self, entry: Entry) -> None:
+        """Put the input of a step on record; where that fails, learning goes on without."""
         if self._journal is None:
             return
         try:
-            self._journal.write(_record(entry, self._mark))
-            self._journal.flush()
+            journal.append(self._journal, journal.Record(entry, self._fingerprint))
         except OSError as error:
             self._broken(error)
 
     def begin(self) -> None:
         """Keep a journal from the very first step, when there is no checkpoint yet."""
         try:
-            self._journal = self._new_journal(0)
+            self._journal = journal.create(self._path("journal", 0))
         except OSError as error:
             self._broken(error)
-
-    def _new_journal(self, step: int) -> BinaryIO:
-        # it holds labels, which are nobody else's business
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        return os.fdopen(os.open(self._path("journal", step), flags, 0o600), "wb")
 
     def _broken(self, error: OSError) -> None:
         # a journal with a hole is worth nothing behind it: none is kept until the next checkpoint
@@ -246,31 +224,41 @@ class CheckpointStore:
     def _read(self, step: int, name: str) -> Checkpoint:
         path = self._path("checkpoint", step)
         arrays, about = storage.read(path, kind="agent")
+        with storage.understood(path, "the state of an agent"):
+            return self._checkpoint(path, name, arrays, about)
+
+    def _checkpoint(self, path: Path, name: str, arrays: dict[str, NDArray[Any]], about: Any) -> Checkpoint:
         if about["settings"] != self._settings:
-            differing = sorted(
-                key
-                for key in {*self._settings, *about["settings"]}
-                if about["settings"].get(key) != self._settings.get(key)
-            )
-            raise ValueError(
-                f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings, or move the "
-                f"folder away to begin anew"
-            )
+            keys = {*self._settings, *about["settings"]}
+            differing = sorted(key for key in keys if about["settings"].get(key) != self._settings.get(key))
+            raise OtherAgent(f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings")
         if about["name"] != name:
-            raise ValueError(
-                f"{path}: the checkpoint is of agent {about['name']!r}, not of {name!r}; each agent needs a folder of its own"
-            )
-        own = {key.removeprefix("state/"): value for key, value in arrays.items() if key.startswith("state/")}
-        state = storage.unpack(self._agent, own, name=name, names=about["names"])
-        pending = None
-        if "pending/points" in arrays:
-            pending = Batch(arrays["pending/points"], arrays["pending/targets"])
-        said = {
-            key.removeprefix("said/"): decode(value.tobytes())
-            for key, value in arrays.items()
-            if key.startswith("said/")
-        }
-        return Checkpoint(state=state, position=about["position"], pending=pending, counts=about["counts"], said=said)
+            raise OtherAgent(f"{path}: the checkpoint is of agent {about['name']!r}, not of {name!r}")
+        state = storage.unpack(self._agent, _under("state/", arrays), name=name, names=about["names"])
+        pending, position = _under("pending/", arrays), about["position"]
+        if position is not None and not isinstance(position, dict):
+            raise InvalidArgument("checkpoint", "position", "be an object", position)
+        return Checkpoint(
+            state=state,
+            position=position,
+            pending=Batch(pending["points"], pending["targets"]) if pending else None,
+            traffic=Traffic(about["counts"]["floats_sent"], about["counts"]["bytes_sent"]),
+            previous=self._previous(path, _under("said/", arrays), state),
+        )
+
+    def _previous(self, path: Path, arrays: dict[str, NDArray[Any]], state: State) -> Previous | None:
+        if not arrays:
+            return None
+        try:
+            words = {name: decode(array.tobytes()) for name, array in arrays.items()}
+        except RefusedMessage:
+            _log.warning("%s: written by another version; in lock step, neighbors one step behind cannot continue", path)
+            return None
+        function, question = words.pop(_FUNCTION, None), words.pop(_QUESTION, None)
+        shown = state.function
+        if isinstance(function, Function):
+            shown = Expansion(self._agent.kernel, function.centers, function.weights)
+        return Previous(function=shown, question=question, told=words)
 
     def _path(self, what: str, step: int) -> Path:
         return self.folder / f"{what}-{step:09d}.{'safetensors' if what == 'checkpoint' else 'bin'}"
@@ -294,80 +282,15 @@ def in_use(folder: Path) -> bool:
     return False
 
 
-def _record(entry: Entry, mark: bytes) -> bytes:
-    """A length, a digest, and then what is described in this order by `_HEAD` and `_sender`: it is written in every step."""
-    points, targets = entry.batch
-    told = json.dumps([dict(entry.position), dict(entry.counts)]).encode()
-    labels, width = targets.dtype.kind == "i", targets.shape[1] if targets.ndim == 2 else 0
-    head = _HEAD.pack(mark, entry.step, *points.shape, labels, width, len(entry.heard), len(told))
-    parts = [head, told, points.tobytes(), targets.tobytes()]
-    for i, said in enumerate(entry.heard):
-        spoken: Sequence[bytes | None]
-        if entry.raw is not None:
-            spoken = entry.raw[i]
-        else:
-            spoken = [None if message is None else encode(message) for message in (said.asked, said.answered)]
-        parts.append(_sender(str(said.neighbor), said.weight, said.share, said.is_first))
-        for data in spoken:
-            parts += [_NOTHING] if data is None else [_SIZE.pack(len(data)), data]
-    data = b"".join(parts)
-    return _PREFIX.pack(len(data), _digest(data)) + data
+def _words(previous: Previous | None) -> dict[str, Message]:
+    """What was said in the round before, as messages by name."""
+    if previous is None:
+        return {}
+    if previous.told:
+        return dict(previous.told)
+    words: dict[str, Message] = {_FUNCTION: Function(previous.function.centers, previous.function.weights)}
+    return words if previous.question is None else {**words, _QUESTION: previous.question}
 
 
-@lru_cache(maxsize=256)
-def _sender(name: str, weight: float, share: float, is_first: bool) -> bytes:
-    return _SENDER.pack(weight, share, is_first, len(name.encode())) + name.encode()
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
-
-
-def _read_journal(path: Path) -> Iterator[tuple[Entry, bytes]]:
-    """The entries up to the first that is not complete: the one that was being written when the process was killed."""
-    with open(path, "rb") as file:
-        while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
-            length, digest = _PREFIX.unpack(prefix)
-            left = os.fstat(file.fileno()).st_size - file.tell()
-            data = file.read(length) if length <= left else b""
-            if len(data) < length or _digest(data) != digest:
-                return
-            yield _entry(path, data)
-
-
-def _entry(path: Path, data: bytes) -> tuple[Entry, bytes]:
-    file = io.BytesIO(data)
-
-    def cut(size: int) -> bytes:
-        found = file.read(size)
-        if len(found) != size:
-            raise ValueError(f"{size} bytes are missing")
-        return found
-
-    def message() -> Any:
-        (size,) = _SIZE.unpack(cut(_SIZE.size))
-        return None if size < 0 else decode(cut(size), max_bytes=_MOST_RECORD)
-
-    try:
-        mark, step, rows, columns, labels, width, neighbors, length = _HEAD.unpack(cut(_HEAD.size))
-        integer("journal", "step", step, minimum=1)
-        position, counts = json.loads(cut(length))
-        if not (isinstance(position, dict) and isinstance(counts, dict)):
-            raise ValueError("position and counts must be objects")
-        points = np.frombuffer(cut(8 * rows * columns), "<f8").reshape(rows, columns)
-        targets = np.frombuffer(cut(8 * rows * (width or 1)), "<i8" if labels else "<f8")
-        heard = []
-        for _ in range(neighbors):
-            weight, share, is_first, size = _SENDER.unpack(cut(_SENDER.size))
-            name = cut(size).decode()
-            heard.append(Heard(message(), message(), weight, name, is_first, share))
-        entry = Entry(
-            step=step,
-            batch=Batch(points, targets.reshape(rows, width) if width else targets),
-            position=position,
-            heard=heard,
-            counts=counts,
-        )
-        return entry, mark
-    except (MemoryError, OverflowError, RecursionError, TypeError, ValueError, struct.error) as error:
-        raise UnreadableFile(f"{path}: must be a journal of this version ({error})") from None
+def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}

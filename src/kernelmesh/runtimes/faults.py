@@ -1,32 +1,52 @@
 """What a network does to its agents in simulation: edges that come and go, messages that are lost, agents that are away."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernelmesh.checks import generator, integer, non_negative
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 
 __all__ = ["Faults", "Tie"]
 
-Tie = tuple[int, float, Hashable, bool, float]
-"""An agent's view of one edge in one round: neighbor, weight, its name, whether we stand first, our share."""
+
+class Tie(NamedTuple):
+    """An agent's view of one edge in one round."""
+
+    number: int
+    """The neighbor's number in the graph."""
+    name: Hashable
+    weight: float
+    """The Metropolis weight of the edge, over the edges that are there in this round."""
+    is_first: bool
+    """Whether we, not the neighbor, stand first in the graph."""
+    share: float
+    """The most weight that we can give an edge in this round."""
+    other_share: float
+    """The same for the neighbor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
     """Faults to simulate; the default is a network without any.
 
-    `edges` says who is connected in each round: a list of edge lists, taken in turn and then from the start again, or a
-    function of the round's number (from 1). An edge list holds pairs of names and need not connect everybody. `drop` is the
-    probability that a message is lost; then `rng` must be given. `absent` names the rounds (first, last) in which an agent is
-    away: it neither learns nor speaks, and its stream waits for it.
+    Parameters
+    ----------
+    edges : sequence of edge lists or callable, optional
+        Who is connected in each round: edge lists that are taken in turn and then from the start again, or a function of the
+        round's number (from 1). An edge list holds pairs of names and need not connect everybody.
+    drop : float
+        The probability that a message is lost; if it is not 0, `rng` must be given.
+    absent : mapping of Hashable to sequence of (int, int)
+        The rounds (first, last) in which an agent is away: it neither learns nor speaks, and its stream waits for it.
+    rng : numpy.random.Generator, optional
+        What decides which messages are lost.
 
+    Examples
+    --------
     >>> Faults(edges=[[(0, 1)], [(1, 2)]], absent={2: [(10, 20)]}).away(2, 15)
     True
     """
@@ -86,9 +106,12 @@ class Faults:
             if here[i] and here[j]:
                 around[i].add(j)
                 around[j].add(i)
-        shares = [1.0 / (1 + len(near)) for near in around]
+        shares = [share(len(near)) for near in around]
         return [
-            [(j, min(shares[i], shares[j]), graph.names[j], i < j, shares[i]) for j in sorted(near)]
+            [
+                Tie(j, graph.names[j], metropolis_weight(shares[i], shares[j]), i < j, shares[i], shares[j])
+                for j in sorted(near)
+            ]
             for i, near in enumerate(around)
         ]
 

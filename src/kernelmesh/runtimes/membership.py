@@ -1,6 +1,4 @@
-"""Where an agent stands in a real network: its name, its address, its neighbors' addresses, and whom it trusts."""
-
-from __future__ import annotations
+"""An agent's membership in a real network: its name, its address, its neighbors' addresses, and whom it trusts."""
 
 import ipaddress
 import re
@@ -11,8 +9,10 @@ from types import MappingProxyType
 
 from kernelmesh.checks import integer, positive
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.graphs import share
+from kernelmesh.schema import path, setting, texts
 
-__all__ = ["ENDPOINT", "NAME", "Membership", "Tls"]
+__all__ = ["ENDPOINT", "NAME", "Membership", "Tls", "agent_name", "endpoint", "endpoint_with", "patience"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What agents, clients and meshes may be called: names are parts of zenoh keys and of certificates."""
@@ -21,26 +21,62 @@ ENDPOINT = re.compile(r"(tcp|tls)/(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})"
 """tcp/HOST:PORT or tls/HOST:PORT."""
 
 
+def agent_name(owner: str, argument: str, value: object) -> str:
+    """A name that agents, clients and meshes may have."""
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        rule = "be 1 to 64 letters, digits, dots, dashes or underscores, beginning with a letter or digit"
+        raise InvalidArgument(owner, argument, rule, value)
+    return value
+
+
+def endpoint(owner: str, argument: str, value: object) -> str:
+    """An address, with or without TLS."""
+    found = ENDPOINT.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not 0 < int(found[3]) < 65536:
+        raise InvalidArgument(owner, argument, "be tcp/HOST:PORT, or tls/HOST:PORT with TLS", value)
+    return found[0]
+
+
+def endpoint_with(tls: bool, owner: str, argument: str, value: object) -> str:
+    """An address whose scheme fits."""
+    scheme, which = ("tls", "with") if tls else ("tcp", "without")
+    found = endpoint(owner, argument, value)
+    if not found.startswith(f"{scheme}/"):
+        raise InvalidArgument(owner, argument, f"be {scheme}/HOST:PORT ({which} TLS files)", value)
+    return found
+
+
+def patience(owner: str, argument: str, value: object) -> float:
+    """Seconds to wait, at most an hour."""
+    if (seconds := positive(owner, argument, value)) > 3600.0:
+        raise InvalidArgument(owner, argument, "be at most 3600 seconds", value)
+    return seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """Files in PEM format that prove who this agent is, and the authority that must have signed everybody else's.
+    """Certificates for every connection; without this table there is no TLS."""
 
-    `clients` are the names that may ask for predictions and status besides the neighbors.
-    """
-
-    authority: Path
-    certificate: Path
-    key: Path
-    clients: tuple[str, ...] = ()
+    authority: Path = setting(
+        check=path, example='"tls/authority.pem"', doc="the certificate, in PEM format, of whoever signed all others"
+    )
+    certificate: Path = setting(check=path, example='"tls/north.pem"', doc="the certificate of this agent, in PEM format")
+    key: Path = setting(check=path, example='"tls/north.key"', doc="its private key, readable by its owner alone")
+    clients: tuple[str, ...] = setting(
+        (),
+        check=texts,
+        example='["operator"]',
+        doc="who else may request predictions and status, and publish to the stream's key",
+    )
 
     def __post_init__(self) -> None:
         for name in self.clients:
-            _check_name("Tls", "clients", name)
+            agent_name("Tls", "clients", name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """One agent's place in a mesh.
+    """One agent's membership in a mesh.
 
     >>> Membership(name="north", listen="tcp/127.0.0.1:7450", neighbors={"south": "tcp/127.0.0.1:7451"}).share
     0.5
@@ -51,9 +87,9 @@ class Membership:
     neighbors: Mapping[str, str] = field(default_factory=dict)
     """Where each neighbor listens; an empty text for one that will connect to us."""
     mesh: str = "mesh"
-    """What all agents of one network call it; agents of another one are not heard."""
+    """The name that all agents of one network share; agents of another one are not heard."""
     lock_step: bool = False
-    """Whether everybody waits for everybody in each round, as in simulation, instead of going at its own pace."""
+    """Whether every round waits for all neighbors, as in simulation, instead of each agent going at its own pace."""
     patience: float = 0.5
     """Seconds to wait for neighbors in a round when not in lock step."""
     max_bytes: int = 1 << 24
@@ -63,18 +99,18 @@ class Membership:
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
-        _check_name("Membership", "name", self.name)
-        _check_name("Membership", "mesh", self.mesh)
-        self._check_endpoint("listen", self.listen)
-        for neighbor, endpoint in self.neighbors.items():
-            _check_name("Membership", "neighbors", neighbor)
+        agent_name("Membership", "name", self.name)
+        agent_name("Membership", "mesh", self.mesh)
+        encrypted = self.tls is not None
+        endpoint_with(encrypted, "Membership", "listen", self.listen)
+        for neighbor, address in self.neighbors.items():
+            agent_name("Membership", "neighbors", neighbor)
             if neighbor == self.name:
                 raise InvalidArgument("Membership", "neighbors", "be other agents than this one", neighbor)
-            if endpoint != "":
-                self._check_endpoint(f"neighbors.{neighbor}", endpoint)
+            if address != "":
+                endpoint_with(encrypted, "Membership", f"neighbors.{neighbor}", address)
         object.__setattr__(self, "neighbors", MappingProxyType(dict(sorted(self.neighbors.items()))))
-        if positive("Membership", "patience", self.patience) > 3600.0:
-            raise InvalidArgument("Membership", "patience", "be at most 3600 seconds", self.patience)
+        patience("Membership", "patience", self.patience)
         integer("Membership", "max_bytes", self.max_bytes, minimum=1024)
         if self.tls is None and not self.insecure and not _loopback(self.listen):
             raise InvalidArgument(
@@ -85,27 +121,14 @@ class Membership:
                 remedy="add TLS files, or write insecure = true if nobody else can reach this network",
             )
 
-    def _check_endpoint(self, argument: str, value: object) -> None:
-        scheme = "tcp" if self.tls is None else "tls"
-        found = ENDPOINT.fullmatch(value) if isinstance(value, str) else None
-        if found is None or found[1] != scheme or not 0 < int(found[3]) < 65536:
-            why = "with" if self.tls is not None else "without"
-            raise InvalidArgument("Membership", argument, f"be {scheme}/HOST:PORT ({why} TLS files)", value)
-
     @property
     def share(self) -> float:
         """The most weight that this agent can give a neighbor: 1 / (1 + its degree)."""
-        return 1.0 / (1 + len(self.neighbors))
+        return share(len(self.neighbors))
 
 
-def _check_name(owner: str, argument: str, value: object) -> None:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        rule = "be 1 to 64 letters, digits, dots, dashes or underscores, beginning with a letter or digit"
-        raise InvalidArgument(owner, argument, rule, value)
-
-
-def _loopback(endpoint: str) -> bool:
-    found = ENDPOINT.fullmatch(endpoint)
+def _loopback(address: str) -> bool:
+    found = ENDPOINT.fullmatch(address)
     host = found[2].strip("[]") if found else ""
     try:
         return ipaddress.ip_address(host).is_loopback

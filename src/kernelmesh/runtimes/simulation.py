@@ -1,7 +1,5 @@
 """All agents in one process, in lock step: the definition of a round that every other runtime must reproduce."""
 
-from __future__ import annotations
-
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set, Sized
@@ -10,23 +8,48 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.agent import Agent, Info, State
+from kernelmesh.agent import Agent, Info, State, advance
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import Heard
-from kernelmesh.errors import InvalidArgument, RefusedMessage, UnstablePenalty, Verbatim
-from kernelmesh.links import Link
-from kernelmesh.messages import Function, Message, wire_size
+from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
+from kernelmesh.exchange import Link, MissingBase, Outbox
+from kernelmesh.messages import Message, wire_size
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
-from kernelmesh.runtimes.faults import Faults
+from kernelmesh.runtimes.faults import Faults, Tie
 from kernelmesh.streams import Batch
 
-__all__ = ["Round", "simulate"]
+__all__ = ["Round", "simulate", "stability_warning"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
-    """What is there to see after every agent has moved once. Index everything by the agent's number in the graph."""
+    """What is there to see after every agent has moved once. Everything is indexed by the agent's number in the graph.
+
+    Attributes
+    ----------
+    number : int
+        Rounds so far, from 1.
+    states : tuple of State
+        The state of each agent after the round.
+    infos : tuple of Info or None
+        What each step reported; None for an agent whose stream had ended.
+    floats_sent, bytes_sent : ndarray of int
+        How many numbers and bytes each agent has sent since the start.
+    functions : tuple of Expansion
+        What each agent has learned so far: immutable values that can be kept.
+    samples : tuple of int
+        Samples that each agent has seen since its state was started.
+
+    Examples
+    --------
+    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> x = np.linspace(-1, 1, 64)[:, None]
+    >>> *_, last = simulate(agent, Graph.line(1), [ArrayStream(x, np.sin(3 * x))])
+    >>> last.number, last.samples, last.bytes_sent.tolist()
+    (2, (64,), [0])
+    """
 
     number: int
     """Rounds so far, from 1."""
@@ -60,11 +83,29 @@ def simulate(
 
     A round: every agent with samples left takes a mini-batch and asks; everybody answers from the function it had when the
     round began; then all of them step. An agent whose stream has ended still answers, and still sends its function where a
-    protocol sends functions, but is sent none. `graph` is whatever `Graph.of` takes; `states` goes on from earlier ones;
-    `faults` are those to simulate.
+    protocol sends functions, but is sent none.
 
-    >>> from kernelmesh import Agent, Gaussian, Graph, Komp, Penalty, Squared
-    >>> from kernelmesh.streams import ArrayStream
+    Parameters
+    ----------
+    agent : Agent
+        The settings of every agent.
+    graph : Graph, networkx graph or list of edges
+        Who talks to whom: whatever `Graph.of` takes.
+    streams : sequence of Stream
+        The mini-batches of each agent.
+    states : sequence of State, optional
+        Where to go on from; by default every agent starts from nothing.
+    faults : Faults, optional
+        Messages that get lost, agents that are away, networks that change.
+
+    Returns
+    -------
+    iterator of Round
+        One after the other; a round is computed when it is asked for.
+
+    Examples
+    --------
+    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Penalty, Squared
     >>> agent = Agent(
     ...     dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5,
     ...     compression=Komp(budget=0.01), consensus=Penalty(coupling=0.1),
@@ -77,14 +118,10 @@ def simulate(
     2 (64, 64, 64)
     """
     graph = Graph.of(graph)
-    if len(streams) != len(graph):
-        raise InvalidArgument(
-            "simulate", "streams", f"be one for each of {len(graph)} agents", Verbatim(f"{len(streams)} streams")
-        )
-    if states is not None and len(states) != len(graph):
-        raise InvalidArgument(
-            "simulate", "states", f"be one for each of {len(graph)} agents", Verbatim(f"{len(states)} states")
-        )
+    for name, given in (("streams", streams), ("states", states)):
+        if given is not None and len(given) != len(graph):
+            rule = f"be one for each of {len(graph)} agents"
+            raise InvalidArgument("simulate", name, rule, Verbatim(f"{len(given)} {name}"))
     for state in states or ():
         agent.check_state("simulate", state)
     if faults is not None:
@@ -95,11 +132,7 @@ def simulate(
 
 
 def _rounds(
-    agent: Agent,
-    graph: Graph,
-    streams: Sequence[Iterable[Batch]],
-    states: list[State],
-    faults: Faults | None,
+    agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: list[State], faults: Faults | None
 ) -> Iterator[Round]:
     sources = [iter(stream) for stream in streams]
     network = _Network(agent, graph, faults)
@@ -116,24 +149,30 @@ def _rounds(
         # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
         checked = [None if batch is None or i in away else agent.check(*batch) for i, batch in enumerate(waiting)]
         if number == 1:
-            _foresee(agent, graph, streams, states, checked)
+            _warn_if_unstable(agent, graph, streams, states, checked)
         heard = network.talk(states, checked)
         infos: list[Info | None] = []
         for i, batch in enumerate(checked):
             info = None
             if batch is not None:
-                states[i], info = agent.advance(states[i], *batch, heard[i])
+                states[i], info = advance(agent, states[i], *batch, heard[i])
                 waiting[i] = None
             infos.append(info)
-        yield Round(number, tuple(states), tuple(infos), np.array(network.floats), np.array(network.size))
+        yield Round(
+            number=number,
+            states=tuple(states),
+            infos=tuple(infos),
+            floats_sent=np.array(network.floats),
+            bytes_sent=np.array(network.bytes),
+        )
 
 
-def _foresee(
-    agent: Agent,
-    graph: Graph,
-    streams: Sequence[Any],
-    states: Sequence[State],
-    batches: Sequence[tuple[Floats, Any] | None],
+# How many rounds to look ahead where nobody knows how long a stream is.
+_UNKNOWN = 100_000
+
+
+def _warn_if_unstable(
+    agent: Agent, graph: Graph, streams: Sequence[Any], states: Sequence[State], batches: Sequence[tuple[Floats, Any] | None]
 ) -> None:
     """Warn before anybody moves if the penalty will sooner or later be too large for the step size."""
     points = [batch[0] for batch in batches if batch is not None]
@@ -141,109 +180,119 @@ def _foresee(
         return
     rounds = max(len(stream) if isinstance(stream, Sized) else _UNKNOWN for stream in streams)
     first = max(state.samples for state in states)
-    trouble = agent.stability_warning(points, graph, first=first, last=first + rounds * len(points[0]))
-    if trouble is not None:
-        warnings.warn(trouble, UnstablePenalty, stacklevel=3)
+    warning = stability_warning(agent, points, graph, first=first, last=first + rounds * len(points[0]))
+    if warning is not None:
+        warnings.warn(warning, UnstablePenalty, stacklevel=3)
 
 
-# How many rounds to look ahead where nobody knows how long a stream is.
-_UNKNOWN = 100_000
+def stability_warning(agent: Agent, batches: Sequence[Floats], graph: Graph, *, first: int, last: int) -> str | None:
+    """Whether the penalty will be too large for mini-batches like these within a range of samples, in words, or None.
+
+    docs/consensus.md derives the bound. Protocols that are stable for every penalty have none.
+    """
+    consensus = agent.consensus
+    per_step = consensus.max_stable_penalty(agent.kernel, batches, 1.0, graph.stiffness)
+    if per_step == np.inf:
+        return None
+    for samples in np.unique(np.linspace(first, max(first, last - 1), 256).astype(int)):
+        penalty, step_size = consensus.penalty(int(samples)), agent.step_size_at(int(samples))
+        if penalty * step_size > per_step:
+            when = f"reaches {penalty:.3g} after {samples} samples" if samples else f"is {penalty:.3g}"
+            return (
+                f"{type(consensus).__name__}: with step size {step_size:g} in this network the penalty must stay below "
+                f"{per_step / step_size:.2g}, else agents drive each other apart, but it {when}; lower or cap it "
+                f"(Doubling has a ceiling), lower the step size, or take another protocol (only Penalty and Hilbert "
+                f"have such a bound)"
+            )
+    return None
 
 
 class _Network:
     """Carries what agents say in one round, counts it, and loses some of it where that is asked for."""
 
     def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
-        self.agent, self.graph, self.faults = agent, graph, faults
-        self.floats, self.size = [0] * len(graph), [0] * len(graph)
-        self._ties = Faults().ties(graph, 1) if faults is None else []
+        self._agent, self._graph, self._faults = agent, graph, faults
+        self.floats, self.bytes = [0] * len(graph), [0] * len(graph)
+        self._ties: list[list[Tie]] = Faults().ties(graph, 1) if faults is None else []
         self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
-        self._nothing = np.empty((0, agent.dimension))
 
     def begin(self, number: int) -> set[int]:
         """Set up a round; returns the agents that are away."""
-        if self.faults is None:
+        if self._faults is None:
             return set()
-        self._ties = self.faults.ties(self.graph, number)
-        return {i for i, name in enumerate(self.graph.names) if self.faults.away(name, number)}
+        self._ties = self._faults.ties(self._graph, number)
+        return {i for i, name in enumerate(self._graph.names) if self._faults.away(name, number)}
 
     def talk(self, states: Sequence[State], batches: Sequence[tuple[Floats, Any] | None]) -> list[list[Heard]]:
         """What each agent hears, all from the states as they are now."""
-        lost = self._lose()
-        learns = [batch is not None for batch in batches]  # nobody else has any use for a function
-        if self.agent.offers:  # who does not learn in this round is silent
-            offer = self.agent.offer
-            said = [
-                [offer(states[i], tie[2], tie[4]) if learns[i] and learns[tie[0]] else None for tie in ties]
-                for i, ties in enumerate(self._ties)
-            ]
-            return self._exchange(said, lost)
-        asked = [
-            self.agent.consensus.ask(state.model.function, self._nothing if batch is None else batch[0])
+        exchange = self._agent.consensus.exchange
+        lost = self._drop()
+        outboxes = [
+            Outbox(self._agent, state, None if batch is None else batch[0])
             for state, batch in zip(states, batches, strict=True)
         ]
-        if any(isinstance(question, Function) for question in asked):
-            said = [[asked[i] if learns[tie[0]] else None for tie in ties] for i, ties in enumerate(self._ties)]
-            return self._exchange(said, lost)
-        return self._interview(asked, states, lost)
+        replies = self._answers(outboxes, lost) if exchange.question else self._functions(outboxes, lost)
+        return [
+            [
+                Heard(
+                    outboxes[tie.number].question if exchange.mutual and (tie.number, i) not in lost else None,
+                    replies.get((tie.number, i)),
+                    tie.weight,
+                    tie.name,
+                    tie.is_first,
+                    tie.share,
+                )
+                for tie in ties
+            ]
+            for i, ties in enumerate(self._ties)
+        ]
 
-    def _lose(self) -> Set[tuple[int, int]]:
+    def _drop(self) -> Set[tuple[int, int]]:
         """The messages, (from, to), that will not arrive at the beginning of this round."""
-        if self.faults is None or not self.faults.drop:
+        faults = self._faults
+        if faults is None or not faults.drop:
             return frozenset()
-        pairs = [(i, tie[0]) for i, ties in enumerate(self._ties) for tie in ties]
-        return {pair for pair in pairs if self.faults.lost()}
+        pairs = [(i, tie.number) for i, ties in enumerate(self._ties) for tie in ties]
+        return {pair for pair in pairs if faults.lost()}
 
-    def _interview(
-        self, asked: Sequence[Message | None], states: Sequence[State], lost: Set[tuple[int, int]]
-    ) -> list[list[Heard]]:
-        """Questions go out, and what has been reached answers."""
-        answer_to = self.agent.consensus.answer
-        heard = []
-        floats, size, lossy = self.floats, self.size, bool(self.faults and self.faults.drop)
-        for i, question in enumerate(asked):
-            said = []
-            heft: tuple[int, int] | None = None  # all answers to a question have the same shape
-            if question is not None:
-                self._count(i, question, len(self._ties[i]))
-            for j, weight, neighbor, is_first, share in self._ties[i]:
-                answer = None
-                if question is not None and (i, j) not in lost:
-                    answer = answer_to(states[j].function, question)
-                    if answer is not None:
-                        heft = heft or wire_size(answer)
-                        floats[j] += heft[0]
-                        size[j] += heft[1]
-                        if lossy and self.faults and self.faults.lost():
-                            answer = None
-                said.append(Heard(None if (j, i) in lost else asked[j], answer, weight, neighbor, is_first, share))
-            heard.append(said)
-        return heard
+    def _answers(self, outboxes: Sequence[Outbox], lost: Set[tuple[int, int]]) -> dict[tuple[int, int], Message | None]:
+        """Questions go out, and who has been reached answers; (from, to) → answer."""
+        out: dict[tuple[int, int], Message | None] = {}
+        for i, outbox in enumerate(outboxes):
+            question = outbox.question
+            if question is None:
+                continue
+            self._count(i, question, len(self._ties[i]))
+            for tie in self._ties[i]:
+                j = tie.number
+                if (i, j) in lost:
+                    continue
+                answer = outboxes[j].reply(self._graph.names[i], tie.other_share, question)
+                if answer is not None:
+                    self._count(j, answer)
+                out[j, i] = None if self._faults is not None and self._faults.lost() else answer
+        return out
 
-    def _exchange(self, said: Sequence[Sequence[Message | None]], lost: Set[tuple[int, int]]) -> list[list[Heard]]:
-        """Functions go out over links, as differences where possible; `said` is in the order of the ties."""
-        traveling: dict[tuple[int, int], Message | None] = {}
+    def _functions(self, outboxes: Sequence[Outbox], lost: Set[tuple[int, int]]) -> dict[tuple[int, int], Message | None]:
+        """Functions go out over links, as differences where possible, to those who learn; (from, to) → function."""
+        traveling: dict[tuple[int, int], Message] = {}
         for i, ties in enumerate(self._ties):
-            for tie, message in zip(ties, said[i], strict=True):
+            for tie in ties:
+                message = outboxes[i].reply(tie.name, tie.share, None) if outboxes[tie.number].learns else None
                 if message is not None:
-                    message = self._links[i, tie[0]].pack(message)
-                    self._count(i, message)
-                traveling[i, tie[0]] = None if (i, tie[0]) in lost else message
-        heard = []
-        for i, ties in enumerate(self._ties):
-            known = []
-            for j, weight, neighbor, is_first, share in ties:
-                message = traveling[j, i]
-                if message is not None:
-                    try:
-                        message = self._links[i, j].unpack(message)
-                    except RefusedMessage:  # it builds on something that was lost; the other end will hear of it
-                        message = None
-                known.append(Heard(message, None, weight, neighbor, is_first, share))
-            heard.append(known)
-        return heard
+                    packed = self._links[i, tie.number].pack(message)
+                    self._count(i, packed)
+                    if (i, tie.number) not in lost:
+                        traveling[i, tie.number] = packed
+        out: dict[tuple[int, int], Message | None] = {}
+        for (i, j), message in traveling.items():
+            try:
+                out[i, j] = self._links[j, i].unpack(message)
+            except MissingBase:  # it builds on something that was lost; the other end will hear of it
+                out[i, j] = None
+        return out
 
     def _count(self, sender: int, message: Message, times: int = 1) -> None:
-        numbers, octets = wire_size(message)
-        self.floats[sender] += times * numbers
-        self.size[sender] += times * octets
+        size = wire_size(message)
+        self.floats[sender] += times * size.floats
+        self.bytes[sender] += times * size.bytes

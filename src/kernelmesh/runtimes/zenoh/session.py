@@ -17,18 +17,18 @@ __all__ = ["open_client", "open_peer"]
 _SLACK = 1 << 16  # what zenoh may add to a message
 
 
-def open_peer(place: Membership, *, feeds: tuple[str, ...] = ()) -> zenoh.Session:
+def open_peer(membership: Membership, *, feeds: tuple[str, ...] = ()) -> zenoh.Session:
     """The session of an agent; `feeds` are the keys that sensors may publish to."""
     settings: dict[str, Any] = {
         "mode": "peer",
-        "listen/endpoints": [place.listen],
-        "connect/endpoints": [endpoint for endpoint in place.neighbors.values() if endpoint],
-        "transport/link/rx/max_message_size": place.max_bytes + _SLACK,
+        "listen/endpoints": [membership.listen],
+        "connect/endpoints": [endpoint for endpoint in membership.neighbors.values() if endpoint],
+        "transport/link/rx/max_message_size": membership.max_bytes + _SLACK,
     }
-    if place.tls is not None:
-        settings |= _tls(place.tls, listens=True)
-        settings["access_control"] = _rules(place, place.tls, feeds)
-    return _open(settings, f"listen on {place.listen}")
+    if membership.tls is not None:
+        settings |= _tls(membership.tls, listens=True)
+        settings["access_control"] = _rules(membership, membership.tls, feeds)
+    return _open(settings, f"listen on {membership.listen}")
 
 
 def open_client(endpoint: str, tls: Tls | None) -> zenoh.Session:
@@ -90,9 +90,9 @@ def _tls(tls: Tls, *, listens: bool) -> dict[str, Any]:
     return {f"transport/link/tls/{key}": value for key, value in files.items()}
 
 
-def _rules(place: Membership, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
+def _rules(membership: Membership, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
     """Each neighbor may ask and answer under its own name, clients may ask and feed; nothing else passes."""
-    root = f"kernelmesh/{place.mesh}"
+    root = f"kernelmesh/{membership.mesh}"
     rules: list[dict[str, Any]] = []
     subjects: list[dict[str, Any]] = []
     policies: list[dict[str, Any]] = []
@@ -108,21 +108,21 @@ def _rules(place: Membership, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any
                 own.append(name)
         policies.append({"rules": own, "subjects": [who]})
 
-    for neighbor in place.neighbors:
-        to_us = [f"{root}/{place.name}/{kind}/{neighbor}" for kind in ("from", "answer")]
-        to_them = [f"{root}/{neighbor}/{kind}/{place.name}" for kind in ("from", "answer")]
+    for neighbor in membership.neighbors:
+        to_us = [f"{root}/{membership.name}/from/{neighbor}"]
+        to_them = [f"{root}/{neighbor}/from/{membership.name}"]
         allow(
             neighbor,
             [
-                ("asks and answers", "put", "ingress", to_us),
-                ("is asked and answered", "put", "egress", to_them),
+                ("speaks to us", "put", "ingress", to_us),
+                ("is spoken to", "put", "egress", to_them),
                 ("sees that we listen", "declare_subscriber", "egress", to_us),
                 ("shows that it listens", "declare_subscriber", "ingress", to_them),
             ],
         )
-    requests = [f"{root}/{place.name}/{kind}" for kind in ("predict", "status")]
+    requests = [f"{root}/{membership.name}/{kind}" for kind in ("predict", "status")]
     for client in tls.clients:
-        if client in place.neighbors:
+        if client in membership.neighbors:
             raise InvalidArgument("Tls", "clients", "be other names than the neighbors'", client)
         allow(
             client,

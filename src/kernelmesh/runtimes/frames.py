@@ -1,0 +1,106 @@
+"""What travels between two agents: a prefix that can be read at a glance, a header, and the bytes of a message.
+
+    token    8 bytes   drawn anew by every process: tells a restarted agent, or an impostor, from the one before
+    kind     1 byte    0: a question, 1: a reply
+    ticket   8 bytes   the same in a question and the reply to it
+    the rest           MessagePack: the header's fields, then the message
+
+Who must decide quickly whether there is room for a frame reads the prefix only.
+"""
+
+import struct
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from kernelmesh.errors import RefusedMessage
+
+__all__ = ["PREFIX_BYTES", "Frame", "Header", "Prefix", "decode_frame", "encode_frame", "read_prefix"]
+
+_PREFIX = struct.Struct(">QBQ")
+PREFIX_BYTES = _PREFIX.size
+_Count = Annotated[int, Meta(ge=0, lt=1 << 62)]  # so that counting on never leaves 64 bits
+
+
+class Prefix(NamedTuple):
+    """What can be known of a frame without reading it."""
+
+    token: int
+    is_reply: bool
+    ticket: int
+
+
+class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What travels beside a message and is not counted as part of it."""
+
+    step: _Count
+    """The step that the sender is about to take."""
+    model: Annotated[int, Meta(ge=0)] = 0
+    """A fingerprint of what both ends must have in common, such as the kernel; 0: not told."""
+    share: float = 0.0
+    """1 / (1 + the sender's degree)."""
+    epoch: _Count = 0
+    """Of what the sender remembers of this edge; see `consensus.EdgeMemory`."""
+    done: _Count = 0
+    age: float = 0.0
+    """Seconds since anybody in the network is known to have learned something."""
+    ended: bool = False
+    """Whether the sender's stream has ended."""
+    full: bool = False
+    """Whether the sender can only read whole functions, because it has nothing that a difference could build on."""
+    ping: bool = False
+    """Whether only the header of the other end is wanted."""
+
+
+class Frame(NamedTuple):
+    """A header with a message, which is empty where there is nothing to say."""
+
+    prefix: Prefix
+    header: Header
+    payload: bytes
+
+
+class _Body(Struct, array_like=True, forbid_unknown_fields=True):
+    header: Header
+    payload: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Body)
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The bytes that a carrier moves.
+
+    >>> frame = Frame(Prefix(7, False, 1), Header(step=3, share=0.5, ended=True), b"words")
+    >>> decode_frame(encode_frame(frame), max_bytes=100) == frame
+    True
+    """
+    token, is_reply, ticket = frame.prefix
+    return _PREFIX.pack(token, is_reply, ticket) + _encoder.encode(_Body(frame.header, frame.payload))
+
+
+def read_prefix(data: bytes) -> Prefix | None:
+    """The prefix of a frame; None if these bytes cannot be one."""
+    if len(data) <= PREFIX_BYTES or data[8] > 1:
+        return None
+    token, kind, ticket = _PREFIX.unpack_from(data)
+    return Prefix(token, kind == 1, ticket)
+
+
+def decode_frame(data: bytes, *, max_bytes: int) -> Frame:
+    """Read a frame, or raise `RefusedMessage`."""
+    if len(data) > max_bytes:
+        raise RefusedMessage(f"frame: must be at most {max_bytes} bytes", len(data))
+    prefix = read_prefix(data)
+    if prefix is None:
+        raise RefusedMessage(f"frame: must begin with a prefix of {PREFIX_BYTES} bytes", f"{len(data)} bytes")
+    try:
+        body = _decoder.decode(memoryview(data)[PREFIX_BYTES:])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RefusedMessage("frame: must be one of this version", error) from None
+    if not 0.0 <= body.header.share <= 1.0 or not body.header.age >= 0.0:
+        told = f"{body.header.share} and {body.header.age}"
+        raise RefusedMessage("frame: must tell a share from 0 to 1 and an age >= 0", told)
+    return Frame(prefix, body.header, body.payload)

@@ -1,0 +1,154 @@
+"""What has arrived and waits to be looked at: carriers put it in from threads of their own, one thread takes it out.
+
+There is room for little of each sender, so that a flood can neither fill the memory nor drown honest neighbors. Replies that
+are expected always find room; those that nobody asked for are dropped.
+"""
+
+import contextlib
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kernelmesh.runtimes.frames import read_prefix
+
+__all__ = ["BUSY", "Arrival", "Event", "Mailbox", "Presence", "Request"]
+
+# Honest neighbors have one question under way at a time, and repeat it seldom.
+_MAX_WAITING, _MAX_OF_ONE, _MAX_REQUESTS = 512, 4, 16
+_MAX_OF_NAME = 64  # however many tokens somebody uses
+_MAX_BYTES, _MAX_BYTES_OF_NAME = 1 << 27, 1 << 25
+BUSY = "too many requests are waiting; try again"
+"""What a client is told for whose request there is no room."""
+
+
+class Arrival(NamedTuple):
+    """Bytes from a neighbor, or from somebody who uses its name."""
+
+    sender: str
+    data: bytes
+
+
+class Presence(NamedTuple):
+    """A neighbor has begun to listen, or has gone."""
+
+    neighbor: str
+    there: bool
+
+
+class Request(NamedTuple):
+    """A client asks for a prediction or how the agent is doing."""
+
+    kind: str
+    """predict or status."""
+    payload: bytes
+    answer: Callable[[bytes], None]
+    refuse: Callable[[str], None]
+
+
+Event = Arrival | Presence | Request
+
+
+class Mailbox:
+    """A bounded queue with admission by sender.
+
+    >>> from kernelmesh.runtimes.frames import Frame, Header, Prefix, encode_frame
+    >>> mailbox = Mailbox()
+    >>> reply = encode_frame(Frame(Prefix(7, True, 42), Header(step=1), b""))
+    >>> mailbox.put(Arrival("south", reply))  # nobody asked for it
+    >>> mailbox.expect(42)
+    >>> mailbox.put(Arrival("south", reply))
+    >>> len(mailbox.take(0.0)), mailbox.dropped
+    (1, 1)
+    """
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting: Counter[tuple[str, int]] = Counter()
+        self._names: Counter[str] = Counter()
+        self._sizes: Counter[str] = Counter()
+        self._expected: set[int] = set()
+        self._replies, self._wanted = 0, 1
+        self._total = self._bytes = 0
+        self.dropped = 0
+        """How much has not been let in."""
+
+    def expect(self, ticket: int) -> None:
+        """A question with this ticket is out: the reply to it will be let in."""
+        with self._lock:
+            self._expected.add(ticket)
+
+    def forget(self, ticket: int) -> None:
+        """The question was given up."""
+        with self._lock:
+            self._expected.discard(ticket)
+
+    def put(self, event: Event) -> None:
+        """Let an event in if there is room for it; called from any thread."""
+        with self._lock:
+            if isinstance(event, Arrival):
+                self._admit(event)
+            elif isinstance(event, Presence):
+                self._append(event)
+            else:
+                self._append_bounded(("", 0), event, _MAX_REQUESTS)
+
+    def _admit(self, arrival: Arrival) -> None:
+        prefix = read_prefix(arrival.data)
+        if prefix is None or not prefix.is_reply:  # what is no frame at all is looked at, so that it can be told
+            self._append_bounded((arrival.sender, 0 if prefix is None else prefix.token), arrival, _MAX_OF_ONE)
+        elif prefix.ticket in self._expected:
+            self._expected.discard(prefix.ticket)
+            self._replies += 1
+            self._append(arrival, ring=self._replies >= self._wanted)
+        else:
+            self.dropped += 1
+
+    def _append_bounded(self, sender: tuple[str, int], event: Event, limit: int) -> None:
+        size = len(event.data) if isinstance(event, Arrival) else 0
+        name = sender[0]
+        no_room = self._waiting[sender] >= limit or self._total >= _MAX_WAITING or self._names[name] >= _MAX_OF_NAME
+        if no_room or self._bytes + size > _MAX_BYTES or self._sizes[name] + size > _MAX_BYTES_OF_NAME:
+            self.dropped += 1
+            if isinstance(event, Request):
+                event.refuse(BUSY)
+            return
+        self._waiting[sender] += 1
+        self._total += 1
+        self._bytes += size
+        self._names[name] += 1
+        self._sizes[name] += size
+        self._append(event)
+
+    def _append(self, event: Event, *, ring: bool = True) -> None:
+        self._events.append(event)
+        if ring:
+            self._bell.put(None)
+
+    def __len__(self) -> int:
+        """How many events wait."""
+        return len(self._events)
+
+    def take(self, seconds: float, *, replies: int = 1) -> list[Event]:
+        """Everything that has arrived; waits so long for the first thing if there is nothing.
+
+        Whoever needs several replies to go on says so: being woken for each of them costs more than most of what is done.
+        """
+        if seconds > 0:
+            with self._lock:
+                self._wanted = max(replies, 1)
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=seconds)
+        with self._lock:
+            taken, self._events = self._events, []
+            if self._total:
+                for counts in (self._waiting, self._names, self._sizes):
+                    counts.clear()
+                self._total = self._bytes = 0
+            self._replies, self._wanted = 0, 1
+            while not self._bell.empty():
+                self._bell.get()
+        return taken

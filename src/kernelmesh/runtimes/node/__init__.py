@@ -1,0 +1,7 @@
+"""One agent among others that run elsewhere, as a state machine: events and the time go in, actions come out."""
+
+from kernelmesh.runtimes.node.node import Node
+from kernelmesh.runtimes.node.pacing import FreeRunning, LockStep, Pacing
+from kernelmesh.runtimes.node.values import Action, Entry, GiveUp, Previous, Send, Stepped, Turn
+
+__all__ = ["Action", "Entry", "FreeRunning", "GiveUp", "LockStep", "Node", "Pacing", "Previous", "Send", "Stepped", "Turn"]

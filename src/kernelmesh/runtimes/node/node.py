@@ -1,0 +1,322 @@
+"""The state machine: when an agent asks, waits, steps, relays and rests."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from kernelmesh.agent import Agent, State, advance, relay
+from kernelmesh.checks import Floats
+from kernelmesh.consensus import Heard
+from kernelmesh.errors import Diverged, RefusedMessage
+from kernelmesh.exchange import Link, Outbox, disagreement
+from kernelmesh.messages import encode
+from kernelmesh.numerics.graphs import metropolis_weight
+from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
+from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
+from kernelmesh.runtimes.node.talk import Talk
+from kernelmesh.runtimes.node.values import Action, Entry, Previous, Stepped, Traffic, Turn
+from kernelmesh.runtimes.status import NeighborStatus, Status
+from kernelmesh.streams import Batch
+
+__all__ = ["Node"]
+
+_log = logging.getLogger("kernelmesh.agent")
+
+_TICK = 0.05  # seconds after which there may be something to do though nothing has arrived
+_PING = 1.0  # seconds after which a silent neighbor is asked for a sign of life
+_MEETING = 10.0  # seconds to wait for neighbors before the first step
+_FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
+
+
+class Node:
+    """One agent among others that run elsewhere, without thread, clock or transport: events and the time in, actions out.
+
+    `receive`, `presence`, `begin_round` and `end_stream` say what has happened; `proceed` does what is to be done now and
+    returns it as actions; `wake_at` is when to call it again if nothing happens. `tokens` are two random numbers below 2^62:
+    one tells this process from others, the other is where tickets begin, so that nobody can answer what it was not asked.
+    """
+
+    def __init__(
+        self, agent: Agent, membership: Membership, pacing: Pacing, *, tokens: tuple[int, int], now: float = 0.0
+    ) -> None:
+        self.agent, self.membership, self._pacing = agent, membership, pacing
+        self._exchange = agent.consensus.exchange
+        self._talk = Talk(agent, membership, pacing, agent.start(name=membership.name), tokens=tokens)
+        self.receive, self.presence = self._talk.receive, self._talk.presence
+        self._began = self._stepped = self._relayed = now
+        self._met = self._relaying = False
+        self._late_at = now
+        self._pace = _TICK
+        self._steps_here = 0
+        self._loss: float | None = None
+        self._newest: tuple[Floats, list[Heard]] | None = None
+
+    @property
+    def state(self) -> State:
+        """What the agent has learned, and all it needs to go on."""
+        return self._talk.state
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent since the beginning, restarts included."""
+        return self._talk.traffic
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream has ended."""
+        return self._talk.ended
+
+    @property
+    def wants_batch(self) -> bool:
+        """Whether a mini-batch can be given to `begin_round`."""
+        return self._met and not self._talk.current.open
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether there is a mini-batch that has not been learned from yet."""
+        return self._talk.current.batch is not None
+
+    def begin_round(self, batch: Batch, position: Mapping[str, Any], now: float) -> None:
+        """There is a mini-batch, which has been checked; `position` is where the stream stands after it."""
+        talk = self._talk
+        talk.current = current = self._pacing.next_round(self.agent, self.state, batch.points)
+        current.batch, current.position = batch, position
+        if current.outbox.question is not None:
+            current.question = encode(current.outbox.question)
+        self._relaying = False
+        self._begin_gathering(now)
+        talk.open(now)
+
+    def end_stream(self, now: float) -> None:
+        """There will be no mini-batch any more."""
+        self._talk.ended = True
+        self._talk.open(now)
+
+    def proceed(self, now: float) -> list[Action]:
+        """Do what can be done at this time: at most one step."""
+        talk = self._talk
+        talk.give_up_overdue(now)
+        if not self._met:
+            self._meet(now)
+        elif self.has_batch or self._relaying:
+            self._gather(now)
+        else:
+            self._idle(now)
+        actions, talk.actions = talk.actions, []
+        return actions
+
+    def wake_at(self, now: float) -> float:
+        """When to proceed though nothing has happened."""
+        if self.has_batch or self._relaying:
+            return min(now + _TICK, max(self._late_at, now))
+        return now + min(_TICK, self._pace)
+
+    @property
+    def replies_awaited(self) -> int:
+        """How many replies are needed to go on."""
+        return max(len(self._awaited()), 1)
+
+    def finished(self, now: float) -> bool:
+        """Whether the stream has ended and no neighbor needs our answers any more."""
+        peers = self._talk.peers.values()
+        return self.ended and all(self._pacing.may_leave(peer, now, self._began) for peer in peers)
+
+    def _meet(self, now: float) -> None:
+        """Wait a while for the neighbors before the very first step: a short file would be used up before they are there."""
+        missing = [peer for peer in self._talk.peers.values() if not peer.alive(now)]
+        self._met = self.state.steps > 0 or not missing or now - self._began >= _MEETING
+        if not self._met:
+            for peer in missing:
+                self._talk.ask(peer, Purpose.PING, now)
+        elif self.state.steps == 0:
+            for peer in missing:
+                text = "%s has not answered yet: is it running, does it name this agent, and is its mesh %r?"
+                _log.warning(text, peer.name, self.membership.mesh)
+
+    def _awaited(self) -> list[Peer]:
+        if not self._exchange.replies:
+            return []
+        return self._pacing.awaited(self._talk.peers.values(), self._talk.current.step, mutual=self._exchange.mutual)
+
+    def _begin_gathering(self, now: float) -> None:
+        self._late_at = now + self._pacing.patience
+        for peer in self._talk.peers.values():
+            peer.asked = False
+
+    def _gather(self, now: float) -> None:
+        """Ask who has not been asked, and take the step when everybody has been heard or patience is over."""
+        if self._exchange.replies:
+            for peer in self._talk.peers.values():
+                self._talk.ask(peer, Purpose.STEP, now)
+        awaited = self._awaited()
+        if awaited and now >= self._late_at:
+            self._late_at = now + self._pacing.patience
+            for peer in self._pacing.late(awaited, self._talk.current.step):
+                self._talk.ask(peer, Purpose.REPEAT, now)
+            awaited = self._awaited()
+        if not awaited:
+            if self._relaying:
+                self._relay(now)
+            else:
+                self._step(now)
+
+    def _idle(self, now: float) -> None:
+        """Be there for others while there are no samples."""
+        if self.agent.consensus.relays and self._pacing.relays and self._talk.peers and now - self._talk.active < ALIVE:
+            # a mini-batch that is merely due is not missed yet
+            if now - self._stepped >= 2.0 * self._pace and now - self._relayed >= self._pace:
+                self._relaying, self._relayed = True, now
+                self._begin_gathering(now)
+                self._gather(now)
+            return
+        for peer in self._talk.peers.values():
+            if now - peer.seen > _PING:
+                self._talk.ask(peer, Purpose.PING, now)
+
+    def _heard(self) -> list[Heard]:
+        step = self._talk.current.step
+        return [
+            Heard(
+                peer.question if self._exchange.mutual and peer.question_step == step and not peer.ended else None,
+                peer.reply,
+                metropolis_weight(self._talk.share, peer.share),
+                peer.name,
+                peer.is_first,
+                self._talk.share,
+            )
+            for peer in self._talk.peers.values()
+            if self._pacing.is_heard(peer)
+        ]
+
+    def _step(self, now: float) -> None:
+        batch, heard = self._talk.current.batch, self._heard()
+        assert batch is not None
+        try:
+            state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
+        except Diverged as error:
+            if self._pacing.everybody_waits or not any(said.question or said.reply for said in heard):
+                raise
+            # it may be the neighbors who have gone astray: learn without them
+            self._blame(error, now)
+            heard = [said._replace(question=None, reply=None) for said in heard]
+            state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
+        entry = self._entry(batch, self._talk.current.position, heard)
+        self._newest = (batch.points, heard)
+        self._move_on(state)
+        self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
+        self._steps_here += 1
+        self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
+        self._talk.active = self._stepped = now
+        turn = Turn(number=entry.step, state=state, info=info, traffic=self.traffic)
+        self._talk.actions.append(Stepped(turn, entry))
+
+    def _relay(self, now: float) -> None:
+        """A round without samples, at the pace that the stream had: otherwise those who still learn would pull each other
+        away from what this agent has seen.
+        """
+        self._relaying = False
+        heard = self._heard()
+        if not any(said.reply for said in heard):
+            return
+        try:
+            state = relay(self.agent, self.state, heard)
+        except Diverged as error:
+            self._blame(error, now)
+            return
+        entry = self._entry(self._nothing(), None, heard)
+        if self._newest is not None:
+            self._newest = (self._newest[0], heard)
+        self._move_on(state)
+        self._talk.actions.append(Stepped(None, entry))
+
+    def _nothing(self) -> Batch:
+        return Batch(np.empty((0, self.agent.dimension)), np.empty(0))
+
+    def _entry(self, batch: Batch, position: Mapping[str, Any] | None, heard: list[Heard]) -> Entry:
+        return Entry(step=self.state.steps + 1, batch=batch, position=position, heard=heard, traffic=self.traffic)
+
+    def _blame(self, error: Diverged, now: float) -> None:
+        """The step is taken without the neighbors: one of them may have gone astray."""
+        for peer in self._talk.peers.values():
+            if peer.reply is not None or peer.question is not None:
+                self._talk.guard.offend(
+                    peer.name, peer.token, RefusedMessage("step: must not diverge", error.reason), now=now
+                )
+                peer.reply = None
+
+    def _move_on(self, state: State) -> None:
+        talk = self._talk
+        talk.state, talk.previous = state, talk.current
+        talk.current = self._pacing.next_round(self.agent, state)
+        for peer in talk.peers.values():
+            peer.told, peer.reply = False, None
+            self._pacing.move_on(peer)
+
+    def resume(self, state: State, previous: Previous | None, traffic: Traffic) -> None:
+        """Become the agent that a checkpoint tells of."""
+        self._talk.state, self._talk.traffic = state, traffic
+        self._talk.current = self._pacing.next_round(self.agent, state)
+        if previous is not None:
+            outbox = Outbox.restored(
+                self.agent, state.steps, shown=previous.function, question=previous.question, told=previous.told
+            )
+            question = b"" if previous.question is None else encode(previous.question)
+            self._talk.previous = LocalRound(state.steps, outbox, question=question)
+
+    def replay(self, entry: Entry) -> None:
+        """Take a step again that is on record."""
+        if len(entry.batch.points):
+            batch = Batch(*self.agent.check(*entry.batch))
+            state, _ = advance(self.agent, self.state, *batch, entry.heard)
+            self.begin_round(batch, entry.position or {}, self._began)
+        else:
+            state = relay(self.agent, self.state, entry.heard)
+        self._move_on(state)
+        self._talk.traffic = entry.traffic
+        assert self._talk.previous is not None
+        self._talk.previous.packed.clear()  # links do not survive
+        for peer in self._talk.peers.values():
+            peer.link = Link()
+
+    def previous_words(self) -> Previous | None:
+        """What neighbors that are one step behind may still ask for; None where they never do."""
+        before = self._talk.previous
+        if before is None or not self._pacing.everybody_waits:
+            return None
+        told = {name: before.outbox.reply(name, self._talk.share, None) for name in self._talk.peers}
+        said = {name: message for name, message in told.items() if message is not None}
+        return Previous(function=before.outbox.shown, question=before.outbox.question, told=said)
+
+    def status(self, now: float) -> Status:
+        """How the agent is doing, as far as a node can tell."""
+        gap = None if self._newest is None else disagreement(self.agent, self.state, *self._newest)
+        waiting = self._awaited() if self._talk.current.batch is not None and self._pacing.everybody_waits else []
+        return Status(
+            name=self.membership.name,
+            mode=self._pacing.name,
+            samples=self.state.samples,
+            steps=self.state.steps,
+            steps_here=self._steps_here,
+            seconds=now - self._began,
+            order=self.state.function.order,
+            loss=self._loss,
+            disagreement=gap,
+            bytes_sent=self.traffic.bytes,
+            floats_sent=self.traffic.floats,
+            neighbors={
+                peer.name: NeighborStatus(
+                    alive=peer.alive(now),
+                    ended=peer.finished,
+                    ignored=self._talk.guard.ignores(peer.name, peer.token, now=now),
+                    refused=self._talk.guard.refused[peer.name],
+                )
+                for peer in self._talk.peers.values()
+            },
+            waiting_for=tuple(peer.name for peer in waiting),
+            out_of_step=tuple(sorted(self._talk.out_of_step)),
+            refused=self._talk.guard.total,
+            ended=self.ended,
+        )

@@ -1,0 +1,213 @@
+"""A round as one agent takes part in it, and two ways to go through rounds: all in lock step, or each at its own pace."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from kernelmesh.agent import Agent, State
+from kernelmesh.checks import Floats
+from kernelmesh.exchange import Outbox
+from kernelmesh.messages import Difference, Message
+from kernelmesh.runtimes.frames import Header
+from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
+from kernelmesh.streams import Batch
+
+__all__ = ["FreeRunning", "LocalRound", "LockStep", "OutOfStep", "Pacing"]
+
+_GONE = 60.0  # seconds of silence after which a neighbor in lock step counts as gone for good
+
+
+@dataclass(eq=False, slots=True)
+class LocalRound:
+    """The step that this agent is about to take, or has just taken, as its neighbors may ask about it."""
+
+    step: int
+    outbox: Outbox
+    batch: Batch | None = None
+    position: Mapping[str, Any] | None = None
+    """Where the stream stands after the mini-batch."""
+    open: bool = False
+    """Whether it is known if there are samples for it."""
+    question: bytes = b""
+    packed: dict[tuple[str, int], Message] = field(default_factory=dict)
+    """What neighbors were told as it travels, by name and the step that they asked about."""
+    counted: set[tuple[str, str, int]] = field(default_factory=set)
+    """What has been counted as sent: what it was, to whom, and about which step."""
+
+
+class OutOfStep(Exception):
+    """A question about a step that this agent is nowhere near."""
+
+
+@dataclass(frozen=True)
+class LockStep:
+    """Everybody waits for everybody: a question about step t is answered from the state before step t, whoever is ahead.
+
+    The rounds are those of `simulate`, bit for bit.
+    """
+
+    name: ClassVar[str] = "lock-step"
+    everybody_waits: ClassVar[bool] = True
+    """Whether nobody goes on before everybody has been heard: then a step that fails ends the run, and neighbors may ask
+    about the round before.
+    """
+    relays: ClassVar[bool] = False
+    """Whether an agent without samples takes part in rounds."""
+    timeout: float = 5.0
+    """Seconds after which a question is given up."""
+    patience: float = 0.5
+    """Seconds after which a round that is not complete is late."""
+
+    def next_round(self, agent: Agent, state: State, points: Floats | None = None) -> LocalRound:
+        """The round that follows on a state; `points` are those of its mini-batch, if there is one."""
+        return LocalRound(state.steps + 1, Outbox(agent, state, points))
+
+    def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
+        """A round has been opened; nothing of it has been heard yet."""
+        # before anything of this round is unpacked, as in simulation
+        for peer in peers:
+            if not peer.ended and current.outbox.question is None:
+                self.reply(current, peer, share, Header(current.step), None)
+
+    def round_for(self, step: int, current: LocalRound, previous: LocalRound | None) -> LocalRound | None:
+        """The round from which a question about a step is answered; None: it comes too early and is kept."""
+        if current.open and (step == current.step or (current.batch is None and step > current.step)):
+            return current
+        if previous is not None and step == previous.step:
+            return previous
+        if not current.step <= step <= current.step + 1:
+            raise OutOfStep
+        return None
+
+    def reply(self, local: LocalRound, peer: Peer, share: float, header: Header, question: Message | None) -> Message | None:
+        """What a neighbor is told, as it travels."""
+        key = (peer.name, header.step)
+        packed = local.packed.get(key)
+        if packed is None or (header.full and isinstance(packed, Difference)):
+            message = local.outbox.reply(peer.name, share, question)
+            if message is None or question is not None:
+                return message
+            if header.full:
+                peer.link.forget()
+            packed = local.packed[key] = peer.link.pack(message)
+            for old in [old for old in local.packed if old[0] == peer.name][:-2]:
+                del local.packed[old]
+        return packed
+
+    def counts(self, local: LocalRound, key: tuple[str, str, int]) -> bool:
+        """Whether a message adds to what was sent: what is said again counts once, as in simulation."""
+        if key in local.counted:
+            return False
+        local.counted.add(key)
+        return True
+
+    def keep_question(self, peer: Peer, question: Message, step: int, current: int) -> None:
+        """A neighbor has asked about a step, while we are at the current one."""
+        if step >= peer.question_step:
+            peer.question, peer.question_step = question, step
+
+    def heed_end(self, peer: Peer, header: Header, *, of_step: bool) -> None:
+        """What a neighbor says about the end of its stream, in answer to a question about our step or otherwise."""
+        if of_step:
+            peer.ended = header.ended
+
+    def move_on(self, peer: Peer) -> None:
+        """A step has been taken."""
+
+    def has_ended(self, local: LocalRound, *, ended: bool) -> bool:
+        """What a reply says about our stream."""
+        return local.open and local.batch is None
+
+    def is_answered(self, peer: Peer, step: int) -> bool:
+        """Whether a neighbor need not be asked about a step again."""
+        return peer.replied_step == step
+
+    def awaited(self, peers: Collection[Peer], step: int, *, mutual: bool) -> list[Peer]:
+        """The neighbors without whom the step is not taken."""
+        return [
+            peer for peer in peers if peer.replied_step != step or (mutual and not peer.ended and peer.question_step < step)
+        ]
+
+    def late(self, awaited: Collection[Peer], step: int) -> list[Peer]:
+        """Patience is over: those who are to be asked for their own question once more; the others are not waited for."""
+        # who has replied but not asked has asked a process of ours that is no more
+        return [peer for peer in awaited if peer.replied_step == step]
+
+    def is_heard(self, peer: Peer) -> bool:
+        """Whether a neighbor takes part in the step."""
+        return True
+
+    def may_leave(self, peer: Peer, now: float, began: float) -> bool:
+        """Whether a neighbor does not need us any more once our stream has ended."""
+        # who is silent may come back, and could never go on without us
+        return peer.finished or now - peer.seen > _GONE
+
+
+@dataclass(frozen=True)
+class FreeRunning:
+    """Nobody holds up anybody: answers come from the newest state, and neighbors are waited for at most `patience` seconds.
+
+    Who did not answer last time is asked again but not waited for.
+    """
+
+    name: ClassVar[str] = "free"
+    everybody_waits: ClassVar[bool] = False
+    relays: ClassVar[bool] = True
+    patience: float = 0.5
+
+    @property
+    def timeout(self) -> float:
+        return max(2.0 * self.patience, 2.0)
+
+    def next_round(self, agent: Agent, state: State, points: Floats | None = None) -> LocalRound:
+        return LocalRound(state.steps + 1, Outbox(agent, state, points, offers=True))
+
+    def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
+        """Nothing to prepare."""
+
+    def round_for(self, step: int, current: LocalRound, previous: LocalRound | None) -> LocalRound | None:
+        return current
+
+    def reply(self, local: LocalRound, peer: Peer, share: float, header: Header, question: Message | None) -> Message | None:
+        if header.full:
+            peer.link.forget()
+        message = local.outbox.reply(peer.name, share, question, (header.epoch, header.done))
+        return None if message is None else peer.link.pack(message)
+
+    def counts(self, local: LocalRound, key: tuple[str, str, int]) -> bool:
+        return True
+
+    def keep_question(self, peer: Peer, question: Message, step: int, current: int) -> None:
+        peer.question, peer.question_step = question, current
+
+    def heed_end(self, peer: Peer, header: Header, *, of_step: bool) -> None:
+        peer.ended = peer.finished = header.ended
+
+    def move_on(self, peer: Peer) -> None:
+        peer.question = None
+
+    def has_ended(self, local: LocalRound, *, ended: bool) -> bool:
+        return ended
+
+    def is_answered(self, peer: Peer, step: int) -> bool:
+        return peer.asked  # once in a round is enough
+
+    def awaited(self, peers: Collection[Peer], step: int, *, mutual: bool) -> list[Peer]:
+        return [
+            peer for peer in peers if peer.prompt and peer.ticket and peer.purpose is Purpose.STEP and peer.asked_step == step
+        ]
+
+    def late(self, awaited: Collection[Peer], step: int) -> list[Peer]:
+        for peer in awaited:
+            peer.prompt = False
+        return []
+
+    def is_heard(self, peer: Peer) -> bool:
+        return peer.reply is not None or peer.question is not None or peer.told
+
+    def may_leave(self, peer: Peer, now: float, began: float) -> bool:
+        return peer.finished or (not peer.alive(now) and now - began > 2 * ALIVE)
+
+
+Pacing = LockStep | FreeRunning
+"""What a node leaves to its way of going through rounds; each answers the same questions."""

@@ -1,0 +1,228 @@
+"""What one agent and its neighbors ask each other: tickets, deadlines, offenders, and what is said in reply."""
+
+import logging
+import math
+
+from kernelmesh.agent import Agent, State
+from kernelmesh.errors import InvalidArgument, RefusedMessage
+from kernelmesh.exchange import MissingBase, read_question, read_reply
+from kernelmesh.messages import Message, encode, wire_size
+from kernelmesh.registry import fingerprint
+from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
+from kernelmesh.runtimes.guard import Guard
+from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node.pacing import LocalRound, OutOfStep, Pacing
+from kernelmesh.runtimes.node.peer import Peer, Purpose
+from kernelmesh.runtimes.node.values import Action, GiveUp, Send, Traffic
+
+__all__ = ["Talk"]
+
+_log = logging.getLogger("kernelmesh.agent")
+
+_PAUSE = 0.05  # seconds before a neighbor whose answer was refused is asked again
+
+
+class Talk:
+    """All conversations of one agent. Whoever owns it moves `state`, `current`, `previous` and `ended` on."""
+
+    def __init__(
+        self, agent: Agent, membership: Membership, pacing: Pacing, state: State, *, tokens: tuple[int, int]
+    ) -> None:
+        self._agent, self._membership, self._pacing = agent, membership, pacing
+        self._exchange, self.share = agent.consensus.exchange, membership.share
+        self._model = fingerprint([agent.identity, agent.consensus.agreement, pacing.name])
+        self._token, self._tickets = tokens
+        self.peers = {name: Peer(name, membership.name < name) for name in membership.neighbors}
+        self.guard = Guard()
+        self.out_of_step: set[str] = set()
+        self.state, self.ended = state, False
+        self.current = pacing.next_round(agent, state)
+        self.previous: LocalRound | None = None
+        self.active = -math.inf
+        """When anybody is known to have learned something."""
+        self.traffic = Traffic()
+        self.actions: list[Action] = []
+        """What is to be done, in this order."""
+        self._held: dict[str, Frame] = {}
+
+    def open(self, now: float) -> None:
+        """It is known whether there are samples for the current round: whoever has asked about it too early is answered."""
+        self.current.open = True
+        self._pacing.begin(self.current, self.peers.values(), self.share)
+        held, self._held = self._held, {}
+        for name, frame in held.items():
+            self._question(self.peers[name], frame, now)  # which keeps those that are about a later step
+
+    def presence(self, name: str, there: bool, now: float) -> None:
+        """A neighbor has begun to listen, or has gone."""
+        peer = self.peers[name]
+        peer.present = there
+        if there:
+            peer.ask_again = 0.0
+        elif peer.ticket:
+            self._give_up(peer, now)
+
+    def receive(self, sender: str, data: bytes, now: float) -> None:
+        """Something has arrived under a neighbor's name."""
+        peer = self.peers.get(sender)
+        try:
+            if peer is None:
+                raise RefusedMessage("frame: must come from a neighbor")
+            frame = decode_frame(data, max_bytes=self._membership.max_bytes)
+        except RefusedMessage as error:
+            self.guard.offend(sender, int.from_bytes(data[:8], "big"), error, now=now)
+            return
+        if frame.prefix.is_reply:
+            self._reply(peer, frame, now)
+        else:
+            self._question(peer, frame, now)
+
+    def give_up_overdue(self, now: float) -> None:
+        """Give up questions that nobody has answered in time."""
+        for peer in self.peers.values():
+            if peer.ticket and now >= peer.overdue:
+                self._give_up(peer, now)
+
+    def ask(self, peer: Peer, purpose: Purpose, now: float) -> None:
+        """Ask a neighbor, unless it has been asked, has answered, or is not to be asked yet."""
+        if peer.ticket or now < peer.ask_again:
+            return
+        if purpose is Purpose.STEP and self._pacing.is_answered(peer, self.current.step):
+            return
+        if self.guard.ignores(peer.name, peer.token, now=now):
+            peer.prompt = False
+            return
+        peer.purpose, peer.asked_step, peer.asked = purpose, self.current.step, purpose is Purpose.STEP
+        if not peer.present:
+            peer.failed(now)
+            return
+        self._tickets += 1
+        peer.ticket, peer.overdue = self._tickets, now + self._pacing.timeout
+        payload = self.current.question if purpose is Purpose.STEP else b""
+        if payload and self._pacing.counts(self.current, ("question", peer.name, self.current.step)):
+            assert self.current.outbox.question is not None
+            self._count(self.current.outbox.question)
+        full = purpose is Purpose.REPEAT or peer.link.lost
+        header = self._header(peer, now, ended=self.ended, full=full, ping=purpose is not Purpose.STEP)
+        frame = Frame(Prefix(self._token, False, peer.ticket), header, payload)
+        self.actions.append(Send(peer.name, encode_frame(frame), peer.ticket))
+
+    def _give_up(self, peer: Peer, now: float) -> None:
+        self.actions.append(GiveUp(peer.ticket))
+        peer.failed(now)
+
+    def _header(self, peer: Peer, now: float, *, ended: bool, full: bool = False, ping: bool = False) -> Header:
+        edge = self.state.edges.get(peer.name)
+        epoch, done = (edge.epoch, edge.done) if edge is not None else (0, 0)
+        age = now - self.active
+        return Header(self.current.step, self._model, self.share, epoch, done, age, ended, full, ping)
+
+    def _check_model(self, header: Header) -> None:
+        if header.model not in (0, self._model):
+            rule = "come from an agent with the same kernel, loss, consensus, mode and number of outputs"
+            raise RefusedMessage(f"header: must {rule}")
+
+    def _saw(self, peer: Peer, frame: Frame, now: float) -> None:
+        peer.seen, peer.token, peer.share = now, frame.prefix.token, frame.header.share
+        self.active = max(self.active, now - frame.header.age)
+        self._pacing.heed_end(peer, frame.header, of_step=False)
+
+    def _reply(self, peer: Peer, frame: Frame, now: float) -> None:
+        """What has come back to a question of ours."""
+        if frame.prefix.ticket != peer.ticket:
+            return
+        peer.ticket = 0
+        try:
+            self._check_model(frame.header)
+            self._understand(peer, frame)
+        except (RefusedMessage, InvalidArgument) as error:
+            self.guard.offend(peer.name, frame.prefix.token, error, now=now)
+            peer.token, peer.ask_again = frame.prefix.token, now + _PAUSE
+            return
+        self._saw(peer, frame, now)
+        peer.answered()
+
+    def _understand(self, peer: Peer, frame: Frame) -> None:
+        header, payload, max_bytes = frame.header, frame.payload, self._membership.max_bytes
+        if peer.purpose is not Purpose.STEP:
+            peer.finished = header.ended
+            if peer.purpose is Purpose.REPEAT and peer.asked_step == self.current.step and payload:
+                peer.question = read_question(self._agent, payload, max_bytes=max_bytes)
+                peer.question_step = peer.asked_step
+            return
+        message = None
+        if payload:
+            batch = self.current.batch
+            if self._exchange.question is not None and (batch is None or peer.asked_step != self.current.step):
+                return  # too late: it is about points that have been dealt with
+            rows = None if batch is None else len(batch.points)
+            try:
+                message = read_reply(self._agent, payload, peer.link, rows=rows, max_bytes=max_bytes)
+            except MissingBase:  # a process before this one had it: the next will be whole
+                return
+        peer.reply, peer.replied_step = message, peer.asked_step
+        self._pacing.heed_end(peer, header, of_step=True)
+
+    # what neighbors ask
+
+    def _question(self, peer: Peer, frame: Frame, now: float) -> None:
+        if self.guard.ignores(peer.name, frame.prefix.token, now=now):
+            return
+        try:
+            self._check_model(frame.header)
+            if frame.header.ping:
+                self._answer_ping(peer, frame, now)
+                return
+            local = self._pacing.round_for(frame.header.step, self.current, self.previous)
+            if local is None:
+                self._held[peer.name] = frame
+            else:
+                self._answer(peer, frame, local, now)
+        except OutOfStep:
+            self._tell_out_of_step(peer.name, frame.header.step)
+        except (RefusedMessage, InvalidArgument) as error:
+            self.guard.offend(peer.name, frame.prefix.token, error, now=now)
+
+    def _answer_ping(self, peer: Peer, frame: Frame, now: float) -> None:
+        self._saw(peer, frame, now)
+        peer.finished, payload = frame.header.ended, b""
+        if frame.header.full:  # it lacks our question in a round in which it has our answer
+            rounds = (self.current, self.previous)
+            payload = next((r.question for r in rounds if r is not None and r.step == frame.header.step), b"")
+        self._send_reply(peer, frame, payload, self.ended, now)
+
+    def _answer(self, peer: Peer, frame: Frame, local: LocalRound, now: float) -> None:
+        header = frame.header
+        question = None
+        if self._exchange.replies:
+            question = read_question(self._agent, frame.payload, max_bytes=self._membership.max_bytes)
+        if question is not None:
+            self._pacing.keep_question(peer, question, header.step, self.current.step)
+        message = self._pacing.reply(local, peer, self.share, header, question)
+        self._saw(peer, frame, now)
+        payload = b""
+        if message is not None:
+            payload, peer.told = encode(message), self._exchange.numbered
+            if self._pacing.counts(local, ("reply", peer.name, header.step)):
+                self._count(message)
+        self._send_reply(peer, frame, payload, self._pacing.has_ended(local, ended=self.ended), now)
+
+    def _send_reply(self, peer: Peer, frame: Frame, payload: bytes, ended: bool, now: float) -> None:
+        header = self._header(peer, now, ended=ended)
+        reply = Frame(Prefix(self._token, True, frame.prefix.ticket), header, payload)
+        self.actions.append(Send(peer.name, encode_frame(reply), 0))
+
+    def _tell_out_of_step(self, name: str, step: int) -> None:
+        if name not in self.out_of_step:
+            self.out_of_step.add(name)
+            _log.error(
+                "%s is about to take step %d while this agent is at %d: they cannot go on in lock step; "
+                "restore the checkpoints of both, or start both from scratch",
+                name,
+                step,
+                self.current.step,
+            )
+
+    def _count(self, message: Message) -> None:
+        floats, size = wire_size(message)
+        self.traffic = Traffic(self.traffic.floats + floats, self.traffic.bytes + size)

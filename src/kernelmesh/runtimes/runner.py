@@ -1,0 +1,245 @@
+"""An agent that runs: a node, its stream, its carrier, and what survives of it."""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from msgspec import structs
+
+from kernelmesh.agent import Agent, State, check_message
+from kernelmesh.errors import Diverged, InvalidArgument, RefusedMessage
+from kernelmesh.messages import Points, Values, decode, encode
+from kernelmesh.runtimes.carriers.base import Carrier
+from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
+from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence, Request
+from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node import Action, FreeRunning, GiveUp, LockStep, Node, Send, Stepped, Turn
+from kernelmesh.runtimes.status import Status
+from kernelmesh.streams import Batch, Source
+
+__all__ = ["AgentRunner", "Poll"]
+
+_log = logging.getLogger("kernelmesh.agent")
+
+_RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
+
+
+class Poll(NamedTuple):
+    """What came of looking after an agent once."""
+
+    turn: Turn | None
+    """The step that was taken, if there was one."""
+    wake_at: float
+    """When to look after it again if nothing arrives."""
+    done: bool = False
+    """Whether it need not be looked after any more."""
+
+
+class AgentRunner:
+    """Runs one agent in one thread. `turns` is the run; `stop` ends it from a signal handler or another thread.
+
+    Without a store nothing survives the process. With `stay` the agent goes on answering when its stream has ended.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        membership: Membership,
+        source: Source,
+        carrier: Carrier,
+        *,
+        store: CheckpointStore | None = None,
+        stay: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.agent, self.membership = agent, membership
+        self._source, self._carrier, self._store, self._stay, self._clock = source, carrier, store, stay, clock
+        self.mailbox = Mailbox()
+        self._stopping = self._closed = False
+        self._save_again = 0.0
+        pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)
+        tokens = secrets.randbits(62), secrets.randbits(61)
+        self.node = Node(agent, membership, pacing, tokens=tokens, now=clock())
+        self._restore()
+        carrier.open(self.mailbox)
+
+    @property
+    def state(self) -> State:
+        """What the agent has learned, and all it needs to go on."""
+        return self.node.state
+
+    def stop(self) -> None:
+        """End the run after the step at hand."""
+        self._stopping = True
+
+    def turns(self) -> Iterator[Turn]:
+        """Learn until the stream has ended (and longer if asked to stay) or `stop` is called, then write a checkpoint."""
+        try:
+            while not (poll := self.poll(self._clock())).done:
+                if poll.turn is not None:
+                    yield poll.turn
+                else:
+                    seconds = min(poll.wake_at - self._clock(), 1.0)
+                    self._handle(self.mailbox.take(seconds, replies=self.node.replies_awaited), self._clock())
+        finally:
+            self.close()
+
+    def poll(self, now: float) -> Poll:
+        """Do everything that can be done without waiting: at most one step."""
+        if self.mailbox:
+            self._handle(self.mailbox.take(0.0), now)
+        if self._stopping:
+            return Poll(None, now, done=True)
+        if self.node.wants_batch:
+            self._take(now)
+        turn = self._carry_out(self.node.proceed(now))
+        store = self._store
+        if store is not None and store.trouble and now >= self._save_again and not self.node.has_batch:
+            self.save(now)
+        done = turn is None and not self._stay and self.node.finished(now)
+        return Poll(turn, self.node.wake_at(now), done)
+
+    def close(self) -> None:
+        """Write the last checkpoint and let go of everything."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self.node.has_batch:
+                self._source.give_back()  # but not learned from: it will come again
+            self.save(self._clock(), last=True)
+        finally:
+            self._source.close()
+            if self._store is not None:
+                self._store.close()
+            self._carrier.close()
+
+    def _take(self, now: float) -> None:
+        batch = self._source.take()
+        if batch is None:
+            if self._source.ended and not self.node.ended:
+                self.node.end_stream(now)
+                dropped = f"; {self._source.refused} invalid rows were dropped" if self._source.refused else ""
+                _log.info("the stream has ended after %d samples%s", self.state.samples, dropped)
+                self.save(now)
+            return
+        try:
+            checked = Batch(*self.agent.check(*batch))
+        except InvalidArgument as error:  # sources of ours check rows one by one; this is for those of others
+            _log.error("dropped a mini-batch of %d rows: %s", len(batch.points), error)
+            return
+        self.node.begin_round(checked, self._source.position, now)
+
+    def _handle(self, events: list[Arrival | Presence | Request], now: float) -> None:
+        for event in events:
+            if isinstance(event, Arrival):
+                self.node.receive(event.sender, event.data, now)
+            elif isinstance(event, Presence):
+                self.node.presence(event.neighbor, event.there, now)
+            else:
+                self._serve(event, now)
+
+    def _carry_out(self, actions: list[Action]) -> Turn | None:
+        turn = None
+        for action in actions:
+            if isinstance(action, Send):
+                if action.ticket:
+                    self.mailbox.expect(action.ticket)
+                self._carrier.send(action.neighbor, action.data)
+            elif isinstance(action, GiveUp):
+                self.mailbox.forget(action.ticket)
+            else:
+                turn = action.turn or turn
+                self._record(action)
+        return turn
+
+    def _record(self, stepped: Stepped) -> None:
+        store = self._store
+        if store is None:
+            return
+        self._watch_trouble(lambda: store.append(stepped.entry))
+        if stepped.entry.step % store.every == 0:
+            self.save(self._clock())
+
+    # clients
+
+    def _serve(self, request: Request, now: float) -> None:
+        if request.kind == "status":
+            request.answer(self.status(now).encode())
+            return
+        try:
+            points = decode(request.payload, max_bytes=self.membership.max_bytes)
+            if not isinstance(points, Points):
+                raise RefusedMessage("request: must be points", points.kind)
+            check_message(self.agent, "agent", "request", points)
+            request.answer(encode(Values(self.agent.predict(self.state, points.points))))
+        except (RefusedMessage, InvalidArgument) as error:
+            request.refuse(str(error))  # a client's slip is no offense
+
+    def status(self, now: float | None = None) -> Status:
+        """How the agent is doing."""
+        store = self._store
+        return structs.replace(
+            self.node.status(self._clock() if now is None else now),
+            bad_rows=self._source.refused,
+            checkpoint=None if store is None else store.newest,
+            trouble="" if store is None else store.trouble,
+        )
+
+    # what survives
+
+    def save(self, now: float, *, last: bool = False) -> None:
+        """Write a checkpoint, unless nothing has been learned since; the last one also holds samples that wait."""
+        store, source = self._store, self._source
+        if store is None or (store.newest == self.state.steps and not store.trouble and not last):
+            return
+        self._save_again = now + _RETRY
+        checkpoint = Checkpoint(
+            state=self.state,
+            position=source.position,
+            pending=source.pending,
+            traffic=self.node.traffic,
+            previous=self.node.previous_words(),
+        )
+        self._watch_trouble(lambda: store.save(checkpoint))
+
+    def _watch_trouble(self, write: Callable[[], object]) -> None:
+        """Write something, and log when that begins to fail and when it works again."""
+        store = self._store
+        assert store is not None
+        before = store.trouble
+        write()
+        if store.trouble and not before:
+            _log.error("cannot write checkpoints: %s; learning continues, retrying every %.0f s", store.trouble, _RETRY)
+        elif before and not store.trouble:
+            _log.warning("checkpoints are being written again")
+
+    def _restore(self) -> None:
+        """Become the agent that the folder tells of, by taking again the steps that it has on record."""
+        store = self._store
+        if store is None:
+            return
+        checkpoint, entries = store.restore(name=self.membership.name)
+        if checkpoint is not None:
+            self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic)
+        position, replayed = (None if checkpoint is None else checkpoint.position), 0
+        for entry in entries:
+            try:
+                self.node.replay(entry)
+            except Diverged as error:
+                _log.error("step %d is not taken again: %s", entry.step, error)
+                break
+            position, replayed = entry.position or position, replayed + len(entry.batch.points)
+        if checkpoint is None and not entries:
+            self._watch_trouble(store.begin)
+            return
+        pending = None if checkpoint is None else checkpoint.pending
+        if pending is not None:
+            pending = Batch(pending.points[replayed:], pending.targets[replayed:])
+        if position is not None:
+            self._source.seek(position, pending)
+        text = "resuming from step %d (%d samples), %d steps of it from the journal"
+        _log.info(text, self.state.steps, self.state.samples, len(entries))
+        self.save(self._clock())

@@ -1,0 +1,81 @@
+"""How an agent on a network is doing, as it tells whoever asks."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from kernelmesh.errors import RefusedMessage
+
+__all__ = ["NeighborStatus", "Status"]
+
+
+class NeighborStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent knows of one neighbor."""
+
+    alive: bool
+    """Whether it has given a sign of life within the last seconds."""
+    ended: bool
+    """Whether its stream has ended."""
+    ignored: bool
+    """Whether it is not listened to at the moment, because too much of what it sent was refused."""
+    refused: int
+    """Messages from it that were refused."""
+
+
+class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an agent is doing.
+
+    >>> status = Status(
+    ...     name="north", mode="free", samples=64, steps=2, steps_here=2, seconds=1.5, order=7, bytes_sent=100, floats_sent=10
+    ... )
+    >>> Status.decode(status.encode()) == status
+    True
+    """
+
+    name: str
+    mode: str
+    """free or lock-step."""
+    samples: int
+    """Learned from so far, over all restarts."""
+    steps: int
+    """Taken so far, over all restarts."""
+    steps_here: int
+    """Taken by this process."""
+    seconds: float
+    """Since this process started."""
+    order: int
+    """Points in the dictionary."""
+    bytes_sent: int
+    floats_sent: int
+    loss: float | None = None
+    """On its own mini-batches before each step, averaged over about the last twenty."""
+    disagreement: float | None = None
+    """With what its neighbors said in its newest step."""
+    neighbors: dict[str, NeighborStatus] = {}
+    waiting_for: tuple[str, ...] = ()
+    """The neighbors without whom a round in lock step cannot go on."""
+    out_of_step: tuple[str, ...] = ()
+    """The neighbors with whom lock step is impossible because one was set back."""
+    refused: int = 0
+    """Messages refused so far, whoever sent them."""
+    bad_rows: int = 0
+    """Rows of the stream that could not be used."""
+    ended: bool = False
+    """Whether its stream has ended."""
+    checkpoint: int | None = None
+    """The step of its newest checkpoint."""
+    trouble: str = ""
+    """Why it cannot write checkpoints; empty while it can."""
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Status:
+        """Read what `encode` wrote, or raise `RefusedMessage`."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise RefusedMessage("status: must be one of this version", error) from None
