@@ -15,10 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from kernelmesh import Graph
-from kernelmesh.deploy import create_mesh, read
-from kernelmesh.deploy.client import AgentAddress, Line
+from kernelmesh.deploy.client import AgentClient
+from kernelmesh.deploy.config import read
+from kernelmesh.deploy.mesh_folder import MeshPlan, create_mesh
 from kernelmesh.errors import UnreachableAgent
 from kernelmesh.runtimes.checkpoints import CheckpointStore
+from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import Columns, FileSource
 
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -45,7 +47,7 @@ class Mesh:
     def __init__(self, folder: Path, *, agents: int = 5, change: dict[str, str] | None = None, **options) -> None:
         self.folder = folder
         port = options.pop("port", None) or free_port(agents)
-        self.files = create_mesh(folder, agents=agents, port=port, **options)
+        self.files = create_mesh(folder, MeshPlan(agents=agents, port=port, **options))
         for file in self.files:
             text = file.read_text()
             for old, new in (change or {}).items():
@@ -54,14 +56,14 @@ class Mesh:
             file.write_text(text)
         self.names = [file.stem for file in self.files]
         self.processes: dict[str, subprocess.Popen] = {}
-        self.lines = {file.stem: Line(AgentAddress.read(file), timeout=3.0) for file in self.files}
+        self.clients = {file.stem: AgentClient.from_file(file, timeout=3.0) for file in self.files}
 
     def __enter__(self) -> Mesh:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for line in self.lines.values():
-            line.close()
+        for client in self.clients.values():
+            client.close()
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
@@ -79,7 +81,7 @@ class Mesh:
     def kill(self, name: str) -> None:
         self.processes[name].kill()
         self.processes[name].wait()
-        self.lines[name].close()
+        self.clients[name].close()
 
     def stop(self) -> None:
         """The clean end: SIGTERM, then a checkpoint."""
@@ -92,11 +94,11 @@ class Mesh:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def status(self, name: str) -> dict | None:
+    def status(self, name: str) -> Status | None:
         try:
-            return self.lines[name].status()
+            return self.clients[name].status()
         except UnreachableAgent:
-            self.lines[name].close()
+            self.clients[name].close()
             return None
 
     def wait(self, what, *, seconds: float = 60.0) -> None:
@@ -112,22 +114,22 @@ class Mesh:
         raise AssertionError(f"not within {seconds} s: {statuses}")
 
     def wait_for_samples(self, samples: int, *, seconds: float = 60.0) -> None:
-        self.wait(lambda all_: all(s["samples"] >= samples for s in all_.values()), seconds=seconds)
+        self.wait(lambda all_: all(s.samples >= samples for s in all_.values()), seconds=seconds)
 
     def states(self) -> dict:
         """What every agent has in its folder, after the mesh has been stopped."""
         found = {}
         for file in self.files:
             config = read(file)
-            store = CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
-            kept, entries = store.restore(name=config.place.name)
+            store = CheckpointStore(config.checkpoint.folder, agent=config.agent)
+            checkpoint, entries = store.restore(name=config.membership.name)
             store.close()
             assert not entries, "the checkpoint at the end holds everything"
-            found[config.place.name] = kept.state
+            found[config.membership.name] = checkpoint.state
         return found
 
     def graph(self) -> Graph:
-        around = [read(file).place.neighbors for file in self.files]
+        around = [read(file).membership.neighbors for file in self.files]
         return Graph(tuple(self.names), tuple(tuple(self.names.index(other) for other in near) for near in around))
 
     def held_out(self) -> tuple[np.ndarray, np.ndarray]:
@@ -159,12 +161,6 @@ def assert_opposite(states: dict) -> int:
                 assert (edge.epoch, edge.done) == (there.epoch, there.done), (name, other, edge.done, there.done)
                 assert np.array_equal(edge.dual.centers, there.dual.centers)
                 apart = np.abs(edge.dual.weights + there.dual.weights).max()
-                assert np.array_equal(edge.dual.weights, -there.dual.weights), (
-                    name,
-                    other,
-                    edge.epoch,
-                    edge.done,
-                    apart,
-                )
+                assert np.array_equal(edge.dual.weights, -there.dual.weights), (name, other, edge.epoch, edge.done, apart)
                 edges += 1
     return edges

@@ -10,12 +10,22 @@ import subprocess
 import sys
 import time
 
+import msgspec
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from kernelmesh import Hinge, registry
 from kernelmesh.cli import app
-from kernelmesh.deploy import create_mesh, read
+from kernelmesh.deploy.client import AgentAddress, AgentClient
+from kernelmesh.deploy.config import read
+from kernelmesh.deploy.mesh_folder import MeshPlan, agents_of, create_mesh
+from kernelmesh.deploy.processes import AgentProcess, ProcessState
+from kernelmesh.deploy.watching import AgentView, MeshWatcher
+from kernelmesh.errors import UnreachableAgent
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
+from kernelmesh.runtimes.node.values import Traffic
+from kernelmesh.runtimes.status import NeighborStatus, Status
 from mesh import ENVIRONMENT, free_port
 
 pytest.importorskip("zenoh")
@@ -90,11 +100,11 @@ def checkpoints(folder) -> dict[str, int]:
     found = {}
     for file in sorted(folder.glob("*.toml")):
         config = read(file)
-        store = CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
+        store = CheckpointStore(config.checkpoint.folder, agent=config.agent)
         with contextlib.closing(store):
-            kept, entries = store.restore(name=config.place.name)
+            kept, entries = store.restore(name=config.membership.name)
         assert not entries
-        found[config.place.name] = kept.state.samples
+        found[config.membership.name] = kept.state.samples
     return found
 
 
@@ -102,7 +112,7 @@ def checkpoints(folder) -> dict[str, int]:
 def one(tmp_path_factory):
     """An agent that runs, and its folder."""
     folder = tmp_path_factory.mktemp("one") / "mesh"
-    (file,) = create_mesh(folder, agents=1, topology="line", samples=320, port=free_port(1))
+    (file,) = create_mesh(folder, MeshPlan(agents=1, topology="line", samples=320, port=free_port(1)))
     with running("agent", file, log=folder / "log.txt") as process:
         wait_until(lambda: "is up on" in (folder / "log.txt").read_text())
         yield file
@@ -110,11 +120,11 @@ def one(tmp_path_factory):
 
 
 class TestCheck:
-    def test_a_file_in_order(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=3, samples=5)[0]
+    def test_a_valid_file(self, tmp_path):
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5))[0]
         code, text = invoke("agent", "--check", file)
         assert code == 0
-        assert "in order. agent-0 listens on tcp/127.0.0.1:7450 and talks to agent-1, agent-2" in text
+        assert "OK. agent-0 listens on tcp/127.0.0.1:7450; neighbors: agent-1, agent-2" in text
         assert not (tmp_path / "mesh" / "state").exists()
 
     @pytest.mark.parametrize(
@@ -132,7 +142,7 @@ class TestCheck:
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_a_mistake_is_told_with_its_line(self, pair, words, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=3, samples=5)[0]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5))[0]
         line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if pair[0] in text)
         change(file, pair)
         for arguments in (("--check", file), (file,)):
@@ -143,7 +153,7 @@ class TestCheck:
         assert not (tmp_path / "mesh" / "state").exists()
 
     def test_all_mistakes_at_once(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=3, samples=5)[0]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5))[0]
         change(file, ("bandwidth = 0.6", "bandwidth = -1"), ("batch_size = 32", "batch_size = 0"))
         code, text = invoke("agent", "--check", file)
         assert code == 2
@@ -162,13 +172,13 @@ class TestCheck:
     def test_a_folder_in_place_of_a_file(self, tmp_path):
         code, text = invoke("agent", "--check", tmp_path)
         assert code == 2
-        assert "the file must be one that can be read" in text
+        assert "the file must be readable" in text
 
 
 class TestAgent:
     def test_port_in_use(self, tmp_path):
         port = free_port(1)
-        (file,) = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=port)
+        (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5, port=port))
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(("127.0.0.1", port))
@@ -178,47 +188,45 @@ class TestAgent:
         assert f"cannot listen on tcp/127.0.0.1:{port}" in text
 
     def test_folder_in_use(self, tmp_path):
-        (file,) = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))
+        (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5, port=free_port(1)))
         config = read(file)
-        store = CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
+        store = CheckpointStore(config.checkpoint.folder, agent=config.agent)
         with contextlib.closing(store):
             code, text = kernelmesh("agent", file)
         assert code == 2
         assert "folder must not be in use by another process" in text
 
     def test_other_settings_than_those_of_the_checkpoint(self, tmp_path):
-        (file,) = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=64, port=free_port(1))
+        (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=64, port=free_port(1)))
         config = read(file)
-        store = CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
+        store = CheckpointStore(config.checkpoint.folder, agent=config.agent)
         with contextlib.closing(store):
             state, _ = config.agent.step(config.agent.start(name="agent-0"), [[0.0, 0.0]], [1])
-            assert store.save(Checkpoint(state=state, counts={}, said={}))
+            assert store.save(Checkpoint(state=state, traffic=Traffic()))
         change(file, ("bandwidth = 0.6", "bandwidth = 0.7"))
         code, text = kernelmesh("agent", file)
         assert code == 2
         assert "another kernel" in text
 
     def test_no_standard_input(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
-        change(file, ('kind = "file"', 'kind = "stdin"'), ('path = "data/agent-0.csv"\n', ""), ("follow = false", "#"))
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5, port=free_port(1)))[0]
+        change(file, ('kind = "file"', 'kind = "stdin"'), ('path = "data', '# path = "data'), ("follow = false", "#"))
         command = f"exec {sys.executable} -m kernelmesh agent {file} <&-"
-        done = subprocess.run(
-            command, shell=True, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT
-        )
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
         assert done.returncode == 2
         assert "standard input" in done.stderr
         assert "Traceback" not in done.stderr
 
     def test_a_model_that_does_not_fit_into_memory(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=64, port=free_port(1))[0]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=64, port=free_port(1)))[0]
         change(file, ("outputs = 5", "outputs = 400000000000"))
         code, text = kernelmesh("agent", file)
         assert code == 1
         assert "does not fit into the memory" in text
 
     def test_a_stop_keeps_what_waited_on_standard_input(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
-        change(file, ('kind = "file"', 'kind = "stdin"'), ('path = "data/agent-0.csv"\n', ""), ("follow = false", "#"))
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5, port=free_port(1)))[0]
+        change(file, ('kind = "file"', 'kind = "stdin"'), ('path = "data', '# path = "data'), ("follow = false", "#"))
         command = [sys.executable, "-m", "kernelmesh", "agent", str(file)]
         with open(tmp_path / "log.txt", "ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=ENVIRONMENT)
@@ -234,10 +242,8 @@ class TestAgent:
             process.wait()
             process.stdin.close()
         config = read(file)
-        with contextlib.closing(
-            CheckpointStore(config.keep.folder, agent=config.agent, settings=config.settings)
-        ) as store:
-            kept, _ = store.restore(name=config.place.name)
+        with contextlib.closing(CheckpointStore(config.checkpoint.folder, agent=config.agent)) as store:
+            kept, _ = store.restore(name=config.membership.name)
         assert kept.state.samples == 0
         assert kept.pending.points[:, 0].tolist() == list(range(7))
 
@@ -281,7 +287,7 @@ class TestAsk:
         assert "--x must" in text
 
     def test_many_columns(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=1, topology="line", samples=5, port=free_port(1))[0]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5, port=free_port(1)))[0]
         names = ", ".join(f'"x{i}"' for i in range(40))
         change(file, ("dimension = 2", "dimension = 40"), ('points = ["x1", "x2"]', f"points = [{names}]"))
         code, text = invoke("ask", file, "--x", "1, 2")
@@ -289,8 +295,37 @@ class TestAsk:
         assert "must be 40 numbers" in text
         assert len(text) < 500
 
+    @pytest.mark.parametrize(
+        ("changes", "header", "row"),
+        [
+            ([], "x1,x2,class,p(0),p(1),p(2),p(3),p(4)", "0.0,0.0,4,0.0"),
+            ([('"Logistic"', '"Hinge"')], "x1,x2,class,score(0),score(1),score(2),score(3),score(4)", "0.0,0.0,4,0,1,2,3,4"),
+            ([('"Logistic"', '"Absolute"')], "x1,x2,class,score(0),score(1),score(2),score(3),score(4)", "0.0,0.0,4,0,1"),
+            (
+                [('"Logistic"', '"Squared"'), ("outputs = 5", "outputs = 1"), ('"label"', '"price"')],
+                "x1,x2,price",
+                "0.0,0.0,0",
+            ),
+            ([('"Logistic"', '"Squared"'), ('"label"', '["a", "b"]')], "x1,x2,y1,y2,y3,y4,y5", "0.0,0.0,0,1,2,3,4"),
+        ],
+        ids=["probabilities", "scores", "scores of others", "one number", "numbers"],
+    )
+    def test_what_is_printed_follows_from_the_loss(self, changes, header, row, tmp_path, monkeypatch):
+        class Absolute(Hinge):  # a classification loss of somebody else's
+            pass
+
+        monkeypatch.setitem(registry._known, "loss", {**registry.kinds("loss"), "Absolute": Absolute})
+        (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5))
+        change(file, *changes)
+        outputs = 1 if ("outputs = 5", "outputs = 1") in changes else 5
+        monkeypatch.setattr(AgentClient, "predict", lambda self, points: np.arange(float(outputs))[None])
+        code, text = invoke("ask", file, "--x", "0, 0")
+        assert code == 0, text
+        assert text.splitlines()[0] == header
+        assert text.splitlines()[1].startswith(row)
+
     def test_nobody_there(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[0]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5, port=free_port(3)))[0]
         code, text = invoke("ask", file, "--x", "1, 2")
         assert code == 1
         assert "agent-0 cannot be reached" in text
@@ -320,6 +355,12 @@ class TestMesh:
         assert words in text
         assert not (tmp_path / "mesh").exists()
 
+    def test_the_help_of_init_lists_the_registered_protocols(self):
+        for _ in range(2):
+            code, text = invoke("mesh", "init", "--help")
+            assert code == 0
+            assert text.count("exact-diffusion, hilbert, penalty") == 1
+
     def test_init_refuses_a_folder_with_something_in_it(self, tmp_path):
         (tmp_path / "notes.txt").write_text("mine")
         code, text = invoke("mesh", "init", tmp_path)
@@ -328,7 +369,7 @@ class TestMesh:
         assert os.listdir(tmp_path) == ["notes.txt"]
 
     def test_status_of_a_mesh_that_is_not_running(self, tmp_path):
-        create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))
+        create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5, port=free_port(3)))
         code, text = invoke("mesh", "status", tmp_path / "mesh")
         assert code == 1
         assert all(f"agent-{i}" in text for i in range(3))
@@ -345,7 +386,7 @@ class TestMesh:
         assert "must hold one TOML file per agent" in text
 
     def test_up_with_a_mistake_in_a_file_starts_nobody(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[2]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5, port=free_port(3)))[2]
         change(file, ("bandwidth = 0.6", "bandwidth = -1"))
         code, text = invoke("mesh", "up", tmp_path / "mesh")
         assert code == 2
@@ -363,7 +404,7 @@ class TestMesh:
         ids=lambda value: value[1] if isinstance(value, tuple) else "",
     )
     def test_files_that_do_not_fit_together(self, pair, words, tmp_path):
-        file = create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))[1]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5, port=free_port(3)))[1]
         change(file, pair)
         if "lock-step" in pair[1]:
             file.write_text(re.sub("patience = .*", "", file.read_text()))
@@ -372,18 +413,12 @@ class TestMesh:
         assert words in text.replace("\n", " ")
 
     def test_everything_that_does_not_fit_is_told_at_once_with_its_line(self, tmp_path):
-        _, file, other = create_mesh(tmp_path / "mesh", agents=3, samples=5, port=free_port(3))
+        _, file, other = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5, port=free_port(3)))
         change(file, ("bandwidth = 0.6", "bandwidth = 0.7"), ('agent-0 = "', '# agent-0 = "'))
         change(other, ('mesh = "demo"', 'mesh = "other"'))
         code, text = invoke("mesh", "up", tmp_path / "mesh")
         assert code == 2
-        for wrong in (
-            f"{file}:",
-            "model.kernel must be the same",
-            f"{file}:",
-            "neighbors must",
-            f"{other}:5: mesh must",
-        ):
+        for wrong in (f"{file}:", "model.kernel must be the same", f"{file}:", "neighbors must", f"{other}:5: mesh must"):
             assert wrong in text.replace("\n", ""), wrong
 
     def test_a_mesh_that_is_running_is_not_started_twice(self, one):
@@ -393,7 +428,7 @@ class TestMesh:
 
     def test_up_until_done(self, tmp_path):
         folder = tmp_path / "mesh"
-        create_mesh(folder, agents=3, samples=640, port=free_port(3))
+        create_mesh(folder, MeshPlan(agents=3, samples=640, port=free_port(3)))
         code, text = kernelmesh("mesh", "up", folder, "--until-done")
         assert code == 0, text
         assert checkpoints(folder) == dict.fromkeys(("agent-0", "agent-1", "agent-2"), 640)
@@ -401,7 +436,7 @@ class TestMesh:
 
     def test_ctrl_c_stops_all_with_their_checkpoints(self, tmp_path):
         folder = tmp_path / "mesh"
-        create_mesh(folder, agents=3, samples=100_000, rate=500.0, port=free_port(3))
+        create_mesh(folder, MeshPlan(agents=3, samples=100_000, rate=500.0, port=free_port(3)))
         with running("mesh", "up", folder, log=tmp_path / "log.txt") as up:
             all_up(folder)
             up.send_signal(signal.SIGINT)
@@ -411,7 +446,7 @@ class TestMesh:
 
     def test_agents_end_with_the_process_that_started_them(self, tmp_path):
         folder = tmp_path / "mesh"
-        create_mesh(folder, agents=3, samples=100_000, rate=500.0, port=free_port(3))
+        create_mesh(folder, MeshPlan(agents=3, samples=100_000, rate=500.0, port=free_port(3)))
         with running("mesh", "up", folder, log=tmp_path / "log.txt") as up:
             all_up(folder)
             up.kill()
@@ -424,13 +459,89 @@ class TestMesh:
         assert all(samples > 0 for samples in checkpoints(folder).values())
 
 
+STATUS = Status(
+    name="agent-0", mode="free", samples=64, steps=2, steps_here=2, seconds=1.5, order=7, bytes_sent=100, floats_sent=10
+)
+
+
+class Answering(AgentClient):
+    """A client whose answers are given: a status, or an error."""
+
+    def __init__(self, *answers):
+        super().__init__(AgentAddress(name="agent-0", mesh="demo", endpoint="tcp/127.0.0.1:7450"))
+        self.answers = list(answers)
+
+    def status(self):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class TestWatching:
+    def test_an_agent_that_falls_silent_keeps_its_last_status(self):
+        neighbor = NeighborStatus(alive=True, ended=False, ignored=True, refused=1)
+        status = msgspec.structs.replace(
+            STATUS, ended=True, bad_rows=3, trouble="disk full", neighbors={"b": neighbor}, waiting_for=("b",)
+        )
+        with MeshWatcher([Answering(UnreachableAgent("gone"), status, UnreachableAgent("gone"))]) as watcher:
+            (view,) = watcher.poll()
+            assert view == AgentView(name="agent-0", remarks=("does not answer",))
+            (view,) = watcher.poll()
+            assert (view.answers, view.stream_ended, view.alive_neighbors) == (True, True, 1)
+            about = ("stream has ended", "waits for b", "ignores b", "3 invalid rows", "no checkpoint: disk full")
+            assert view == AgentView(name="agent-0", status=status, remarks=about)
+            (view,) = watcher.poll()
+            assert (view.status, view.stale, view.answers, view.alive_neighbors) == (status, True, False, None)
+            assert view.remarks == ("does not answer", *(remark for remark in about if remark != "waits for b"))
+
+    def test_a_process_says_what_has_become_of_it(self, tmp_path):
+        process = AgentProcess(tmp_path / "a.toml", tmp_path / "a.log", Answering(UnreachableAgent("not yet"), STATUS))
+        with MeshWatcher([process]) as watcher:
+            assert watcher.poll()[0].remarks == ("starting",)
+            assert watcher.poll()[0].remarks == ()
+            for code, state, remark in (
+                ("0", ProcessState.LEFT, "has left"),
+                ("3", ProcessState.FAILED, f"failed (exit code 3): see {tmp_path / 'a.log'}"),
+            ):
+                process.process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+                process.process.wait()
+                assert process.state is state
+                (view,) = watcher.poll()
+                assert (view.stale, view.remarks) == (True, (remark,))
+
+
+HEAVY = ("matplotlib", "networkx", "numba", "scipy", "sklearn", "zenoh", "cryptography", "pyarrow")
+
+
+def test_the_command_line_loads_heavy_libraries_only_where_they_are_used(tmp_path):
+    (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5))
+    for arguments in (["--help"], ["agent", "--check", str(file)]):
+        program = f"""
+import sys
+sys.argv[1:] = {arguments!r}
+from kernelmesh.cli import app
+try:
+    app()
+except SystemExit as done:
+    assert not done.code
+print("loaded", sorted({{name.split(".")[0] for name in sys.modules}} & set({HEAVY!r})))
+"""
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+        assert done.stdout.endswith("loaded []\n"), done.stdout[-200:] + done.stderr
+
+
 def all_up(folder):
-    """Wait until three agents have learned something together."""
+    """Wait until three agents have learned something."""
+    wait_until(lambda: len(list((folder / "logs").glob("*.log"))) == 3)
+    for file in agents_of(folder):
+        with AgentClient.from_file(file) as client:
 
-    def learning():
-        logs = [path.read_text() for path in (folder / "logs").glob("*.log")]
-        return len(logs) == 3 and all("is up on" in log for log in logs)
+            def steps(client=client):
+                with contextlib.suppress(UnreachableAgent):
+                    return client.status().steps
+                return 0
 
-    wait_until(learning)
-    wait_until(lambda: all(os.path.getsize(path) for path in folder.glob("state/*/journal-*")))
+            wait_until(steps)
     assert len(agents_running(folder)) == 3

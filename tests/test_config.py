@@ -1,12 +1,16 @@
-import dataclasses
+import contextlib
 import datetime
 import json
 import os
 import pickle
 import re
+import runpy
+import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,15 +26,20 @@ from kernelmesh import (
     Logistic,
     Penalty,
     Squared,
-    storage,
+    registry,
 )
-from kernelmesh.deploy import certificates, config
+from kernelmesh.checks import positive
+from kernelmesh.deploy import certificates
 from kernelmesh.deploy.config import Config, read
-from kernelmesh.deploy.mesh_folder import create_mesh
+from kernelmesh.deploy.mesh_folder import MeshPlan, create_mesh
+from kernelmesh.deploy.sections import SECTIONS
 from kernelmesh.deploy.toml_positions import locate
-from kernelmesh.errors import InvalidConfig
-from kernelmesh.numerics.graphs import Graph
+from kernelmesh.errors import InvalidConfig, Problem
 from kernelmesh.numerics.kernels import Linear, Sum
+from kernelmesh.numerics.schedules import Schedule, as_schedule
+from kernelmesh.registry import kinds
+from kernelmesh.schema import at_least, setting, settings_of
+from kernelmesh.streams import FileStream, LineSource, StreamKind, ZenohStream
 
 BASE = """\
 name = "agent-0"
@@ -114,17 +123,13 @@ def line_with(text, marker):
 def test_a_file_says_what_it_says(folder):
     made = read(write(folder, BASE))
     assert made.path == folder / "agent.toml"
-    assert (made.agent.kernel, made.agent.loss, made.agent.step_size) == (
-        Gaussian(bandwidth=0.6),
-        Logistic(),
-        Constant(3.0),
-    )
+    assert (made.agent.kernel, made.agent.loss, made.agent.step_size) == (Gaussian(bandwidth=0.6), Logistic(), Constant(3.0))
     assert made.agent.consensus == ExactDiffusion(budget=0.05)
-    assert (made.place.name, made.place.mesh, made.place.lock_step) == ("agent-0", "demo", False)
-    assert dict(made.place.neighbors) == {"agent-1": "tcp/127.0.0.1:7451", "agent-2": ""}
-    assert (made.stream.kind, made.stream.format, made.stream.path) == ("file", "csv", folder / "data.csv")
+    assert (made.membership.name, made.membership.mesh, made.membership.lock_step) == ("agent-0", "demo", False)
+    assert dict(made.membership.neighbors) == {"agent-1": "tcp/127.0.0.1:7451", "agent-2": ""}
+    assert made.stream.kind == FileStream(path=folder / "data.csv", format="csv")
     assert (made.stream.points, made.stream.targets) == (("x1", "x2"), ("label",))
-    assert (made.keep.folder, made.keep.every) == (folder / "state/agent-0", 100)
+    assert (made.checkpoint.folder, made.checkpoint.every) == (folder / "state/agent-0", 100)
     assert (made.stay, made.log) == (True, "info")
     assert made == read(write(folder, BASE))
 
@@ -133,9 +138,9 @@ def test_paths_are_relative_to_the_file_and_not_to_the_shell(folder, monkeypatch
     write(folder, BASE)
     monkeypatch.chdir(folder.parent)
     made = read(Path(folder.name) / "agent.toml")
-    assert made.stream.path.is_absolute()
-    assert made.stream.path.is_file()
-    assert made.keep.folder == folder / "state/agent-0"
+    assert made.stream.kind.path.is_absolute()
+    assert made.stream.kind.path.is_file()
+    assert made.checkpoint.folder == folder / "state/agent-0"
 
 
 SHORT = """\
@@ -159,9 +164,14 @@ folder = "state"
 
 def test_what_is_left_out_has_a_default(folder):
     made = read(write(folder, SHORT))
-    assert (made.place.mesh, made.place.patience, made.place.neighbors, made.place.tls) == ("mesh", 0.5, {}, None)
-    assert (made.stay, made.log, made.keep.every) == (True, "info", 100)
-    assert (made.stream.format, made.stream.batch_size, made.stream.rate, made.stream.classes) == ("csv", 32, 0.0, ())
+    assert (made.membership.mesh, made.membership.patience, made.membership.neighbors, made.membership.tls) == (
+        "mesh",
+        0.5,
+        {},
+        None,
+    )
+    assert (made.stay, made.log, made.checkpoint.every) == (True, "info", 100)
+    assert (made.stream.kind.format, made.stream.batch_size, made.stream.rate, made.stream.classes) == ("csv", 32, 0.0, ())
     assert made.agent.consensus == Local()
     assert made.agent.compression == Komp.parsimonious(0.5, parsimony=0.1)
     assert made.agent.loss == Squared()
@@ -178,10 +188,7 @@ KOMP = '{ kind = "Komp", parsimony = 0.1 }'
         ([NEIGHBOR, (KOMP, '{ kind = "Komp", budget = 0.4 }')], ExactDiffusion(budget=0.1)),
         ([NEIGHBOR, (KOMP, '{ kind = "Komp", budget = { kind = "InverseTime", scale = 1 } }')], Diffusion()),
         ([NEIGHBOR, (KOMP, '{ kind = "Uncompressed" }')], Diffusion()),
-        (
-            [NEIGHBOR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')],
-            Penalty(coupling=0.1),
-        ),
+        ([NEIGHBOR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')], Penalty(coupling=0.1)),
         ([(KOMP, '{ kind = "Uncompressed" }')], Local()),
     ],
 )
@@ -192,12 +199,12 @@ def test_the_protocol_where_none_is_named(folder, changes, expected):
 @pytest.mark.parametrize(
     ("changes", "seen"),
     [
-        ([('mode = "free"\npatience = 0.5', 'mode = "lock-step"')], lambda made: made.place.lock_step),
-        ([("patience = 0.5", "patience = 7")], lambda made: made.place.patience == 7),
+        ([('mode = "free"\npatience = 0.5', 'mode = "lock-step"')], lambda made: made.membership.lock_step),
+        ([("patience = 0.5", "patience = 7")], lambda made: made.membership.patience == 7),
         ([('"stay"', '"leave"')], lambda made: not made.stay),
         ([('"info"', '"debug"')], lambda made: made.log == "debug"),
-        ([('"info"', '"info"\nmax_bytes = 2048')], lambda made: made.place.max_bytes == 2048),
-        ([('"info"', '"info"\ninsecure = true'), ("tcp/127.0.0.1:7450", "tcp/10.0.0.1:1")], lambda m: m.place.insecure),
+        ([('"info"', '"info"\nmax_bytes = 2048')], lambda made: made.membership.max_bytes == 2048),
+        ([('"info"', '"info"\ninsecure = true'), ("tcp/127.0.0.1:7450", "tcp/10.0.0.1:1")], lambda m: m.membership.insecure),
         (
             [("step_size = 3.0", 'step_size = { kind = "InverseRoot", scale = 2 }')],
             lambda m: m.agent.step_size == InverseRoot(scale=2),
@@ -207,32 +214,24 @@ def test_the_protocol_where_none_is_named(folder, changes, expected):
         ([("budget = 0.2", "budget = 0.2, max_order = 9")], lambda made: made.agent.compression.max_order == 9),
         ([("budget = 0.2", "budget = 0.2, watch = 9")], lambda made: made.agent.compression.watch == 9),
         (
-            [
-                (
-                    'kind = "Gaussian"\nbandwidth = 0.6',
-                    'kind = "Sum"\nfirst = { kind = "Gaussian" }\nsecond.kind = "Linear"',
-                )
-            ],
+            [('kind = "Gaussian"\nbandwidth = 0.6', 'kind = "Sum"\nfirst = { kind = "Gaussian" }\nsecond.kind = "Linear"')],
             lambda made: made.agent.kernel == Sum(Gaussian(), Linear()),
         ),
         ([("batch_size = 32", "batch_size = 8")], lambda made: made.stream.batch_size == 8),
         ([("rate = 0", "rate = 2.5")], lambda made: made.stream.rate == 2.5),
-        ([("follow = false", "follow = true")], lambda made: made.stream.follow),
-        (
-            [("follow = false", 'classes = ["a", "b", "c", "d", "e"]')],
-            lambda made: made.stream.classes == tuple("abcde"),
-        ),
-        ([('"data.csv"', '"data.txt"\nformat = "ndjson"')], lambda made: made.stream.format == "ndjson"),
-        ([('"data.csv"', '"data.parquet"')], lambda made: made.stream.format == "parquet"),
+        ([("follow = false", "follow = true")], lambda made: made.stream.kind.follow),
+        ([("follow = false", 'classes = ["a", "b", "c", "d", "e"]')], lambda made: made.stream.classes == tuple("abcde")),
+        ([('"data.csv"', '"data.txt"\nformat = "ndjson"')], lambda made: made.stream.kind.format == "ndjson"),
+        ([('"data.csv"', '"data.parquet"')], lambda made: made.stream.kind.format == "parquet"),
         (
             [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "a/**"'), ("follow = false\n", "")],
-            lambda m: m.stream.key == "a/**",
+            lambda m: m.stream.kind == ZenohStream(key="a/**"),
         ),
         (
             [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "a/b"'), ("follow = false\n", "")],
-            lambda m: m.stream.format == "ndjson",
+            lambda m: m.stream.kind.format == "ndjson",
         ),
-        ([("every = 100", "every = 5")], lambda made: made.keep.every == 5),
+        ([("every = 100", "every = 5")], lambda made: made.checkpoint.every == 5),
     ],
 )
 def test_every_option_is_read(folder, changes, seen):
@@ -250,23 +249,11 @@ TABLE = [
     ("bad port", [("127.0.0.1:7450", "127.0.0.1:99999")], "listen", "listen", ["be tcp/HOST:PORT"]),
     ("listen is a number", [('listen = "tcp/127.0.0.1:7450"', "listen = 7450")], "listen", "listen", ["got 7450"]),
     ("open network", [("127.0.0.1:7450", "10.0.0.1:7450")], "listen", "listen", ["loopback", "insecure = true"]),
-    (
-        "tls address without tls",
-        [("tcp/127.0.0.1:7450", "tls/127.0.0.1:7450")],
-        "listen",
-        "listen",
-        ["without TLS files"],
-    ),
+    ("tls address without tls", [("tcp/127.0.0.1:7450", "tls/127.0.0.1:7450")], "listen", "listen", ["without TLS files"]),
     ("mode", [('"free"', '"fre"')], "fre", "mode", ["be one of free, lock-step", "'fre'", "did you mean free?"]),
     ("patience in lock step", [('"free"', '"lock-step"')], "patience", "patience", ["be left out", "lock-step"]),
     ("patience", [("patience = 0.5", "patience = 0")], "patience", "patience", ["be a finite number > 0, got 0"]),
-    (
-        "patience nan",
-        [("patience = 0.5", "patience = nan")],
-        "patience",
-        "patience",
-        ["be a finite number > 0, got nan"],
-    ),
+    ("patience nan", [("patience = 0.5", "patience = nan")], "patience", "patience", ["be a finite number > 0, got nan"]),
     ("patience huge", [("patience = 0.5", "patience = 1e9")], "patience", "patience", ["be at most 3600 seconds"]),
     ("at_end", [('"stay"', '"go"')], "at_end", "at_end", ["be one of stay, leave", "'go'"]),
     ("log", [('"info"', '"loud"')], "loud", "log", ["debug, info, warning, error"]),
@@ -286,13 +273,7 @@ TABLE = [
         "checkpiont",
         ["unknown table", "did you mean checkpoint?"],
     ),
-    (
-        "no such table",
-        [("[checkpoint]", "[checkpiont]")],
-        None,
-        "checkpoint",
-        ["be a table, [checkpoint]", "got nothing"],
-    ),
+    ("no such table", [("[checkpoint]", "[checkpiont]")], None, "checkpoint", ["be a table, [checkpoint]", "got nothing"]),
     (
         "key in the wrong table",
         [("every = 100", 'every = 100\nlisten = "x"')],
@@ -310,13 +291,7 @@ TABLE = [
     ("neighbor's address", [("7451", "x")], "agent-1", "neighbors.agent-1", ["be tcp/HOST:PORT"]),
     ("neighbor's type", [('agent-2 = ""', "agent-2 = 4")], "agent-2", "neighbors.agent-2", ["got 4"]),
     ("neighbor's name", [('agent-2 = ""', '"a b" = ""')], '"a b"', 'neighbors."a b"', ["letters"]),
-    (
-        "oneself as neighbor",
-        [('agent-2 = ""', 'agent-0 = ""')],
-        'agent-0 = ""',
-        "neighbors.agent-0",
-        ["be another agent"],
-    ),
+    ("oneself as neighbor", [('agent-2 = ""', 'agent-0 = ""')], 'agent-0 = ""', "neighbors.agent-0", ["be another agent"]),
     (
         "address twice",
         [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7451"')],
@@ -338,13 +313,7 @@ TABLE = [
         "neighbors",
         ["be a table"],
     ),
-    (
-        "dimension",
-        [("dimension = 2", "dimension = 0")],
-        "dimension",
-        "model.dimension",
-        ["be an integer >= 1, got 0"],
-    ),
+    ("dimension", [("dimension = 2", "dimension = 0")], "dimension", "model.dimension", ["be an integer >= 1, got 0"]),
     ("dimension true", [("dimension = 2", "dimension = true")], "dimension", "model.dimension", ["got True"]),
     ("no outputs", [("outputs = 5\n", "")], "[model]", "model.outputs", ["be given", "for example outputs = 5"]),
     ("one class", [("outputs = 5", "outputs = 1")], "outputs", "model.outputs", [">= 2 with a classification loss"]),
@@ -358,13 +327,7 @@ TABLE = [
         ["be a number >= 0 or a schedule"],
     ),
     ("step size of text", [("step_size = 3.0", 'step_size = "fast"')], "step_size", "model.step_size", ["'fast'"]),
-    (
-        "step size too large",
-        [("step_size = 3.0", "step_size = 1e7")],
-        "step_size",
-        "model.step_size",
-        ["1/regularization"],
-    ),
+    ("step size too large", [("step_size = 3.0", "step_size = 1e7")], "step_size", "model.step_size", ["1/regularization"]),
     (
         "schedule's option",
         [("step_size = 3.0", 'step_size = { kind = "InverseRoot", scale = 0 }')],
@@ -419,7 +382,7 @@ TABLE = [
         [('"Logistic"', '"Gaussian"')],
         "loss",
         "model.loss.kind",
-        ["be one of Hinge, Huber, Logistic, Squared, SquaredHinge"],
+        ["be one of Logistic, Hinge, SquaredHinge, Squared, Huber"],
     ),
     (
         "loss' option",
@@ -470,30 +433,13 @@ TABLE = [
         "model.consensus.budget",
         ["be a constant number"],
     ),
-    (
-        "stream's kind",
-        [('"file"', '"fiel"')],
-        "fiel",
-        "stream.kind",
-        ["be one of file, stdin, zenoh", "did you mean file?"],
-    ),
+    ("stream's kind", [('"file"', '"fiel"')], "fiel", "stream.kind", ["be one of file, stdin, zenoh", "did you mean file?"]),
     ("no path", [('path = "data.csv"\n', "")], "[stream]", "stream.path", ["be given"]),
-    ("no such file", [('"data.csv"', '"gone.csv"')], "gone", "stream.path", ["be a file that is there"]),
+    ("no such file", [('"data.csv"', '"gone.csv"')], "gone", "stream.path", ["be a file that exists"]),
+    ("path too long", [('"data.csv"', f'"{"x" * 5000}.csv"')], "path", "stream.path", ["be a file that exists"]),
     ("folder as file", [('"data.csv"', '"."\nformat = "csv"')], "path", "stream.path", ["be a file"]),
-    (
-        "format not told",
-        [('"data.csv"', '"data.txt"')],
-        "[stream]",
-        "stream.format",
-        ["be one of csv, ndjson, parquet"],
-    ),
-    (
-        "format",
-        [('"data.csv"', '"data.csv"\nformat = "xls"')],
-        "format",
-        "stream.format",
-        ["be one of csv, ndjson, parquet"],
-    ),
+    ("format not told", [('"data.csv"', '"data.txt"')], "[stream]", "stream.format", ["be one of csv, ndjson, parquet"]),
+    ("format", [('"data.csv"', '"data.csv"\nformat = "xls"')], "format", "stream.format", ["be one of csv, ndjson, parquet"]),
     (
         "follow with stdin",
         [('"file"', '"stdin"'), ('path = "data.csv"\n', "")],
@@ -532,13 +478,7 @@ TABLE = [
         ["each one once", "'x1' is there twice"],
     ),
     ("targets", [('"label"', '["a", "b"]')], "targets", "stream.targets", ["be one column"]),
-    (
-        "targets among points",
-        [('"label"', '"x1"')],
-        "targets",
-        "stream.targets",
-        ["other columns than the points", "'x1'"],
-    ),
+    ("targets among points", [('"label"', '"x1"')], "targets", "stream.targets", ["other columns than the points", "'x1'"]),
     ("targets of numbers", [('"Logistic"', '"Squared"')], "targets", "stream.targets", ["model.outputs = 5"]),
     ("classes", [("follow = false", 'classes = ["a"]')], "classes", "stream.classes", ["model.outputs = 5"]),
     (
@@ -548,13 +488,7 @@ TABLE = [
         "stream.classes",
         ["be left out with Squared"],
     ),
-    (
-        "batch_size",
-        [("batch_size = 32", "batch_size = 0.5")],
-        "batch_size",
-        "stream.batch_size",
-        ["integer >= 1, got 0.5"],
-    ),
+    ("batch_size", [("batch_size = 32", "batch_size = 0.5")], "batch_size", "stream.batch_size", ["integer >= 1, got 0.5"]),
     ("rate", [("rate = 0", "rate = -1")], "rate", "stream.rate", [">= 0, got -1"]),
     ("follow", [("follow = false", 'follow = "no"')], "follow", "stream.follow", ["be true or false, got 'no'"]),
     ("folder", [('folder = "state/agent-0"', "folder = 1")], "folder", "checkpoint.folder", ["be a text"]),
@@ -572,9 +506,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "marker", "key", "words"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
-)
+@pytest.mark.parametrize(("changes", "marker", "key", "words"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_mistakes_are_told_with_their_line(folder, changes, marker, key, words):
     text = changed(BASE, *changes)
     line = 1 if marker is None else line_with(text, marker)
@@ -602,7 +534,7 @@ def test_syntax_has_the_line_of_tomllib(folder):
 
 
 def test_files_that_cannot_be_read(folder):
-    with pytest.raises(InvalidConfig, match=r"gone\.toml: the file must be one that can be read, got No such file"):
+    with pytest.raises(InvalidConfig, match=r"gone\.toml: the file must be readable, got No such file"):
         read(folder / "gone.toml")
     with pytest.raises(InvalidConfig, match="got Is a directory"):
         read(folder)
@@ -638,28 +570,9 @@ def test_several_options_of_one_thing_are_all_told(folder):
 
 
 def test_mistakes_can_be_sent_to_another_process():
-    mistakes = InvalidConfig(["a:1: x must be 1, got 2", "a:2: y must be 1, got 2"])
+    mistakes = InvalidConfig([Problem("a", 1, "x", "be 1, got 2"), Problem("a", 2, "", "be 1, got 2")])
     copied = pickle.loads(pickle.dumps(mistakes))
     assert (str(copied), copied.problems) == (str(mistakes), mistakes.problems)
-
-
-def test_every_kind_that_can_be_stored_can_be_named():
-    named = {kind for kinds in config.ROLES.values() for kind in kinds.values()}
-    assert named == set(storage._KNOWN.values()) - {Graph}
-    missing = dataclasses.MISSING
-    for kind in named:  # whatever has no default can be replaced while the rest is looked at
-        needed = {f.name for f in dataclasses.fields(kind) if f.init and f.default is f.default_factory is missing}
-        assert needed <= set(config._HARMLESS)
-
-
-def test_settings_hold_what_a_checkpoint_must_agree_with(folder):
-    one = read(write(folder, BASE)).settings
-    assert json.loads(json.dumps(one)) == one
-    assert storage.restore(one["kernel"]) == Gaussian(bandwidth=0.6)
-    assert set(one) == {"dimension", "outputs", "kernel", "loss", "consensus"}
-    free = read(write(folder, changed(BASE, ("step_size = 3.0", "step_size = 1.0"), ("every = 100", "every = 1"))))
-    assert free.settings == one
-    assert read(write(folder, changed(BASE, ("bandwidth = 0.6", "bandwidth = 0.7")))).settings != one
 
 
 NASTY = '''\
@@ -740,15 +653,140 @@ def test_lines_of_nasty_files():
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mesh") / "demo"
-    create_mesh(folder, samples=10, tls=True)
+    create_mesh(folder, MeshPlan(samples=10, tls=True))
     return folder
 
 
 def test_a_mesh_that_was_laid_out_reads_without_mistakes(mesh):
     for number in range(5):
         made = read(mesh / f"agent-{number}.toml")
-        assert made.place.tls.clients == ("operator",)
-        assert made.stream.path == mesh / f"data/agent-{number}.csv"
+        assert made.membership.tls.clients == ("operator",)
+        assert made.stream.kind.path == mesh / f"data/agent-{number}.csv"
+
+
+def examples():
+    """Every setting of every section and stream kind, with where it is."""
+    for section, kind in SECTIONS.items():
+        for entry in settings_of(kind).values():
+            yield section, entry
+    for kind in kinds("stream").values():
+        for entry in settings_of(kind).values():
+            yield "stream", entry
+
+
+def test_every_setting_has_a_sentence_and_an_example_or_default_that_passes_its_check():
+    for section, entry in examples():
+        assert entry.doc, (section, entry.name)
+        assert "\n" not in entry.doc
+        assert (entry.check is None) == (entry.role is not None), (section, entry.name)
+        if entry.check is None:
+            continue
+        if entry.example:
+            entry.check("test", entry.name, tomllib.loads(f"x = {entry.example}")["x"])
+        if entry.required:
+            assert entry.example, (section, entry.name)
+        elif entry.default not in (None, ()):
+            assert entry.check("test", entry.name, entry.default) == entry.default
+
+
+def test_the_template_has_every_setting_once_with_its_explanation(mesh):
+    lines = (mesh / "agent-0.toml").read_text().splitlines()
+    sections = (*SECTIONS.values(), kinds("stream")["file"])
+    wanted = [entry for section in sections for entry in settings_of(section).values()]
+    for entry in wanted:
+        if entry.role == "stream":
+            continue
+        found = [line for line in lines if re.match(rf"(# )?{entry.name} = ", line) and line.endswith(f"# {entry.doc}")]
+        assert len(found) == 1, entry.name
+    uncommented = "\n".join(re.sub(r"^# (?=\w+ = )", "", line) for line in lines)
+    document = tomllib.loads(uncommented)  # what is there as a comment can be used as it stands
+    assert set(document["model"]) == set(settings_of(SECTIONS["model"]))
+
+
+def test_the_settings_table_in_the_documentation_is_that_of_the_schema():
+    root = Path(__file__).parent.parent
+    page = (root / "docs" / "deploy.md").read_text(encoding="utf-8")
+    inserted = runpy.run_path(str(root / "tools" / "settings_table.py"))["inserted"]
+    assert inserted(page) == page  # else: python tools/settings_table.py docs/deploy.md
+    with pytest.raises(ValueError, match="page must hold the lines"):
+        inserted("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """κ(x, y) = w cos angle(x, y), a kernel of somebody else's."""
+
+    weight: float
+    pace: "Schedule | float" = 0.5
+
+    def __post_init__(self) -> None:
+        positive("Cosine", "weight", self.weight)
+        object.__setattr__(self, "pace", as_schedule("Cosine", "pace", self.pace))
+
+    def __call__(self, left, right):
+        scale = np.linalg.norm(left, axis=1)[:, None] * np.linalg.norm(right, axis=1)
+        return self.weight * (left @ right.T) / np.where(scale > 0, scale, 1.0)
+
+    def diag(self, points):
+        return np.full(len(points), float(self.weight))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Countdown(StreamKind):
+    """A stream of somebody else's: n, n − 1, …, 1."""
+
+    start: int = setting(check=at_least(1), example="3", doc="where to begin")
+
+    def open(self, columns, *, batch_size):
+        source = LineSource(columns, format="csv", batch_size=batch_size)
+        source.feed((",".join(columns.names) + "\n").encode())
+        for number in range(self.start, 0, -1):
+            source.feed((",".join(str(number) for _ in columns.names) + "\n").encode())
+        source.finish()
+        return source
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Kinds that somebody else has registered; gone afterwards."""
+    for role in ("kernel", "stream"):
+        monkeypatch.setitem(registry._known, role, {**kinds(role)})
+    registry.register("kernel", Cosine)
+    registry.register("stream", Countdown, name="countdown")
+
+
+FOREIGN = changed(
+    SHORT,
+    ('kernel.kind = "Gaussian"', 'kernel = { kind = "Cosine", weight = 2.0, pace = { kind = "Constant", value = 1 } }'),
+    ('kind = "stdin"', 'kind = "countdown"\nstart = 5'),
+)
+
+
+@pytest.mark.usefixtures("foreign")
+def test_kinds_of_others_work_from_toml(folder):
+    made = read(write(folder, FOREIGN))
+    assert made.agent.kernel == Cosine(weight=2.0, pace=1.0)
+    assert made.stream.kind == Countdown(start=5)
+    with contextlib.closing(made.open_stream()) as source:
+        assert source.take().points.tolist() == [[5], [4], [3], [2], [1]]
+
+
+@pytest.mark.usefixtures("foreign")
+def test_mistakes_in_kinds_of_others_are_told_like_ours(folder):
+    text = changed(FOREIGN, ("weight = 2.0", "weight = 0, wait = 1"), ("value = 1", "value = -1"), ("start = 5", "start = 0"))
+    found = [line.partition(" must ") for line in mistakes_of(folder, text)]
+    assert [key.split()[-1] for key, _, _ in found] == [
+        "model.kernel.pace.value",
+        "model.kernel.wait",
+        "model.kernel.weight",
+        "stream.start",
+    ]
+    registry.register("stream", dataclass(frozen=True)(type("Bare", (), {})), name="bare")
+    (found,) = mistakes_of(folder, changed(SHORT, ('"stdin"', '"bare"')))
+    assert "stream.kind must derive from kernelmesh.streams.StreamKind, got Bare" in found
+    (found,) = mistakes_of(folder, changed(FOREIGN, ("start = 5", 'start = 5\npath = "x"')))
+    assert 'stream.path must be left out with kind = "countdown"' in found
+    assert 'only kind = "file" has it' in found
 
 
 VALUES = [
@@ -874,7 +912,8 @@ def test_certificates_of_others_and_of_other_times_are_refused(mesh, tmp_path, m
 
 
 def test_without_the_library_tls_is_a_mistake_with_the_remedy(mesh, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.delitem(sys.modules, "kernelmesh.deploy.certificates")
     text, (found,) = with_tls(mesh)
     assert found.startswith(f"{line_with(text, '[tls]')}: tls must ")
     assert "pip install 'kernelmesh[zenoh]'" in found

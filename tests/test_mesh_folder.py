@@ -2,17 +2,20 @@ import csv
 import datetime
 import ipaddress
 import stat
+import sys
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kernelmesh import ExactDiffusion
-from kernelmesh.deploy.certificates import create_authority, faults, issue
+from kernelmesh import Diffusion, ExactDiffusion, registry
+from kernelmesh.deploy.certificates import create_authority, issue, tls_problems
 from kernelmesh.deploy.config import read
-from kernelmesh.deploy.mesh_folder import PROTOCOLS, TOPOLOGIES, agents_of, create_mesh
+from kernelmesh.deploy.mesh_folder import TOPOLOGIES, MeshPlan, agents_of, create_mesh, protocols
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.simulation import stability_warning
 
 
 def contents(folder):
@@ -20,9 +23,9 @@ def contents(folder):
 
 
 def graph_of(configs):
-    names = [made.place.name for made in configs]
+    names = [made.membership.name for made in configs]
     assert names == sorted(names)
-    return Graph(tuple(names), tuple(tuple(names.index(n) for n in made.place.neighbors) for made in configs))
+    return Graph(tuple(names), tuple(tuple(names.index(n) for n in made.membership.neighbors) for made in configs))
 
 
 def rows(path):
@@ -32,35 +35,29 @@ def rows(path):
 
 def test_what_is_laid_out(tmp_path):
     folder = tmp_path / "new" / "mesh"
-    files = create_mesh(folder, samples=50)
+    files = create_mesh(folder, MeshPlan(samples=50))
     assert files == agents_of(folder) == [folder / f"agent-{i}.toml" for i in range(5)]
     data = {f"data/agent-{i}.csv" for i in range(5)}
     assert set(contents(folder)) == data | {"data/test.csv", "README.md"} | {f"agent-{i}.toml" for i in range(5)}
     configs = [read(file) for file in files]
     assert graph_of(configs).neighbors == Graph.ring(5).neighbors
-    addresses = {made.place.name: made.place.listen for made in configs}
+    addresses = {made.membership.name: made.membership.listen for made in configs}
     assert list(addresses.values()) == [f"tcp/127.0.0.1:{7450 + i}" for i in range(5)]
     for made in configs:
-        assert all(addresses[name] == address for name, address in made.place.neighbors.items())
+        assert all(addresses[name] == address for name, address in made.membership.neighbors.items())
         assert made.agent == configs[0].agent
         assert made.agent.consensus == ExactDiffusion(budget=0.05)
     readme = (folder / "README.md").read_text()
-    for command in (
-        "mesh up .",
-        "mesh status .",
-        "ask agent-0.toml",
-        "agent --check agent-0.toml",
-        "agent agent-0.toml",
-    ):
+    for command in ("mesh up .", "mesh status .", "ask agent-0.toml", "agent --check agent-0.toml", "agent agent-0.toml"):
         assert f"kernelmesh {command}" in readme
 
 
 def test_each_agent_sees_one_class_or_all(tmp_path):
-    create_mesh(tmp_path / "one", agents=7, samples=60)
+    create_mesh(tmp_path / "one", MeshPlan(agents=7, samples=60))
     for i in range(7):
         assert {row["label"] for row in rows(tmp_path / f"one/data/agent-{i}.csv")} == {str(i % 5)}
         assert len(rows(tmp_path / f"one/data/agent-{i}.csv")) == 60
-    create_mesh(tmp_path / "all", samples=60, partition="identical")
+    create_mesh(tmp_path / "all", MeshPlan(samples=60, partition="identical"))
     for i in range(5):
         assert len({row["label"] for row in rows(tmp_path / f"all/data/agent-{i}.csv")}) == 5
     held = rows(tmp_path / "one/data/test.csv")
@@ -70,38 +67,62 @@ def test_each_agent_sees_one_class_or_all(tmp_path):
 
 def test_a_seed_repeats_byte_for_byte(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        create_mesh(tmp_path / name, agents=6, topology="random", samples=20, seed=seed)
+        create_mesh(tmp_path / name, MeshPlan(agents=6, topology="random", samples=20, seed=seed))
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert contents(tmp_path / "a")["data/agent-0.csv"] != contents(tmp_path / "c")["data/agent-0.csv"]
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_topologies(tmp_path, topology):
-    files = create_mesh(tmp_path / "mesh", agents=12, topology=topology, samples=1)
+    files = create_mesh(tmp_path / "mesh", MeshPlan(agents=12, topology=topology, samples=1))
     assert [file.stem for file in files] == [f"agent-{i:02}" for i in range(12)]
     graph = graph_of([read(file) for file in files])
     if topology != "random":
         assert graph.neighbors == getattr(Graph, topology)(12).neighbors
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", protocols())
 def test_protocols_are_stable_where_they_have_a_bound(tmp_path, protocol):
     configs = [
-        read(file) for file in create_mesh(tmp_path / "mesh", topology="complete", samples=32, protocol=protocol)
+        read(file) for file in create_mesh(tmp_path / "mesh", MeshPlan(topology="complete", samples=32, protocol=protocol))
     ]
     agent, graph = configs[0].agent, graph_of(configs)
     assert type(agent.consensus).__name__.lower() == protocol.replace("-", "")
-    points = [[[float(row["x1"]), float(row["x2"])] for row in rows(made.stream.path)] for made in configs]
+    points = [[[float(row["x1"]), float(row["x2"])] for row in rows(made.stream.kind.path)] for made in configs]
     batches = [agent.check(some, [0] * len(some))[0] for some in points]
-    assert agent.stability_warning(batches, graph, first=0, last=100_000) is None
+    assert stability_warning(agent, batches, graph, first=0, last=100_000) is None
+
+
+def test_the_penalty_is_capped_at_half_of_what_is_stable_wherever_samples_are(tmp_path):
+    for protocol in ("penalty", "hilbert"):
+        (file, *_) = create_mesh(tmp_path / protocol, MeshPlan(topology="complete", samples=1, protocol=protocol))
+        assert read(file).agent.consensus.coupling.ceiling == 0.067  # 1 / (3 · 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowGossip(Diffusion):
+    """A protocol of somebody else's."""
+
+    pause: int = 1
+
+
+def test_a_protocol_of_others_works_in_a_mesh(tmp_path, monkeypatch):
+    monkeypatch.setitem(registry._known, "consensus", {**registry.kinds("consensus"), "SlowGossip": SlowGossip})
+    (file, *_) = create_mesh(tmp_path / "mesh", MeshPlan(samples=1, protocol="slow-gossip"))
+    assert 'consensus = { kind = "SlowGossip" }' in file.read_text()
+    assert read(file).agent.consensus == SlowGossip()
+    file.write_text(file.read_text().replace('"SlowGossip"', '"SlowGossip", pause = 3'))
+    assert read(file).agent.consensus == SlowGossip(pause=3)
 
 
 def test_options_reach_the_files(tmp_path):
-    made = read(create_mesh(tmp_path / "a", agents=1, topology="line", mode="lock-step", rate=50, port=9, samples=1)[0])
-    assert (made.place.lock_step, made.stream.rate, made.place.listen) == (True, 50.0, "tcp/127.0.0.1:9")
-    assert dict(made.place.neighbors) == {}
-    made = read(create_mesh(tmp_path / "b", agents=2, topology="star", host="::1", samples=1)[0])
-    assert made.place.listen == "tcp/[::1]:7450"
+    made = read(
+        create_mesh(tmp_path / "a", MeshPlan(agents=1, topology="line", mode="lock-step", rate=50, port=9, samples=1))[0]
+    )
+    assert (made.membership.lock_step, made.stream.rate, made.membership.listen) == (True, 50.0, "tcp/127.0.0.1:9")
+    assert dict(made.membership.neighbors) == {}
+    made = read(create_mesh(tmp_path / "b", MeshPlan(agents=2, topology="star", host="::1", samples=1))[0])
+    assert made.membership.listen == "tcp/[::1]:7450"
 
 
 @pytest.mark.parametrize(
@@ -112,21 +133,21 @@ def test_options_reach_the_files(tmp_path):
         ({"agents": 0}, "agents must be an integer >= 1, got 0"),
         ({"topology": "tree"}, "topology must be one of ring, line, star, complete, random, got 'tree'"),
         ({"partition": "two"}, "partition must be one of one-class, identical"),
-        ({"protocol": "local"}, "protocol must be one of exact-diffusion, diffusion"),
+        ({"protocol": "local"}, "protocol must be one of diffusion, exact-diffusion"),
         ({"mode": "fast"}, "mode must be one of free, lock-step"),
         ({"port": 65533}, "port must leave room for 5 agents below 65536, got 65533"),
         ({"port": 0}, "port must be an integer >= 1"),
         ({"samples": 0}, "samples must be an integer >= 1"),
         ({"seed": -1}, "seed must be an integer >= 0"),
         ({"rate": -1}, "rate must be a finite number >= 0"),
-        ({"tls": "yes"}, "tls must be True or False"),
-        ({"host": "10.0.0.1"}, r"host must make addresses.*got '10.0.0.1'; a real network needs --tls"),
+        ({"tls": "yes"}, "tls must be true or false"),
+        ({"host": "10.0.0.1"}, r"host must make addresses.*got '10.0.0.1'; a real network needs TLS"),
         ({"host": "a b"}, "host must make addresses"),
     ],
 )
 def test_refused_options_write_nothing(tmp_path, options, words):
-    with pytest.raises(ValueError, match=f"create_mesh: {words}"):
-        create_mesh(tmp_path / "mesh", **options)
+    with pytest.raises(ValueError, match=f"MeshPlan: {words}"):
+        create_mesh(tmp_path / "mesh", MeshPlan(**options))
     assert not (tmp_path / "mesh").exists()
 
 
@@ -136,18 +157,18 @@ def test_refused_folders(tmp_path):
     (tmp_path / "full" / "x").write_text("")
     for name in ("file", "full"):
         with pytest.raises(ValueError, match=r"create_mesh: folder must be new or empty, got .*; name another one"):
-            create_mesh(tmp_path / name, samples=1)
+            create_mesh(tmp_path / name, MeshPlan(samples=1))
     (tmp_path / "empty").mkdir()
     for name, why in (("empty", "has none"), ("gone", "is no folder"), ("file", "is no folder")):
         with pytest.raises(ValueError, match=f"mesh: FOLDER must hold one TOML file per agent, got .*{why}"):
             agents_of(tmp_path / name)
-    assert len(create_mesh(tmp_path / "empty", samples=1)) == 5
+    assert len(create_mesh(tmp_path / "empty", MeshPlan(samples=1))) == 5
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("secured") / "mesh"
-    create_mesh(folder, tls=True, samples=1, host="192.168.1.7")
+    create_mesh(folder, MeshPlan(tls=True, samples=1, host="192.168.1.7"))
     return folder
 
 
@@ -172,15 +193,15 @@ def test_certificates_verify_and_name_the_agent(secured):
         now = datetime.datetime.now(datetime.UTC)
         assert leaf.not_valid_before_utc < now < leaf.not_valid_after_utc <= now + datetime.timedelta(days=825)
         files = {"certificate": secured / f"tls/{name}.pem", "key": secured / f"tls/{name}.key"}
-        assert list(faults(authority=secured / "tls/authority.pem", **files, name=name)) == []
+        assert list(tls_problems(authority=secured / "tls/authority.pem", **files, name=name)) == []
 
 
 def test_agents_with_certificates_read_without_mistakes(secured):
     for file in agents_of(secured):
         made = read(file)
-        assert made.place.listen.startswith("tls/192.168.1.7:")
-        assert made.place.tls.certificate == secured / f"tls/{made.place.name}.pem"
-        assert made.place.tls.clients == ("operator",)
+        assert made.membership.listen.startswith("tls/192.168.1.7:")
+        assert made.membership.tls.certificate == secured / f"tls/{made.membership.name}.pem"
+        assert made.membership.tls.clients == ("operator",)
 
 
 def test_keys_are_for_their_owner_alone(secured):
@@ -220,7 +241,8 @@ def test_refused_hosts_and_a_missing_authority(tmp_path):
 
 
 def test_the_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.delitem(sys.modules, "kernelmesh.deploy.certificates")
     with pytest.raises(ImportError, match=r"pip install 'kernelmesh\[zenoh\]'"):
-        create_mesh(tmp_path / "mesh", tls=True)
+        create_mesh(tmp_path / "mesh", MeshPlan(tls=True))
     assert not (tmp_path / "mesh").exists()

@@ -7,15 +7,17 @@ import logging
 import os
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernelmesh import streams
 from kernelmesh.errors import InvalidRow
 from kernelmesh.streams import ArrayStream, Batch, Columns, FileSource, LineSource, Paced, Source, read_stdin
-from kernelmesh.streams.line_source import LONGEST, LineParser
+from kernelmesh.streams.line_parser import MAX_LINE_BYTES, LineParser
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -51,9 +53,7 @@ def write(path, rows, format, header=("a", "b", "y", "z")):
         path.write_text("".join(json.dumps(dict(zip(header, row, strict=True))) + "\n" for row in rows))
     else:
         table = {name: [row[i] for row in rows] for i, name in enumerate(header)}
-        pq.write_table(
-            pa.table(table if rows else {n: pa.array([], pa.float64()) for n in header}), path, row_group_size=7
-        )
+        pq.write_table(pa.table(table if rows else {n: pa.array([], pa.float64()) for n in header}), path, row_group_size=7)
     return path
 
 
@@ -182,17 +182,7 @@ def test_a_parquet_file_that_is_still_being_written_is_waited_for(tmp_path):
 garbage = st.one_of(
     st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"")),
     st.sampled_from(
-        [
-            b"1,2,3",
-            b"1,2,3,4,5",
-            b"nan,0,0,0",
-            b"inf,0,0,0",
-            b"1_0,1,1,1",
-            b'"1,2,3,4',
-            b'1,2,3,4"',
-            b"\xff,1,1,1",
-            b",,,",
-        ]
+        [b"1,2,3", b"1,2,3,4,5", b"nan,0,0,0", b"inf,0,0,0", b"1_0,1,1,1", b'"1,2,3,4', b'1,2,3,4"', b"\xff,1,1,1", b",,,"]
     ),
     st.sampled_from([b"{", b"[1]", b"3", b"null", b'{"a": 1}', b'{"a": true, "b": 1, "y": 1, "z": 1}', b"[" * 50000]),
     st.sampled_from([b'{"a": NaN, "b": 1, "y": 1, "z": 1}', b'{"a": 1' + b"0" * 400 + b', "b": 1, "y": 1, "z": 1}']),
@@ -203,14 +193,14 @@ garbage = st.one_of(
 def usable(line, format):
     parser = LineParser(VALUES, format)
     if format == "csv":
-        parser.begin(b"a,b,y,z", "test")
-    return bool(parser.parse([line]).kept.size)
+        parser.read_header(b"a,b,y,z", "test")
+    return bool(parser.parse([line]).valid.size)
 
 
 @pytest.mark.parametrize("format", ["csv", "ndjson"])
 @quick
 @given(data=st.data(), rows=st.lists(st.tuples(finite, finite, finite, finite), max_size=12), size=st.integers(1, 5))
-def test_lines_that_cannot_be_used_are_left_out_and_counted(format, data, rows, size, tmp_path):
+def test_invalid_lines_are_dropped_and_counted(format, data, rows, size, tmp_path):
     head, *lines = (b"\n" + write(tmp_path, rows, "ndjson").read_bytes()).split(b"\n")
     if format == "csv":
         head, *lines = write(tmp_path, rows, format).read_bytes().split(b"\n")
@@ -242,9 +232,7 @@ def test_reading_many_lines_at_once_is_reading_them_one_by_one(columns, format, 
     )
     if format == "csv":
         row = st.lists(cell, min_size=4, max_size=4).map(lambda cells: csv_text([cells]).partition("\n")[2][:-1])
-        line = st.one_of(row, row, row, st.lists(cell, max_size=5).map(",".join)).map(
-            lambda text: text.replace("\n", "")
-        )
+        line = st.one_of(row, row, row, st.lists(cell, max_size=5).map(",".join)).map(lambda text: text.replace("\n", ""))
     else:
         value = st.one_of(cell, st.floats(), st.integers(), st.booleans(), st.none(), st.just([]))
         line = st.fixed_dictionaries(dict.fromkeys("abyz", value)).map(json.dumps)
@@ -255,21 +243,18 @@ def test_reading_many_lines_at_once_is_reading_them_one_by_one(columns, format, 
     ]
     lines = good * data.draw(st.integers(0, 40)) + lines + good
     parser = LineParser(columns, format)
-    slow = LineParser(columns, format)
-    slow._many = lambda lines: None
     if format == "csv":
-        parser.begin(b"a,b,y,z", "test")
-        slow.begin(b"a,b,y,z", "test")
-    one, other = parser.parse(lines), slow.parse(lines)
-    same([one.batch], [other.batch])
-    assert one.kept.tolist() == other.kept.tolist()
-    assert one.refused == other.refused
-    for line in lines:
-        singly = slow.parse([line])
-        at_once = parser._many([line])
-        assert (at_once is not None) == bool(singly.kept.size)  # nor is there ever a need to fall back
-        if at_once is not None:
-            same([at_once], [singly.batch])
+        parser.read_header(b"a,b,y,z", "test")
+    at_once = parser.parse(lines)
+    with mock.patch.object(streams.columns, "_column", number_by_number):
+        singly = [parser.parse([line]) for line in lines]
+    same([at_once.batch], [Batch(*map(np.concatenate, zip(*(each.batch for each in singly), strict=True)))])
+    assert at_once.valid.tolist() == [row for row, each in enumerate(singly) if each.valid.size]
+    assert at_once.invalid == [(row, reason) for row, each in enumerate(singly) for _, reason in each.invalid]
+
+
+def number_by_number(name, values):
+    return np.array([streams.columns._number(name, value) for value in values])
 
 
 def test_numbers_of_any_type_in_a_parquet_file_are_read_and_others_are_refused(tmp_path):
@@ -375,11 +360,11 @@ def test_a_byte_order_mark_and_a_last_line_without_newline_do_no_harm(tmp_path):
 @pytest.mark.parametrize("follow", [False, True])
 def test_endless_lines_do_not_fill_the_memory(follow, tmp_path):
     path = tmp_path / "samples.csv"
-    fits, exceeds = LONGEST - len("1,2,0,"), LONGEST - len("1,2,0,") + 1
+    fits, exceeds = MAX_LINE_BYTES - len("1,2,0,"), MAX_LINE_BYTES - len("1,2,0,") + 1
     lines = [
         "a,b,y,n",
         "1,2,0,",
-        f"3,4,0,{'x' * 3 * LONGEST}",
+        f"3,4,0,{'x' * 3 * MAX_LINE_BYTES}",
         "5,6,0,",
         f"7,8,0,{'x' * exceeds}",
         f"9,9,0,{'x' * fits}",
@@ -408,7 +393,7 @@ def test_endless_lines_do_not_fill_the_memory(follow, tmp_path):
 
 
 def test_take_comes_back_soon_when_there_is_nothing_but_garbage(tmp_path, monkeypatch):
-    monkeypatch.setattr("kernelmesh.streams.file_source._CHUNK", 100)
+    monkeypatch.setattr("kernelmesh.streams.file_readers._CHUNK", 100)
     path = tmp_path / "samples.csv"
     path.write_text("a,b,y\n" + "garbage\n" * 1000 + "1,2,0\n")
     source = FileSource(path, LABELS)
@@ -426,10 +411,8 @@ def test_the_log_names_the_file_the_line_and_the_reason_and_stays_short(tmp_path
     drain(source)
     assert source.refused == 1234
     assert len(caplog.messages) == 5 + 3
-    assert caplog.messages[1] == (
-        f"{path}, line 5: left out (2 so far): Columns: column 'a' must be a finite number, got 'x'"
-    )
-    assert "line 2001: left out (1000 so far)" in caplog.messages[-1]
+    assert caplog.messages[1] == (f"{path}, line 5: dropped (2 so far): Columns: column 'a' must be a finite number, got 'x'")
+    assert "line 2001: dropped (1000 so far)" in caplog.messages[-1]
 
 
 def test_refused_rows_are_counted_once_however_often_the_run_is_interrupted(tmp_path):
@@ -456,17 +439,17 @@ def test_a_file_that_is_another_one_is_refused(format, follow, tmp_path):
     position = source.position
 
     write(tmp_path, rows[:5], format)
-    with pytest.raises(ValueError, match="it was replaced or cut off"):
+    with pytest.raises(ValueError, match="it was replaced or truncated"):
         FileSource(path, VALUES, batch_size=4, follow=follow).seek(position)
     if follow:
-        with pytest.raises(ValueError, match="it was replaced or cut off"):
+        with pytest.raises(ValueError, match="it was replaced or truncated"):
             source.take()
 
     write(tmp_path, [(-1.0, *row[1:]) for row in [*rows, *rows]], format)
     with pytest.raises(ValueError, match="must begin as it did when it was read"):
         FileSource(path, VALUES, batch_size=4, follow=follow).seek(position)
     if follow:
-        with pytest.raises(ValueError, match="to begin anew"):
+        with pytest.raises(ValueError, match="to start over"):
             source.take()
 
     if follow:  # it may be recognized only once it is there
@@ -521,7 +504,7 @@ def test_what_a_file_source_refuses(tmp_path):
         FileSource(write(tmp_path, [(1.0, 2.0, 3.0)], "parquet", header="aby"), VALUES)
 
 
-def test_without_pyarrow_it_is_said_how_to_get_it(tmp_path, monkeypatch):
+def test_without_pyarrow_the_error_names_the_extra(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def fake(name, *rest, **more):
@@ -547,18 +530,17 @@ def test_a_mini_batch_that_is_given_back_comes_again(kind, data, rows, size, tmp
         lines.finish()
         source = lines if kind == "lines" else Paced(lines, 1, clock=itertools.count(step=1000).__next__)
     source.give_back()  # nothing to give back yet
-    batches, before = [], []
+    batches = []
     while not source.ended:
-        now = (source.position, source.pending)
+        position, waiting = source.position, source.pending
         batch = source.take()
         if batch is None:
             continue
         batches.append(batch)
-        before = [*before[-1:], now]
-        for _ in range(data.draw(st.integers(0, len(before)))):
-            source.give_back()
+        if data.draw(st.booleans()):
+            for _ in range(data.draw(st.integers(1, 2))):  # only the newest can be given back
+                source.give_back()
             batches.pop()
-            position, waiting = before.pop()
             assert not source.ended
             assert source.position == position
             same([waiting] if waiting else [], [source.pending] if source.pending else [])
@@ -688,9 +670,7 @@ def test_a_wrong_header_reaches_whoever_takes():
 
 def test_closing_frees_a_feeder_that_waits():
     source = LineSource(LABELS, format="csv", batch_size=1, max_pending=2)
-    feeder = threading.Thread(
-        target=source.feed, args=(b"a,b,y\n" + b"1,2,0\n" * 10,), kwargs={"block": True}, daemon=True
-    )
+    feeder = threading.Thread(target=source.feed, args=(b"a,b,y\n" + b"1,2,0\n" * 10,), kwargs={"block": True}, daemon=True)
     feeder.start()
     feeder.join(0.05)
     assert feeder.is_alive()
@@ -703,11 +683,7 @@ def test_closing_frees_a_feeder_that_waits():
 
 
 @settings(max_examples=60)
-@given(
-    waits=st.lists(st.floats(0, 3), min_size=1, max_size=40),
-    rate=st.floats(0.5, 50),
-    size=st.integers(1, 6),
-)
+@given(waits=st.lists(st.floats(0, 3), min_size=1, max_size=40), rate=st.floats(0.5, 50), size=st.integers(1, 6))
 def test_no_more_samples_than_the_rate_allows(waits, rate, size):
     now = 100.0
     lines = LineSource(LABELS, format="csv", batch_size=size)

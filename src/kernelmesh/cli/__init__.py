@@ -1,7 +1,5 @@
 """The `kernelmesh` command."""
 
-from __future__ import annotations
-
 import sys
 
 from kernelmesh.cli import agents, experiments, meshes  # each adds its commands
@@ -15,5 +13,5 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        stderr.print("interrupted before there was anything to keep")
+        stderr.print("Interrupted.")
         sys.exit(130)

@@ -1,13 +1,16 @@
 """What all commands share: the application, where they print, how they fail."""
 
-from __future__ import annotations
-
-from typing import Annotated, NoReturn
+import contextlib
+from collections.abc import Iterator
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand, TyperOption
 
-__all__ = ["app", "console", "fail", "stderr"]
+from kernelmesh.errors import InvalidArgument, InvalidConfig
+
+__all__ = ["RegistryCommand", "app", "console", "fail", "reported", "say", "stderr"]
 
 app = typer.Typer(
     help="Networks of agents that learn one kernel model together, online, without a server.",
@@ -15,28 +18,61 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-console = Console()
-stderr = Console(stderr=True)
+console = Console(emoji=False)
+stderr = Console(stderr=True, emoji=False)
+
+
+class RegistryCommand(TyperCommand):
+    """A command whose option `--protocol` lists the registered protocols in its help, and loads them only for that."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from kernelmesh.registry import kebab, kinds
+
+        names = ", ".join(kebab(name) for name, kind in kinds("consensus").items() if kind.exchange.replies)
+        for option in self.params:
+            if isinstance(option, TyperOption) and option.name == "protocol":
+                option.help = f"How agents come to agree: {names}."
+        super().format_help(ctx, formatter)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
         from kernelmesh import __version__
 
-        console.print(f"kernelmesh {__version__}", highlight=False)
+        say(f"kernelmesh {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     pass
 
 
-def fail(message: str, *, code: int) -> NoReturn:
-    """Say what is wrong and leave: code 2 where the user can mend it in the command, 1 where it broke, 130 on Ctrl-C."""
-    stderr.print(message, style="bold red", markup=False, highlight=False, soft_wrap=True)
+def fail(message: object, *, code: int) -> NoReturn:
+    """Print an error and exit: with 2 if the command or a file must be changed, 1 if something broke, 130 on Ctrl-C."""
+    stderr.print(str(message), style="bold red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)
+
+
+def say(message: str) -> None:
+    """Print a sentence as it is."""
+    console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def reported(command: str) -> Iterator[None]:
+    """Exit with the error of what a command does: with 2 if the command or a file must be changed, else with 1."""
+    try:
+        yield
+    except InvalidArgument as error:
+        fail(error.owned_by(command), code=2)
+    except InvalidConfig as error:
+        fail(error, code=2)
+    except (ImportError, MemoryError, OSError) as error:
+        fail(f"{command}: {error}", code=1)
+    except ValueError as error:
+        fail(f"{command}: {error}", code=2)

@@ -1,6 +1,4 @@
-"""Certificates for a mesh of one's own: an authority, one leaf for each agent and client, and a look at given ones."""
-
-from __future__ import annotations
+"""Certificates for a mesh of one's own: an authority, one leaf for each agent and client, and checks of given ones."""
 
 import datetime
 import ipaddress
@@ -8,65 +6,53 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
 from kernelmesh.runtimes.membership import NAME
 
-if TYPE_CHECKING:
+try:
     from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError as error:
+    raise MissingExtra("TLS certificates", "zenoh") from error
 
-__all__ = ["create_authority", "faults", "issue", "need_cryptography"]
+__all__ = ["create_authority", "issue", "tls_problems"]
 
+_Key = ec.EllipticCurvePrivateKey
 _AUTHORITY_DAYS = 3652
 _LEAF_DAYS = 825
 _EARLIER = datetime.timedelta(hours=1)  # clocks of other hosts may be behind
 _HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
-
-
-def need_cryptography() -> None:
-    """Refuse to go on without the library that makes and reads certificates."""
-    try:
-        import cryptography  # noqa: F401 (is it there?)
-    except ImportError:
-        raise ImportError("TLS needs the library cryptography: pip install 'kernelmesh[zenoh]'") from None
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 
 
 def create_authority(folder: str | os.PathLike[str]) -> Path:
-    """Write `authority.pem` and `authority.key` into a folder, and give the first back.
+    """Write `authority.pem` and `authority.key` into a folder, and return the first.
 
     Whoever has the key can issue certificates that every agent trusts: only the certificate goes to other hosts.
     """
-    need_cryptography()
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     folder = Path(folder)
     _refuse_old("create_authority", folder, "authority")
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("kernelmesh authority")
-    builder = (
-        _builder(name, name, key.public_key(), _AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(authority=True), critical=True)
-    )
-    return _write(folder, "authority", builder, signed_with=key, key=key)[0]
+    until = _now() + datetime.timedelta(days=_AUTHORITY_DAYS)
+    builder = _builder(name, key, issuer=name, until=until, usages={"key_cert_sign", "crl_sign"})
+    return _write(folder, "authority", builder, key, signer=key)[0]
 
 
-def issue(
-    folder: str | os.PathLike[str], name: str, hosts: Sequence[str] = ("localhost", "127.0.0.1")
-) -> tuple[Path, Path]:
-    """Write `NAME.pem` and `NAME.key`, signed by the authority in the same folder, and give both back.
+def issue(folder: str | os.PathLike[str], name: str, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> tuple[Path, Path]:
+    """Write `NAME.pem` and `NAME.key`, signed by the authority in the same folder, and return both.
 
     `hosts` are the names and IP addresses at which others reach whoever is called so.
     """
-    need_cryptography()
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
     folder = Path(folder)
     if not isinstance(name, str) or not NAME.fullmatch(name) or name == "authority":
         rule = "be 1 to 64 letters, digits, dots, dashes or underscores and not 'authority'"
@@ -78,76 +64,53 @@ def issue(
         raise InvalidArgument("issue", "folder", rule, str(folder), remedy="create_authority writes them")
     authority = x509.load_pem_x509_certificate((folder / "authority.pem").read_bytes())
     signer = load_pem_private_key((folder / "authority.key").read_bytes(), None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+    if not isinstance(signer, _Key):
         raise InvalidArgument("issue", "authority.key", "be an elliptic curve key", Verbatim(type(signer).__name__))
     key = ec.generate_private_key(ec.SECP256R1())
+    until = min(_now() + datetime.timedelta(days=_LEAF_DAYS), authority.not_valid_after_utc)
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     builder = (
-        _builder(_name(name), authority.subject, key.public_key(), _LEAF_DAYS, authority.not_valid_after_utc)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(authority=False), critical=True)
+        _builder(_name(name), key, issuer=authority.subject, until=until, usages={"digital_signature"})
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
-    return _write(folder, name, builder, signed_with=signer, key=key)
+    return _write(folder, name, builder, key, signer=signer)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _name(text: str) -> x509.Name:
-    from cryptography import x509
-
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def _host(host: object) -> x509.GeneralName:
-    from cryptography import x509
-
-    if not isinstance(host, str):
-        raise InvalidArgument("issue", "hosts", "be names or IP addresses", host)
     try:
-        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]") if isinstance(host, str) else ""))
     except ValueError:
-        if not _HOST.fullmatch(host):
+        if not isinstance(host, str) or not _HOST.fullmatch(host):
             raise InvalidArgument("issue", "hosts", "be names or IP addresses", host) from None
         return x509.DNSName(host)
 
 
-def _usage(*, authority: bool) -> x509.KeyUsage:
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=not authority,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public: ec.EllipticCurvePublicKey,
-    days: int,
-    latest: datetime.datetime | None = None,
+    subject: x509.Name, key: _Key, *, issuer: x509.Name, until: datetime.datetime, usages: set[str]
 ) -> x509.CertificateBuilder:
-    from cryptography import x509
-
-    now = datetime.datetime.now(datetime.UTC)
-    until = now + datetime.timedelta(days=days)
+    """A certificate that is yet to be signed; with the usage "key_cert_sign" it is one of an authority."""
+    public, authority = key.public_key(), "key_cert_sign" in usages
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _EARLIER)
-        .not_valid_after(until if latest is None else min(until, latest))
+        .not_valid_before(_now() - _EARLIER)
+        .not_valid_after(until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
+        .add_extension(x509.KeyUsage(**{usage: usage in usages for usage in _USAGES}), critical=True)
     )
 
 
@@ -155,23 +118,12 @@ def _refuse_old(owner: str, folder: Path, name: str) -> None:
     """Keys are never overwritten: certificates that are in use would no longer fit them."""
     for path in (folder / f"{name}.key", folder / f"{name}.pem"):
         if path.exists():
-            raise InvalidArgument(
-                owner, "the file", "be new", str(path), remedy=f"remove {name}.pem and {name}.key to begin anew"
-            )
+            remedy = f"remove {name}.pem and {name}.key to start over"
+            raise InvalidArgument(owner, "the file", "be new", str(path), remedy=remedy)
 
 
-def _write(
-    folder: Path,
-    name: str,
-    builder: x509.CertificateBuilder,
-    *,
-    signed_with: ec.EllipticCurvePrivateKey,
-    key: ec.EllipticCurvePrivateKey,
-) -> tuple[Path, Path]:
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    certificate = builder.sign(signed_with, hashes.SHA256())
+def _write(folder: Path, name: str, builder: x509.CertificateBuilder, key: _Key, *, signer: _Key) -> tuple[Path, Path]:
+    certificate = builder.sign(signer, hashes.SHA256())
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / f"{name}.pem", folder / f"{name}.key"
     for path, data, mode in (
@@ -183,14 +135,11 @@ def _write(
     return paths
 
 
-def faults(*, authority: Path, certificate: Path, key: Path, name: str | None) -> Iterator[ValueError]:
+def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | None) -> Iterator[InvalidArgument]:
     """Everything that would keep an agent called `name` from proving who it is with these files (None: any name).
 
     Each is `Tls: authority must …`, with the name of the file it is about as its argument.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     files: dict[str, Any] = {}
     for argument, path, load, what in (
         ("authority", authority, x509.load_pem_x509_certificates, "one or more certificates"),
@@ -227,17 +176,14 @@ def faults(*, authority: Path, certificate: Path, key: Path, name: str | None) -
         yield InvalidArgument("Tls", "key", "be the key of the certificate", Verbatim(f"another one in {str(key)!r}"))
 
 
-def _out_of_time(argument: str, certificate: x509.Certificate) -> Iterator[ValueError]:
-    now = datetime.datetime.now(datetime.UTC)
+def _out_of_time(argument: str, certificate: x509.Certificate) -> Iterator[InvalidArgument]:
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if not since <= now <= until:
+    if not since <= _now() <= until:
         found = Verbatim(f"one that is valid from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC")
         yield InvalidArgument("Tls", argument, "be valid now", found, remedy="issue a new one, or set the clock")
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
-    from cryptography import x509
-
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, ValueError):
@@ -245,19 +191,15 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 
 def _common_name(certificate: x509.Certificate, *, issuer: bool = False) -> str:
-    from cryptography import x509
-
     try:
         of = certificate.issuer if issuer else certificate.subject
-        names = of.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        names = of.get_attributes_for_oid(NameOID.COMMON_NAME)
     except ValueError:
         names = []
     return str(names[0].value) if names else ""
 
 
 def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, UnsupportedAlgorithm, TypeError, ValueError):

@@ -1,26 +1,56 @@
-"""Talking to an agent that runs, from outside: predictions and how it is doing."""
+"""A client for an agent that is running: its predictions and its status."""
 
 from __future__ import annotations
 
-import json
+import time
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument, RefusedMessage, UnreachableAgent
-from kernelmesh.messages import Points, Values, decode, encode
-from kernelmesh.runtimes.membership import ENDPOINT, NAME, Tls
+from kernelmesh.runtimes.mailbox import BUSY
+from kernelmesh.runtimes.membership import Tls, agent_name, endpoint
+from kernelmesh.runtimes.status import Status
 
-__all__ = ["AgentAddress", "Line"]
+if TYPE_CHECKING:
+    import os
 
-_KEYS = {"name": "", "mesh": "mesh", "listen": ""}
+    from kernelmesh.numerics.losses import Loss
+
+__all__ = ["AgentAddress", "AgentClient"]
+
+_PAUSE = 0.05  # seconds before an agent that has too much to do is asked again
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentAddress:
-    """Where an agent can be asked, and as whom."""
+    """Where an agent can be reached, as whom, and what its inputs and outputs are called.
+
+    `AgentAddress.read` takes all of it from the agent's file.
+
+    Parameters
+    ----------
+    name : str
+        What the agent is called.
+    mesh : str
+        The mesh that it belongs to.
+    endpoint : str
+        Where it listens, such as tcp/127.0.0.1:7450.
+    tls : Tls, optional
+        The client's certificate and key, and the authority.
+    points, targets, classes : tuple of str
+        What the columns and classes of its data are called; empty if not known.
+    loss : Loss, optional
+        Its loss.
+
+    Examples
+    --------
+    >>> AgentAddress(name="north", mesh="demo", endpoint="tcp/127.0.0.1:7450").name
+    'north'
+    """
 
     name: str
     mesh: str
@@ -29,59 +59,86 @@ class AgentAddress:
     points: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    loss: str = ""
+    loss: Loss | None = field(default=None, repr=False)
 
     @classmethod
-    def read(cls, path: Path, *, client: str | None = None, host: str | None = None) -> AgentAddress:
-        """From the agent's file, of which only the address, the model's loss and the TLS part are looked at.
+    def read(cls, path: str | os.PathLike[str], *, client: str | None = None, host: str | None = None) -> AgentAddress:
+        """From the agent's file, of which only the address, the columns, the loss and the TLS part are used.
 
-        With TLS the client's own files, CLIENT.pem and CLIENT.key, lie beside the authority's; `host` takes the place of the
-        host in the address, for an agent that listens on all of its own.
+        With TLS the client's own files, CLIENT.pem and CLIENT.key, are beside the authority's. `host` replaces the host in
+        the address, for an agent that listens on all interfaces.
         """
+        path = Path(path)
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise InvalidArgument("ask", "CONFIG", f"be an agent's TOML file ({error})", str(path)) from None
-        name, mesh, endpoint = (str(data.get(key, usual)) for key, usual in _KEYS.items())
-        for key, value, pattern in (("name", name, NAME), ("mesh", mesh, NAME), ("listen", endpoint, ENDPOINT)):
-            if not pattern.fullmatch(value):
-                remedy = f"kernelmesh agent --check {path} tells more"
-                raise InvalidArgument(str(path), key, "be as an agent needs it", value, remedy=remedy)
+            raise InvalidArgument("AgentAddress", "path", f"be an agent's TOML file ({error})", str(path)) from None
+        try:
+            name = agent_name(str(path), "name", data.get("name"))
+            mesh = agent_name(str(path), "mesh", data.get("mesh", "mesh"))
+            address = endpoint(str(path), "listen", data.get("listen"))
+        except InvalidArgument as error:
+            remedy = f"`kernelmesh agent --check {path}` reports every mistake"
+            raise InvalidArgument(error.owner, error.argument, error.rule, error.value, remedy=remedy) from None
         if host is not None:
-            scheme, port = endpoint.partition("/")[0], endpoint.rpartition(":")[2]
-            endpoint = f"{scheme}/{host}:{port}"
-        stream, model = data.get("stream", {}), data.get("model", {})
+            address = f"{address.partition('/')[0]}/{host}:{address.rpartition(':')[2]}"
+        stream, model, tls = (data[key] if isinstance(data.get(key), dict) else {} for key in ("stream", "model", "tls"))
         return cls(
             name=name,
             mesh=mesh,
-            endpoint=endpoint.replace("/0.0.0.0:", "/127.0.0.1:").replace("/[::]:", "/[::1]:"),
-            tls=_client(path, data.get("tls"), client),
-            points=tuple(map(str, stream.get("points", ()))),
-            targets=tuple(map(str, stream.get("targets", ()))) if isinstance(stream.get("targets"), list) else (),
-            classes=tuple(map(str, stream.get("classes", ()))),
-            loss=str(model.get("loss", {}).get("kind", "")) if isinstance(model.get("loss"), dict) else "",
+            endpoint=address.replace("/0.0.0.0:", "/127.0.0.1:").replace("/[::]:", "/[::1]:"),
+            tls=_client_files(path, tls, client) if "tls" in data else None,
+            loss=_loss(model.get("loss")),
+            **{key: _names(stream.get(key)) for key in ("points", "targets", "classes")},
         )
 
 
-def _client(path: Path, tls: Any, client: str | None) -> Tls | None:
-    if tls is None:
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, [value] if isinstance(value, str) else value if isinstance(value, list) else ()))
+
+
+def _loss(settings: Any) -> Loss | None:
+    """The loss that a file names, if it is one of a registered kind."""
+    if not isinstance(settings, Mapping):
         return None
-    clients = tls.get("clients") or []
-    client = client or (clients[0] if clients else None)
+    from kernelmesh.registry import kinds
+
+    kind = kinds("loss").get(settings.get("kind", ""))
+    try:
+        loss: Loss | None = kind and kind(**{key: value for key, value in settings.items() if key != "kind"})
+    except (TypeError, ValueError):
+        return None
+    return loss
+
+
+def _client_files(path: Path, tls: Mapping[str, Any], client: str | None) -> Tls:
+    clients = _names(tls.get("clients"))
+    client = client or next(iter(clients), None)
     if client is None:
-        raise InvalidArgument(str(path), "tls.clients", "name those who may ask", clients)
+        raise InvalidArgument(str(path), "tls.clients", "name those who may connect", list(clients))
     authority = path.parent / str(tls.get("authority", "tls/authority.pem"))
     certificate, key = (authority.parent / f"{client}.{end}" for end in ("pem", "key"))
     for file in (authority, certificate, key):
         if not file.is_file():
-            raise InvalidArgument("ask", "TLS file", "be there", str(file), remedy="--as names another client")
+            remedy = "name another client (ask --as NAME)"
+            raise InvalidArgument("AgentAddress", "TLS file", "exist", str(file), remedy=remedy)
     return Tls(authority=authority, certificate=certificate, key=key)
 
 
-class Line:
-    """A connection to one agent, kept open to ask more than once.
+class AgentClient:
+    """A connection to one agent, opened by the first request and kept open; also a context manager.
 
-    >>> Line(AgentAddress(name="north", mesh="demo", endpoint="tcp/127.0.0.1:7450")).open
+    Parameters
+    ----------
+    address : AgentAddress
+        Where the agent is.
+    timeout : float
+        Seconds to wait for each answer.
+
+    Examples
+    --------
+    >>> with AgentClient(AgentAddress(name="north", mesh="demo", endpoint="tcp/127.0.0.1:7450")) as client:
+    ...     client.is_open
     False
     """
 
@@ -89,30 +146,45 @@ class Line:
         self.address, self._timeout = address, timeout
         self._session: Any = None
 
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str], *, client: str | None = None, host: str | None = None, timeout: float = 5.0
+    ) -> Self:
+        """A client for the agent whose TOML file this is; see `AgentAddress.read`."""
+        return cls(AgentAddress.read(path, client=client, host=host), timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether there is a connection."""
         return self._session is not None
 
     def predict(self, points: Floats) -> Floats:
-        """f at each row."""
-        answer = decode(self._ask("predict", encode(Points(points))))
+        """f at each row of `points`."""
+        from kernelmesh.messages import Points, Values, decode, encode
+
+        answer = decode(self._request("predict", encode(Points(points))))
         if not isinstance(answer, Values):
-            raise RefusedMessage(f"answer: must be values, got {answer.kind}")
+            raise RefusedMessage("answer: must be values", type(answer).__name__)
         return answer.values
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         """How the agent is doing."""
-        answer: dict[str, Any] = json.loads(self._ask("status", b""))
-        return answer
+        return Status.decode(self._request("status", b""))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection; the next request opens another one."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
-    def _ask(self, kind: str, payload: bytes) -> bytes:
+    def _request(self, kind: str, payload: bytes, *, patience: float = 1.0) -> bytes:
+        """Ask, and ask again for a while where too many others ask at the same time."""
         from kernelmesh.runtimes.zenoh import open_client
 
         if self._session is None:
@@ -126,9 +198,13 @@ class Line:
                 return bytes(reply.ok.payload)
             if reply.err is not None:
                 reason = bytes(reply.err.payload).decode(errors="replace")
-                if reason != "Timeout":
-                    raise ValueError(f"{self.address.name} refuses: {reason}")
+                if reason == BUSY and patience > 0:
+                    time.sleep(_PAUSE)
+                    return self._request(kind, payload, patience=patience - _PAUSE)
+                if reason != "Timeout":  # which is zenoh's own word
+                    raise RefusedMessage(f"{self.address.name} refuses: {reason}")
         raise UnreachableAgent(
             f"{self.address.name} does not answer at {self.address.endpoint}"
             + (f" (is {self.address.tls.certificate.stem} among its clients?)" if self.address.tls else "")
+            + (f" (is a request of {len(payload)} bytes within its max_bytes?)" if len(payload) > 1 << 19 else "")
         )

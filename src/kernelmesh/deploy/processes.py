@@ -1,46 +1,73 @@
-"""The agents of a mesh as processes on this machine: started, started again when they crash, stopped together."""
+"""The agents of a mesh as processes on this machine: started, restarted when they are killed, stopped together."""
 
-from __future__ import annotations
-
+import enum
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from kernelmesh.deploy.client import AgentAddress, Line
+from kernelmesh.deploy.client import AgentClient
 from kernelmesh.deploy.config import Config
 from kernelmesh.deploy.toml_positions import KeyPath, locate
-from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.runtimes.checkpoints import in_use
+from kernelmesh.errors import InvalidArgument, InvalidConfig, Problem, Verbatim
 
-__all__ = ["AgentProcess", "check_together", "start_all", "stop_all"]
+__all__ = ["AgentProcess", "ProcessState", "check_together", "start_all", "stop_all"]
 
-_AGAIN = 3.0  # seconds before a crashed agent is started again
-_MODES = {False: "free", True: "lock-step"}
-_PATIENCE = 20.0  # seconds for a clean end, with its checkpoint
+_RESTART_AFTER = 3.0  # seconds
+_STOP_WITHIN = 20.0  # seconds for a clean end, with its checkpoint
+
+
+class ProcessState(enum.Enum):
+    """What has become of a process."""
+
+    RUNNING = enum.auto()
+    LEFT = enum.auto()
+    """It ended by itself, and well."""
+    KILLED = enum.auto()
+    """By a signal: it will be started again."""
+    FAILED = enum.auto()
+    """It ended with an error: it is left alone."""
 
 
 @dataclass(eq=False)
 class AgentProcess:
-    """One agent's process, its log, and a line to ask it how it is."""
+    """One agent's process, its log, and a client to ask it how it is doing."""
 
     file: Path
     log: Path
-    line: Line
+    client: AgentClient
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
-    began: float = field(default_factory=time.monotonic)
     ended: float | None = None
     """When the process was seen to have ended; None while it runs."""
 
     @property
     def name(self) -> str:
         """What the agent is called."""
-        return self.line.address.name
+        return self.client.address.name
+
+    @property
+    def state(self) -> ProcessState:
+        """What has become of the process."""
+        code = None if self.process is None else self.process.poll()
+        if code is None:
+            return ProcessState.RUNNING
+        return ProcessState.LEFT if code == 0 else ProcessState.KILLED if code < 0 else ProcessState.FAILED
+
+    @property
+    def remark(self) -> str:
+        """The state in words; empty where there is nothing to say."""
+        code = None if self.process is None else self.process.returncode
+        return {
+            ProcessState.RUNNING: f"restarted {self.restarts}×" if self.restarts else "",
+            ProcessState.LEFT: "has left",
+            ProcessState.KILLED: f"killed by signal {-(code or 0)}, restarting",
+            ProcessState.FAILED: f"failed (exit code {code}): see {self.log}",
+        }[self.state]
 
     def start(self) -> None:
         """Start the process; it ends by itself should this one be gone."""
@@ -48,93 +75,69 @@ class AgentProcess:
         # one thread each: agents share the machine, and small products gain nothing from more
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with open(self.log, "ab") as log:
+            # in a session of its own: Ctrl-C is for us to pass on
             self.process = subprocess.Popen(  # noqa: S603 (our own program)
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for us to pass on
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        self.began, self.ended = time.monotonic(), None
+        self.ended = None
 
-    @property
-    def running(self) -> bool:
-        """Whether there is a process."""
-        return self.process is not None and self.process.poll() is None
-
-    def watch(self) -> None:
+    def restart_if_killed(self) -> None:
         """Start the agent again if it was killed; one that ended by itself, or cannot start, is left alone."""
-        if self.running or self.process is None:
+        if self.state is ProcessState.RUNNING:
             return
         if self.ended is None:
             self.ended = time.monotonic()
-            self.line.close()
-        if self.process.returncode < 0 and time.monotonic() - self.ended >= _AGAIN:
+            self.client.close()
+        if self.state is ProcessState.KILLED and time.monotonic() - self.ended >= _RESTART_AFTER:
             self.restarts += 1
             self.start()
 
-    def remark(self) -> str:
-        """What is to be said of the process itself."""
-        if self.running or self.process is None:
-            return f"started again {self.restarts}×" if self.restarts else ""
-        code = self.process.returncode
-        if code == 0:
-            return "has left"
-        return f"killed by signal {-code}, will be started again" if code < 0 else f"failed ({code}): see {self.log}"
-
-    def status(self) -> dict[str, Any] | None:
-        """How the agent is doing, or None if it does not say."""
-        if not self.running:
-            return None
-        try:
-            return self.line.status()
-        except (OSError, ValueError):
-            return None
-
     def interrupt(self) -> None:
         """Ask the process to end."""
-        if self.process is not None and self.running:
+        self.client.close()
+        if self.process is not None and self.state is ProcessState.RUNNING:
             self.process.send_signal(signal.SIGTERM)
 
 
-def check_together(configs: list[Config]) -> None:
-    """Refuse agents that cannot learn together, or that are running already, and tell everything that is in the way."""
-    by_name = {config.place.name: config for config in configs}
-    first = configs[0]
-    wrong: list[str] = []
+def check_together(configs: Sequence[Config]) -> None:
+    """Refuse agents that cannot learn together, or that are running already, with everything that is in the way."""
+    from kernelmesh.runtimes.checkpoints import in_use
 
-    def tell(config: Config, key: KeyPath, rule: str, value: object) -> None:
+    by_name = {config.membership.name: config for config in configs}
+    first = configs[0]
+    problems: list[Problem] = []
+
+    def add(config: Config, key: KeyPath, rule: str, value: object) -> None:
         line = locate(config.path.read_text(encoding="utf-8")).of(key)
-        wrong.append(str(InvalidArgument(f"{config.path}:{line}", ".".join(map(str, key)), rule, value)))
+        requirement = InvalidArgument("", "", rule, value).requirement
+        problems.append(Problem(str(config.path), line, ".".join(map(str, key)), requirement))
 
     for config in configs:
-        place, other = config.place, first.place
-        same: list[tuple[KeyPath, object, object]] = [
-            (("mesh",), place.mesh, other.mesh),
-            (("mode",), _MODES[place.lock_step], _MODES[other.lock_step]),
-            *((("model", key), value, first.settings[key]) for key, value in config.settings.items()),
-        ]
-        for key, here, there in same:
-            if here != there:
-                tell(config, key, f"be the same for all agents ({other.name} has {there!r})", here)
-        for name in place.neighbors:
-            if name in by_name and place.name not in (around := by_name[name].place.neighbors):
-                rule = f"name {place.name} too, which names {name}"
-                tell(by_name[name], ("neighbors",), rule, Verbatim(", ".join(around) or "none"))
-        if in_use(config.keep.folder):
-            tell(config, ("checkpoint", "folder"), "not be in use", Verbatim("one that a running agent keeps"))
-    if wrong:
-        raise ValueError("\n".join(wrong))
+        member = config.membership
+        for key, here in _common(config).items():
+            if here != (there := _common(first)[key]):
+                add(config, key, f"be the same for all agents ({first.membership.name} has {there!r})", here)
+        for name in member.neighbors:
+            if name in by_name and member.name not in (others := by_name[name].membership.neighbors):
+                rule = f"name {member.name} too, which names {name}"
+                add(by_name[name], ("neighbors",), rule, Verbatim(", ".join(others) or "none"))
+        if in_use(config.checkpoint.folder):
+            add(config, ("checkpoint", "folder"), "not be in use", Verbatim("the folder of a running agent"))
+    if problems:
+        raise InvalidConfig(problems)
 
 
-def start_all(files: list[Path], logs: Path) -> list[AgentProcess]:
+def _common(config: Config) -> dict[KeyPath, object]:
+    """What all agents of a mesh must have in common."""
+    model: dict[KeyPath, object] = {("model", key): value for key, value in config.agent.identity.items()}
+    return {("mesh",): config.membership.mesh, ("mode",): config.mode, **model}
+
+
+def start_all(files: Sequence[Path], logs: Path) -> list[AgentProcess]:
     """Start an agent for each file; their logs go to the folder."""
     logs.mkdir(parents=True, exist_ok=True)
-    processes = []
-    for file in files:
-        address = AgentAddress.read(file)
-        processes.append(AgentProcess(file, logs / f"{address.name}.log", Line(address, timeout=1.0)))
+    clients = {file: AgentClient.from_file(file, timeout=1.0) for file in files}
+    processes = [AgentProcess(file, logs / f"{client.address.name}.log", client) for file, client in clients.items()]
     try:
         for process in processes:
             process.start()
@@ -144,12 +147,11 @@ def start_all(files: list[Path], logs: Path) -> list[AgentProcess]:
     return processes
 
 
-def stop_all(processes: list[AgentProcess]) -> list[str]:
+def stop_all(processes: Sequence[AgentProcess]) -> list[str]:
     """Stop every agent with its checkpoint; returns the names of those that had to be killed."""
     for process in processes:
-        process.line.close()
         process.interrupt()
-    deadline, killed = time.monotonic() + _PATIENCE, []
+    deadline, killed = time.monotonic() + _STOP_WITHIN, []
     for process in processes:
         if process.process is None:
             continue

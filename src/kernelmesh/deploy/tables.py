@@ -1,78 +1,81 @@
-"""Reading a TOML file table by table: mistakes are noted with their line, and reading goes on."""
+"""Reads a TOML file, table by table, by the settings that dataclasses declare, and finds all mistakes with their lines."""
 
 from __future__ import annotations
 
-import difflib
+import contextlib
+import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kernelmesh.deploy.sections import SECTIONS, ModelSection
 from kernelmesh.deploy.toml_positions import KeyPath, Lines, locate
 from kernelmesh.errors import InvalidArgument, InvalidConfig, Problem, Verbatim
+from kernelmesh.numerics.schedules import as_schedule
+from kernelmesh.registry import find, kinds, role_of
+from kernelmesh.schema import Setting, did_you_mean, one_of, settings_of
 
-__all__ = ["Problems", "Table", "argument_of", "build", "root_of"]
+__all__ = ["Problems", "Table", "declared", "read_root"]
 
 _T = TypeVar("_T")
 
 _SYNTAX = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)", re.DOTALL)
+_NOTHING = Verbatim("nothing")
 
 
-def root_of(path: Path, homes: Mapping[str, Sequence[str]]) -> Table:
-    """The outermost table of a file; `homes` has the keys of each table ("": the outermost), to say where one belongs."""
+def read_root(path: Path) -> Table:
+    """The outermost table of a file."""
     document, lines = _parse(path)
-    notes = Problems(path, lines, homes)
+    problems = Problems(path, lines)
     for key, bits in _giants(document):
-        notes.add(key, "hold whole numbers of at most 64 bits", Verbatim(f"one of {bits} bits"))
-    notes.check()
-    return Table(notes, (), document)
+        problems.add(key, InvalidArgument("", "", "hold integers of at most 64 bits", Verbatim(f"one of {bits} bits")))
+    problems.check()
+    return Table(problems, document)
 
 
-def argument_of(error: Exception) -> str:
-    """What a refusal is about; nothing for other errors."""
-    return error.argument if isinstance(error, InvalidArgument) else ""
-
-
-def _requirement(error: Exception) -> str:
-    """What follows on "must", without examples in Python."""
-    if not isinstance(error, InvalidArgument):
-        return f"hold values that work, got {error}"
-    if error.remedy.startswith("for example "):
-        error = InvalidArgument(error.owner, error.argument, error.rule, error.value)
-    return error.requirement
+def declared(kind: Any) -> dict[str, Setting]:
+    """The settings of any dataclass: fields made with `setting`, and plain ones, which its constructor checks."""
+    found = settings_of(kind)
+    for field in dataclasses.fields(kind):
+        if field.init and field.name not in found:
+            factory = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
+            found[field.name] = Setting(name=field.name, default=default, role=role_of(field))
+    return found
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], Lines]:
     """What the file holds and where; mistakes that tomllib finds come with its own line."""
+
+    def invalid(line: int, requirement: str) -> InvalidConfig:
+        return InvalidConfig([Problem(str(path), line, "", requirement)])
+
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InvalidConfig([Problem(str(path), 0, "", f"be one that can be read, got {error.strerror}")]) from None
+        raise invalid(0, f"be readable, got {error.strerror}") from None
     try:
         text = data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidConfig(
-            [Problem(str(path), line, "", f"be UTF-8, got the byte 0x{data[error.start]:02x}")]
-        ) from None
+        raise invalid(line, f"be UTF-8, got the byte 0x{data[error.start]:02x}") from None
     try:
         return tomllib.loads(text), locate(text)
     except RecursionError:
-        raise InvalidConfig([Problem(str(path), 1, "", "be TOML, got brackets too deep within each other")]) from None
-    except ValueError as error:
+        raise invalid(1, "be TOML, got brackets nested too deep") from None
+    except ValueError as error:  # whose text is the only place where tomllib says where
         found = _SYNTAX.fullmatch(str(error))
         what = found["what"] if found else str(error)
         if found and found["line"]:
-            line, where = int(found["line"]), f"column {found['column']}"
-        else:
-            line, where = len(text.splitlines()) or 1, "at its end"
-        raise InvalidConfig([Problem(str(path), line, "", f"be TOML, got {what} ({where})")]) from None
+            raise invalid(int(found["line"]), f"be TOML, got {what} (column {found['column']})") from None
+        raise invalid(len(text.splitlines()) or 1, f"be TOML, got {what} (at its end)") from None
 
 
 def _giants(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
-    """Whole numbers that TOML does not promise to hold: they cannot even be printed."""
+    """Integers that TOML does not promise to hold: they cannot even be printed."""
     if isinstance(value, int) and value.bit_length() > 63:
         yield at, value.bit_length()
     elif isinstance(value, dict):
@@ -86,161 +89,185 @@ def _giants(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
 class Problems:
     """The mistakes found so far."""
 
-    def __init__(self, path: Path, lines: Lines, homes: Mapping[str, Sequence[str]]) -> None:
-        self.path, self.lines, self.homes = path, lines, homes
+    def __init__(self, path: Path, lines: Lines) -> None:
+        self.path, self.lines, self.base = path, lines, path.absolute().parent
         self.found: list[Problem] = []
 
-    def add(self, key: KeyPath, rule: str, value: object, remedy: str = "") -> None:
-        """A mistake of our own finding."""
-        self._append(key, InvalidArgument("", "", rule, value, remedy=remedy).requirement)
-
-    def quote(self, key: KeyPath, error: Exception) -> None:
-        """A mistake in the words of whoever refused the value."""
-        self._append(key, _requirement(error))
-
-    def _append(self, key: KeyPath, requirement: str) -> None:
+    def add(self, key: KeyPath, error: Exception) -> None:
+        """A mistake, in the words of whoever refused the value."""
+        requirement = error.requirement if isinstance(error, InvalidArgument) else f"hold values that work, got {error}"
         parts = (str(p) if re.fullmatch(r"[A-Za-z0-9_-]+", str(p)) else json.dumps(p, ensure_ascii=False) for p in key)
         self.found.append(Problem(str(self.path), self.lines.of(key), ".".join(parts), requirement))
 
     def check(self) -> None:
-        """Refuse to go on if there are any."""
+        """Raise all of them if there are any."""
         if self.found:
             raise InvalidConfig(sorted(self.found, key=lambda problem: problem.line))
 
 
 class Table:
-    """A table of the file: gives its values out, notes what is wrong with them, and knows what nobody has asked for.
+    """A table of the file: checks its values against settings and remembers which are wrong.
 
-    What is wrong has something harmless in its place, so that the rest can be looked at; `fine` tells.
+    A wrong value is replaced by the setting's default or example, so that the rest can be checked too; `ok` tells.
     """
 
-    def __init__(self, notes: Problems, path: KeyPath, values: Mapping[str, Any]) -> None:
-        self.notes, self.path, self.values = notes, path, values
-        self.known: list[str] = []
-        self.bad: set[str] = set()
+    def __init__(
+        self, problems: Problems, values: Mapping[str, Any], *, path: KeyPath = (), parent: Table | None = None
+    ) -> None:
+        self.problems, self.path, self.values = problems, path, values
+        self._parent = parent
+        self._bad: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
-    def fine(self, *keys: str) -> bool:
-        """Whether nothing was wrong with these."""
-        return self.bad.isdisjoint(keys)
+    def ok(self, *keys: str) -> bool:
+        """Whether nothing is wrong with these, or with anything if none is named."""
+        return self._bad.isdisjoint(keys) if keys else not self._bad
+
+    def add(self, key: str, error: Exception) -> None:
+        """Take a mistake from whoever refused the value of a key."""
+        self._mark(key)
+        self.problems.add((*self.path, key), error)
+
+    def _mark(self, key: str) -> None:
+        """Remember that a key is wrong, and with it the table that this one is the value of."""
+        self._bad.add(key)
+        if self._parent is not None:
+            self._parent._mark(str(self.path[-1]))
+
+    @contextlib.contextmanager
+    def checking(self, key: str) -> Iterator[None]:
+        """Take the mistake that is raised inside."""
+        try:
+            yield
+        except InvalidArgument as error:
+            self.add(key, error)
+
+    def child(self, key: str, values: Mapping[str, Any]) -> Table:
+        """A table that is the value of a key."""
+        return Table(self.problems, values, path=(*self.path, key), parent=self)
 
     def wrong(self, key: str, rule: str, value: object, remedy: str = "") -> None:
-        """Note what is wrong with a key."""
-        self.bad.add(key)
-        self.notes.add((*self.path, key), rule, value, remedy)
+        """Add a mistake of our own finding."""
+        self.add(key, InvalidArgument("", key, rule, value, remedy=remedy))
 
-    def blame(self, key: str, error: Exception) -> None:
-        """Take a mistake from whoever refused the value of a key."""
-        self.bad.add(key)
-        self.notes.quote((*self.path, key), error)
-
-    def take(self, key: str, default: Any = ..., *, rule: str = "be given", example: str = "") -> Any:
-        """A value as it is; one without a default must be there."""
-        self.known.append(key)
-        if key not in self.values and default is ...:
-            self.wrong(key, rule, Verbatim("nothing"), f"for example {key} = {example}" if example else "")
-            return None
-        return self.values.get(key, default)
-
-    def text(self, key: str, default: Any = ..., *, allowed: Sequence[str] = (), example: str = "") -> str:
-        """A text that is not empty, one of those allowed if there are such."""
-        rule = f"be one of {', '.join(allowed)}" if allowed else "be a text in quotes"
-        value = self.take(key, default, rule=rule if allowed else "be given", example=example)
-        if not self.fine(key):
-            return ""
-        if not isinstance(value, str) or not value or (allowed and value not in allowed):
-            self.wrong(key, rule, value, _meant(value, allowed))
-            return ""
-        return value
-
-    def texts(self, key: str, default: Any = ..., *, example: str = "") -> tuple[str, ...]:
-        """A list of different texts."""
-        value = self.take(key, default, example=example)
-        if not self.fine(key) or (value == () and key not in self):
-            return ()
-        if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-            self.wrong(key, "be a list of texts in quotes", value)
-            return ()
-        if twice := [item for item in value if value.count(item) > 1]:
-            self.wrong(key, "name each one once", value, f"{twice[0]!r} is there twice")
-            return ()
-        return tuple(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        value = self.take(key, default)
-        if not isinstance(value, bool):
-            self.wrong(key, "be true or false", value)
-        return value is True
-
-    def checked(self, key: str, check: Callable[[str, str, Any], _T], default: _T, **needed: str) -> _T:
-        """A value that one of the usual checks has passed, and the default for one that it has not, or that is not there."""
-        value = self.take(key, ... if needed else default, **needed)
-        try:
-            return check("", key, value) if self.fine(key) else default
-        except ValueError as error:
-            self.blame(key, error)
-            return default
-
-    def path_to(self, key: str, base: Path, *, example: str) -> Path:
-        """A path, seen from `base` if it is relative."""
-        text = self.text(key, example=example)
-        if not text.isprintable():
-            self.wrong(key, "be a path", text)
-            text = ""
-        return base / text
-
-    def table(self, key: str, *, needed: bool = True) -> Table | None:
+    def table(self, key: str, *, required: bool = True) -> Table | None:
         """A table within this one, or None if there is none."""
-        rule = f"be a table, [{key}]"
-        value = self.take(key, ... if needed else None, rule=rule)
+        value = self.values.get(key)
         if isinstance(value, dict):
-            return Table(self.notes, (*self.path, key), value)
-        if value is not None:
-            self.wrong(key, rule, value)
+            return self.child(key, value)
+        if required or key in self.values:
+            self.wrong(key, f"be a table, [{key}]", value if key in self.values else _NOTHING)
         return None
 
-    def finish(self) -> None:
-        """An option nobody reads is a mistake."""
+    def read(self, kind: Any, *, skip: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The checked values of all settings of a dataclass that are given or required."""
+        settings = {name: setting for name, setting in declared(kind).items() if name not in skip}
+        return {name: self.value(s) for name, s in settings.items() if s.required or name in self.values}
+
+    def value(self, setting: Setting, *, shorthands: tuple[str, ...] = ()) -> Any:
+        """The value of one setting; `shorthands` are keys that were replaced by others before."""
+        key = setting.name
+        if key not in self.values:
+            if setting.required:
+                self.wrong(key, "be given", _NOTHING, setting.example and f"for example {key} = {setting.example}")
+                return stand_in(setting)
+            return setting.default
+        value = self.values[key]
+        try:
+            if setting.role is not None:
+                return self._part(setting, value, shorthands)
+            value = value if setting.check is None else setting.check("", key, value)
+        except ValueError as error:
+            self.add(key, error)
+            return stand_in(setting)
+        return self.problems.base / value if isinstance(value, Path) else value
+
+    def _part(self, setting: Setting, value: Any, shorthands: tuple[str, ...]) -> Any:
+        """A value of a registered kind: a table with its kind and options (a schedule: or a number)."""
+        assert setting.role is not None
+        if not isinstance(value, dict):
+            if setting.role == "schedule":
+                return _schedule(setting.name, value)
+            example = setting.example or _EXAMPLES[setting.role]
+            raise InvalidArgument("", setting.name, f"be a table such as {example}", value)
+        table = self.child(setting.name, value)
+        kind = table.kind(setting.role)
+        made = None if kind is None else table.make(kind, others=("kind", *shorthands))
+        return made if table.ok() else stand_in(setting)
+
+    def make(self, kind: Callable[..., _T], *, others: tuple[str, ...] = ()) -> _T | None:
+        """What a dataclass makes of the table, in which there may be `others` than its own keys."""
+        values = self.read(kind)
+        self.finish([*others, *declared(kind)])
+        return self.build(kind, values)
+
+    def kind(self, role: str) -> Any:
+        """The registered kind that the table names; None if it names none."""
+        name = self.values.get("kind", _NOTHING)
+        found = find(role, name) if isinstance(name, str) else None
+        if found is None:
+            with self.checking("kind"):
+                one_of(*kinds(role))("", "kind", name)
+        return found
+
+    def build(
+        self, kind: Callable[..., _T], values: Mapping[str, Any], *, settings: Mapping[str, Setting] | None = None
+    ) -> _T | None:
+        """Call a constructor. A value that it refuses is replaced until it has no more to say."""
+        values, settings = dict(values), settings or declared(kind)
+        while True:
+            try:
+                return kind(**values)
+            except (ArithmeticError, TypeError, ValueError) as error:
+                key = error.argument if isinstance(error, InvalidArgument) else ""
+                if key not in settings:
+                    self._mark(key)
+                    self.problems.add(self.path, error)
+                    return None
+                if not self.ok(key):  # which has been reported; its replacement does not suit the others
+                    return None
+                self.add(key, error)
+                values[key] = stand_in(settings[key])
+
+    def finish(self, known: list[str], hint: Callable[[str], InvalidArgument | None] = lambda key: None) -> None:
+        """A key that nobody reads is a mistake; `hint` may know more about one."""
         for key, value in self.values.items():
-            if key not in self.known:
+            if key not in known:
                 what = Verbatim("an unknown table" if isinstance(value, dict) else "an unknown key")
-                remedy = self._home(key) or _meant(key, self.known)
-                self.wrong(key, f"be one of {', '.join(dict.fromkeys(self.known))}", what, remedy)
+                remedy = self._home(key) or did_you_mean(key, known)
+                rule = f"be one of {', '.join(dict.fromkeys(known))}"
+                self.add(key, hint(key) or InvalidArgument("", key, rule, what, remedy=remedy))
 
     def _home(self, key: str) -> str:
         """Where a key of another table belongs, if this is one."""
-        for table, keys in self.notes.homes.items():
-            if key in keys and table not in (self.path or ("",)):
+        for table, section in SECTIONS.items():
+            if key in settings_of(section) and table not in (self.path or ("",)):
                 where = f"in [{table}]" if table else "at the top of the file, before the first [table]"
                 return f"{key} belongs {where}"
         return ""
 
 
-def _meant(value: object, allowed: Sequence[str]) -> str:
-    if not isinstance(value, str):
-        return ""
-    folded = {name.casefold(): name for name in allowed}
-    near = difflib.get_close_matches(value.casefold(), folded, n=1)
-    return f"did you mean {folded[near[0]]}?" if near else ""
+_EXAMPLES = {setting.role: setting.example for setting in settings_of(ModelSection).values() if setting.role}
 
 
-def build(table: Table, kind: Callable[..., _T], values: Mapping[str, Any], harmless: Mapping[str, Any]) -> _T | None:
-    """Call a constructor; each value that it refuses is noted and replaced by a harmless one, until it has no more to say."""
-    values = dict(values)
-    while True:
-        try:
-            return kind(**values)
-        except ValueError as error:
-            key = argument_of(error)
-            if key not in values or key in table.bad:
-                table.bad.add("kind")
-                table.notes.quote(table.path, error)
-                return None
-            table.blame(key, error)
-            if key in harmless:
-                values[key] = harmless[key]
-            else:
-                del values[key]  # it has a default
+def _schedule(key: str, value: Any) -> Any:
+    try:
+        return as_schedule("", key, value)
+    except InvalidArgument as error:  # without its example, which is Python
+        raise InvalidArgument("", key, error.rule, error.value) from None
+
+
+def stand_in(setting: Setting) -> Any:
+    """A value that takes the place of a wrong one while the rest is checked: the default, the example, or one of its role."""
+    if not setting.required:
+        return setting.default
+    example = _EXAMPLES.get(setting.role or "") or setting.example or "1"
+    value = tomllib.loads(f"value = {example}")["value"]
+    if setting.role is not None:
+        return Table(Problems(Path(), Lines({})), {setting.name: value}).value(setting)
+    try:
+        return value if setting.check is None else setting.check("", setting.name, value)
+    except ValueError:  # an example that is none
+        return value

@@ -1,7 +1,5 @@
 """Streams from arrays in memory, and ways to deal rows out to agents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -23,6 +21,21 @@ class ArrayStream:
     What is left at the end of a pass is a mini-batch of its own if it is at least half of one; otherwise it joins the one
     before, because a step weighs a few samples as much as a full mini-batch.
 
+    Parameters
+    ----------
+    points : array-like of shape (rows, dimension)
+        The points.
+    targets : array-like of shape (rows,) or (rows, outputs)
+        Their targets: class numbers, or values.
+    batch_size : int
+        Rows per mini-batch.
+    passes : int
+        How often to go over the rows.
+    rng : numpy.random.Generator, optional
+        Shuffles the rows before each pass.
+
+    Examples
+    --------
     >>> [len(batch.points) for batch in ArrayStream(np.zeros((11, 1)), np.zeros(11), batch_size=4)]
     [4, 4, 3]
     >>> [len(batch.points) for batch in ArrayStream(np.zeros((9, 1)), np.zeros(9), batch_size=4)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints, integer, positive
-from kernelmesh.numerics.distances import squared_distances
 
 __all__ = ["Mixture"]
 
@@ -17,9 +16,21 @@ __all__ = ["Mixture"]
 class Mixture:
     """Each class y has modes μ_yj ~ N(θ_y, 1), θ on the unit circle; x | y is an equal mixture of N(μ_yj, σ² I).
 
-    `spread` is the standard deviation σ. The paper prints 0.2 as a variance, but no draw is then as separable as its
-    accuracies say; read as a standard deviation they are typical.
+    Parameters
+    ----------
+    modes : ndarray of shape (classes, modes, 2)
+        μ.
+    spread : float
+        The standard deviation σ. The paper prints 0.2 as a variance, but no draw is then as separable as its accuracies say;
+        read as a standard deviation they are typical.
 
+    Attributes
+    ----------
+    classes : int
+        How many classes there are.
+
+    Examples
+    --------
     >>> mixture = Mixture.draw(rng=np.random.default_rng(0))
     >>> points, labels = mixture.sample(4, rng=np.random.default_rng(1))
     >>> points.shape, labels.shape
@@ -27,7 +38,6 @@ class Mixture:
     """
 
     modes: Floats
-    """classes × modes × 2."""
     spread: float = 0.2
 
     def __post_init__(self) -> None:
@@ -55,6 +65,8 @@ class Mixture:
 
     def bayes(self, points: Floats) -> Ints:
         """The most likely class of each point: nothing can be right more often."""
+        from kernelmesh.numerics.distances import squared_distances  # compiled, and only needed here
+
         flat = self.modes.reshape(-1, 2)
         exponent = -squared_distances(np.ascontiguousarray(points), np.ascontiguousarray(flat)) / (2 * self.spread**2)
         density = np.exp(exponent - exponent.max(axis=1, keepdims=True))

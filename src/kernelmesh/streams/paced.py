@@ -1,9 +1,6 @@
 """A source slowed down, to play a recording at the speed of life."""
 
-from __future__ import annotations
-
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +16,17 @@ class Paced:
     A mini-batch of n samples is followed by a pause of n / rate seconds. Who comes late to take one may take the next one
     sooner, by at most that pause, so that the rate is kept and no burst follows a silence.
 
+    Parameters
+    ----------
+    source : Source
+        Where samples come from.
+    rate : float
+        Samples per second.
+    clock : callable
+        Gives the time in seconds.
+
+    Examples
+    --------
     >>> from kernelmesh.streams import Columns, LineSource
     >>> lines = LineSource(Columns(points=("x",), targets=("y",), labels=False), format="csv", batch_size=1)
     >>> lines.feed(b"x,y\n1,0\n2,0\n")
@@ -36,7 +44,7 @@ class Paced:
         self.rate = positive("Paced", "rate", rate)
         self._clock = clock
         self._next = clock()
-        self._before: deque[float] = deque(maxlen=2)
+        self._before: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -59,14 +67,14 @@ class Paced:
         batch = None if now < self._next else self.source.take()
         if batch is not None:
             pause = len(batch.points) / self.rate
-            self._before.append(self._next)
+            self._before = self._next
             self._next = max(self._next, now - pause) + pause
         return batch
 
     def give_back(self) -> None:
         self.source.give_back()
-        if self._before:
-            self._next = self._before.pop()  # what was not used needs no pause
+        if self._before is not None:
+            self._next, self._before = self._before, None  # what was not used needs no pause
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
         self.source.seek(position, pending)

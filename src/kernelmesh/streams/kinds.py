@@ -1,0 +1,138 @@
+"""The kinds of streams that an agent's file can name; each is a dataclass of its own settings."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.registry import register
+from kernelmesh.schema import flag, one_of, path, setting, text
+from kernelmesh.streams.base import Source, StreamKind
+from kernelmesh.streams.columns import Columns
+from kernelmesh.streams.file_source import FORMATS, FileSource
+from kernelmesh.streams.line_source import READ_BYTES, LineSource
+
+__all__ = ["FileStream", "StdinStream", "ZenohStream", "read_stdin"]
+
+_NAMES = tuple(dict.fromkeys(FORMATS.values()))
+
+
+@register("stream", name="file")
+@dataclass(frozen=True, kw_only=True)
+class FileStream(StreamKind):
+    """The rows of a file."""
+
+    rereadable: ClassVar[bool] = True
+
+    path: Path = setting(check=path, example='"data/north.csv"', doc="the file, one row per sample")
+    format: str | None = setting(
+        None,
+        check=one_of(*_NAMES),
+        example='"csv"',
+        unset="by the file name",
+        doc=f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}",
+    )
+    follow: bool = setting(False, check=flag, doc="true: wait for more rows when the file ends")
+
+    def __post_init__(self) -> None:
+        if self.format is None:
+            found = FORMATS.get(self.path.suffix.lower())
+            if found is None:
+                rule = f"be one of {', '.join(_NAMES)} where the file name does not tell"
+                raise InvalidArgument("file", "format", rule, Verbatim("nothing"))
+            object.__setattr__(self, "format", found)
+        if os.path.isdir(self.path):
+            raise InvalidArgument("file", "path", "be a file", Verbatim(f"the folder {str(self.path)!r}"))
+        if not self.follow and not os.path.exists(self.path):  # which, unlike Path.exists, never raises
+            remedy = "write follow = true to wait for it"
+            raise InvalidArgument("file", "path", "be a file that exists", str(self.path), remedy=remedy)
+
+    def open(self, columns: Columns, *, batch_size: int) -> Source:
+        return FileSource(self.path, columns, format=self.format, batch_size=batch_size, follow=self.follow)
+
+
+@register("stream", name="stdin")
+@dataclass(frozen=True, kw_only=True)
+class StdinStream(StreamKind):
+    """Lines from a pipe, read no faster than the agent learns."""
+
+    format: str = setting("csv", check=one_of("csv", "ndjson"), doc="csv with a header line, or ndjson")
+
+    def open(self, columns: Columns, *, batch_size: int) -> Source:
+        source = LineSource(columns, format=self.format, batch_size=batch_size, max_pending=max(65536, 4 * batch_size))
+        read_stdin(source)
+        return source
+
+
+def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.Thread:
+    """Feed a source from standard input (or another binary stream), in a thread of its own, no faster than it is taken from.
+
+    >>> import io
+    >>> source = LineSource(Columns(points=("x",), targets=("y",), labels=False), format="ndjson")
+    >>> read_stdin(source, io.BytesIO(b'{"x": 1, "y": 2}')).join()
+    >>> source.take().points.tolist()
+    [[1.0]]
+    """
+    if stream is None and sys.stdin is None:
+        raise InvalidArgument("read_stdin", "standard input", "be open", None)
+    # read1 gives what there is, rather than wait for all that was asked for
+    read = _reader(sys.stdin.buffer) if stream is None else getattr(stream, "read1", stream.read)
+    thread = threading.Thread(target=_read, args=(source, read), name="kernelmesh-stdin", daemon=True)
+    thread.start()
+    return thread
+
+
+def _reader(stdin: BinaryIO) -> Callable[[int], bytes]:
+    """Read past Python's buffer: its lock, held by a thread that waits for input, crashes the interpreter on its way out."""
+    try:
+        number = stdin.fileno()
+    except OSError:  # a stand-in that is no file
+        return stdin.read
+    return lambda size: os.read(number, size)
+
+
+def _read(source: LineSource, read: Callable[[int], bytes]) -> None:
+    error: Exception | None = None
+    try:
+        while not source.closed:
+            data = read(READ_BYTES)
+            if not data:
+                break
+            source.feed(data, block=True)
+    except (OSError, ValueError) as raised:
+        error = raised
+    source.finish(error)
+
+
+def _key(owner: str, argument: str, value: object) -> str:
+    for part in text(owner, argument, value).split("/"):
+        if not part or not part.isprintable() or set(part) & set("#?$") or ("*" in part and part not in ("*", "**")):
+            rule = "be names joined by single slashes (* for any name, ** for any number of them)"
+            raise InvalidArgument(owner, argument, rule, value)
+    return str(value)
+
+
+@register("stream", name="zenoh")
+@dataclass(frozen=True, kw_only=True)
+class ZenohStream(StreamKind):
+    """What is published to a key: each publication is one or more lines. If rows arrive too fast, the oldest are dropped."""
+
+    key: str = setting(
+        check=_key,
+        example='"sensors/north"',
+        doc="the key that sensors publish to; * stands for any name, ** for any number of them",
+    )
+    # a publication has no header, so it must name its columns itself
+    format: str = setting("ndjson", check=one_of("ndjson"), doc="ndjson: lines that are JSON objects")
+
+    @property
+    def subscription(self) -> str:
+        return self.key
+
+    def open(self, columns: Columns, *, batch_size: int) -> Source:
+        room = max(65536, 4 * batch_size)
+        return LineSource(columns, format=self.format, batch_size=batch_size, max_pending=room, endless=True)

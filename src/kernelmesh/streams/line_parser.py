@@ -1,0 +1,89 @@
+"""Turns lines of text into samples."""
+
+import csv
+import json
+
+from kernelmesh.errors import InvalidArgument, InvalidRow, Verbatim
+from kernelmesh.streams.base import Batch
+from kernelmesh.streams.columns import Columns
+from kernelmesh.streams.rows import ParsedRows, parse_rows
+
+__all__ = ["MAX_LINE_BYTES", "LineParser"]
+
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is no sample, and must not fill the memory."""
+_DECODE = json.JSONDecoder().decode
+
+
+class LineParser:
+    """Turns lines of CSV (after a header) or of JSON objects into samples.
+
+    A record is one line: a field in quotes cannot hold a newline, because one could not tell whether the rest is yet to come.
+
+    >>> parser = LineParser(Columns(points=("x",), targets=("y",), labels=False), "csv")
+    >>> parser.read_header(b"x,note,y", "samples.csv")
+    >>> parser.parse([b"1,a,2", b"3,b"]).invalid
+    [(1, 'Columns: line must have 3 fields, as the header has, got 2')]
+    """
+
+    def __init__(self, columns: Columns, format: str) -> None:  # noqa: A002 (what it is called)
+        self.columns = columns
+        self.format = format
+        self._width = 0
+        self._indices: dict[str, int] = {}
+
+    @property
+    def needs_header(self) -> bool:
+        """Whether the next line is the header."""
+        return self.format == "csv" and not self._indices
+
+    def read_header(self, line: bytes, owner: str) -> None:
+        """Read the header."""
+        try:
+            names = self._fields([line.decode("utf-8-sig").rstrip("\r\n")])[0]
+        except (InvalidRow, UnicodeDecodeError) as error:
+            raise InvalidArgument(owner, "header", f"be a line of CSV ({error})", line) from None
+        self.columns.check_header(names, owner, "header", "name")
+        self._width = len(names)
+        self._indices = {name: names.index(name) for name in self.columns.names}
+
+    def parse(self, lines: list[bytes]) -> ParsedRows:
+        """The samples in these lines, which come without their newlines."""
+        return parse_rows(len(lines), lambda start, stop: self._read(lines[start:stop]))
+
+    def _read(self, lines: list[bytes]) -> Batch:
+        """All at once; InvalidRow if one of them is invalid, or blank while others are not."""
+        if not any(map(bytes.strip, lines)):
+            return self.columns.read_all(self.columns.table([]))
+        try:
+            texts = b"\n".join(lines).decode().replace("\r\n", "\n").removesuffix("\r").split("\n")
+        except UnicodeDecodeError:
+            raise _invalid("be UTF-8 text", lines[0]) from None
+        if self.format == "csv":
+            rows = self._fields(texts)
+            if (widths := set(map(len, rows))) != {self._width}:
+                raise _invalid(f"have {self._width} fields, as the header has", Verbatim(widths.pop()))
+            by_column = list(zip(*rows, strict=True))
+            return self.columns.read_all({name: by_column[index] for name, index in self._indices.items()})
+        try:
+            records = [_DECODE(text.removeprefix("\ufeff")) for text in texts]
+        except (RecursionError, ValueError):
+            records = [None]
+        if set(map(type, records)) != {dict}:
+            raise _invalid("be a JSON object", texts[0])
+        return self.columns.read_all(self.columns.table(records))
+
+    @staticmethod
+    def _fields(lines: list[str]) -> list[list[str]]:
+        """The fields of each line of CSV. As many rows as lines: then none has swallowed the next."""
+        try:
+            rows = list(csv.reader(lines, strict=True))
+        except csv.Error as error:
+            raise _invalid(f"be CSV ({error})", lines[0]) from None
+        if len(rows) != len(lines) or any('"' in text and text.count('"') % 2 for text in lines):
+            raise _invalid("close every quote it opens: a record is one line", lines[0])
+        return rows
+
+
+def _invalid(rule: str, value: object) -> InvalidRow:
+    return InvalidRow(str(InvalidArgument("Columns", "line", rule, value)))
