@@ -20,6 +20,21 @@ def test_list_names_the_experiments():
     done = kernelmesh("list")
     assert done.returncode == 0
     assert "gmm-logistic" in done.stdout
+    done = kernelmesh("list", "--protocols")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("local", "exact-diffusion", "capped-penalty"))
+
+
+def test_missing_packages_are_named():
+    hidden = "import sys; sys.modules['matplotlib'] = None; from kernelmesh.cli import app; app(['run', 'slabs'])"
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "experiments need packages that are not installed; pip install 'kernelmesh[experiments]'\n"
+
+
+def test_the_commands_load_plotting_and_solvers_only_when_they_run():
+    check = "import sys, kernelmesh.cli.experiments; sys.exit(any(m in sys.modules for m in ('matplotlib', 'PIL', 'pooch')))"
+    assert subprocess.run([sys.executable, "-c", check], timeout=120, check=False).returncode == 0
 
 
 def test_version():
@@ -64,9 +79,7 @@ def test_every_protocol_runs(protocol, tmp_path):
 
 def test_a_seed_repeats_the_run(tmp_path):
     def run(folder, seed):
-        assert (
-            kernelmesh("run", "gmm-logistic", "--seed", seed, "--out", str(tmp_path / folder), *SMALL).returncode == 0
-        )
+        assert kernelmesh("run", "gmm-logistic", "--seed", seed, "--out", str(tmp_path / folder), *SMALL).returncode == 0
         return (tmp_path / folder / "rounds.csv").read_text()
 
     assert run("a", "1") == run("b", "1")
@@ -78,29 +91,23 @@ def test_a_seed_repeats_the_run(tmp_path):
     [
         (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge, brodatz"),
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be an integer >= 1, got 0"),
-        (
-            ["run", "gmm-logistic", "--protocol", "magic"],
-            "protocol must be one of local, penalty, proximal",
-        ),
+        (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty, proximal"),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be an integer >= 0"),
-        (
-            ["run", "gmm-logistic", "--out", "/dev/null/x"],
-            "run: --out must be a folder that can be written",
-        ),
+        (["run", "gmm-logistic", "--out", "/dev/null/x"], "run: --out must be a folder that can be written"),
         (["run", "gmm-logistic", "--set", "bandwith=2"], "run: --set must be NAME=VALUE with NAME one of seed, agents"),
         (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
-        (["run", "slabs", "--partition", "one-class"], "run: slabs has no --partition; its settings are seed"),
-        (["run", "dial", "--all"], "run: --all must be given to an experiment with a table of its own"),
+        (
+            ["run", "slabs", "--partition", "one-class"],
+            "run: --partition must be a setting of slabs, got 'one-class'; its settings are seed",
+        ),
+        (["run", "budget-sweep", "--all"], "run: --all must be given to an experiment with a table of its own"),
         (
             ["run", "heterogeneous", "--all", "--protocol", "local"],
             "run: --protocol must be left out with --all, which goes through every protocol",
         ),
         (["run", "heterogeneous", "--samples", "3", "--agents", "2"], "run: samples must be enough for one mini-batch"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a config.json that can be read"),
-        (
-            ["run", "gmm-logistic", "--set", "bandwidth=-1"],
-            "gmm-logistic: bandwidth must be a finite number > 0, got -1.0",
-        ),
+        (["run", "gmm-logistic", "--set", "bandwidth=-1"], "gmm-logistic: bandwidth must be a finite number > 0, got -1.0"),
     ],
 )
 def test_mistakes_are_named(arguments, words):
@@ -111,9 +118,7 @@ def test_mistakes_are_named(arguments, words):
 
 
 def test_the_settings_of_a_run_repeat_it(tmp_path):
-    first = kernelmesh(
-        "run", "gmm-logistic", "--seed", "5", *SMALL, "--protocol", "local", "--out", str(tmp_path / "a")
-    )
+    first = kernelmesh("run", "gmm-logistic", "--seed", "5", *SMALL, "--protocol", "local", "--out", str(tmp_path / "a"))
     assert first.returncode == 0, first.stderr
     config = str(tmp_path / "a" / "config.json")
     again = kernelmesh("run", "gmm-logistic", "--config", config, "--out", str(tmp_path / "b"))
@@ -124,11 +129,11 @@ def test_the_settings_of_a_run_repeat_it(tmp_path):
     assert "--config must be of the experiment gmm-hinge, got one of gmm-logistic" in other.stderr
 
 
-def test_divergence_in_the_first_round_is_told(tmp_path):
+def test_divergence_in_the_first_round_is_an_error(tmp_path):
     wild = ["--set", "step_size=1e200", "--set", "regularization=0", "--protocol", "local", "--out", str(tmp_path)]
     done = kernelmesh("run", "gmm-logistic", *SMALL, *wild)
     assert done.returncode == 1
-    assert "run: Diverged:" in done.stderr
+    assert "run: agent 0 diverged at sample" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -139,6 +144,7 @@ def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
     assert "diverged at sample" in done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert not summary["complete"]
+    assert summary["outcome"] == "diverged"
     assert "lower or cap the penalty" in summary["remark"]
     assert (tmp_path / "figure.png").exists()
 
@@ -157,4 +163,4 @@ def test_ctrl_c_keeps_what_was_computed(tmp_path):
     assert (tmp_path / "checkpoint.safetensors").exists()
     done = kernelmesh("run", "gmm-logistic", *SMALL, "--resume", "--out", str(tmp_path))
     assert done.returncode == 2
-    assert "--resume needs the settings of the interrupted run, but ['agents', 'samples'] differ" in done.stderr
+    assert "--resume must continue a run with the settings of that run, got others for agents, samples" in done.stderr

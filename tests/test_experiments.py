@@ -1,106 +1,277 @@
-"""Experiments on a small scale: what they write, that they can be interrupted, gone on with and repeated."""
+"""Experiments on a small scale: what they write, that they can be interrupted, resumed and repeated, and be added to."""
 
 import csv
 import dataclasses
 import json
+import multiprocessing
+import re
+import time
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from kernelmesh.experiments import EXPERIMENTS, gmm, heterogeneous, violation
-from kernelmesh.experiments.base import Progress
+from kernelmesh import errors, registry, storage
+from kernelmesh.cli import app
+from kernelmesh.consensus import Consensus
+from kernelmesh.experiments import Cell, Experiment, Findings, Session, heterogeneous, learn, run, theory, violation
 from kernelmesh.experiments.cells import run_cells
-from kernelmesh.experiments.gmm_logistic import Config
+from kernelmesh.experiments.events import CellFinished, Finished, Measured, Progress, Started
+from kernelmesh.experiments.gmm import LogisticConfig as Config
 from kernelmesh.experiments.mixture import Task
+from kernelmesh.experiments.outcome import Complete, Diverged, Interrupted
+from kernelmesh.numerics.compression import Update
+from kernelmesh.registry import kinds, register
 
 TINY = {"agents": 4, "samples": 192, "held_out": 100}
-TINIES = {
-    "gmm-logistic": TINY,
-    "gmm-hinge": TINY,
-    "heterogeneous": TINY,
-    "slabs": TINY,
-}
 SUMMARY = {
     "experiment",
     "seed",
     "protocol",
     "agents",
+    "complete",
+    "outcome",
+    "remark",
+    "samples_per_agent",
     "model_order_mean",
     "model_order_max",
     "disagreement",
     "objective",
+    "floats_per_sample",
+    "bytes_per_sample",
+    "seconds",
 }
+FLAT = re.compile(r"^[a-z][a-z0-9_]*$")
 
 
-def quiet(_):
-    pass
+def flat(summary):
+    return all(FLAT.match(key) and isinstance(value, str | int | float | None) for key, value in summary.items())
 
 
-@pytest.mark.parametrize("name", TINIES)
+class Stop:
+    """An observer that wants the run to stop after some steps."""
+
+    def __init__(self, after):
+        self.after = after
+        self.wanted = False
+
+    def __call__(self, event):
+        self.wanted |= isinstance(event, Progress) and event.done >= self.after
+
+    @property
+    def options(self):
+        return {"observers": (self,), "stop": lambda: self.wanted}
+
+
+@pytest.mark.parametrize("name", ["gmm-logistic", "gmm-hinge", "heterogeneous", "slabs"])
 def test_runs_and_writes(name, tmp_path):
-    experiment = EXPERIMENTS[name]
-    config = experiment.config(**TINIES[name])
-    report = experiment.run(config, quiet, tmp_path, False)
-    report.write(tmp_path)
+    experiment = kinds("experiment")[name]
+    config = experiment.config(**TINY)
+    finished = run(experiment, config, tmp_path)
+    assert finished.outcome == Complete()
+    assert {tmp_path / "summary.json", tmp_path / "report.html"} <= set(finished.files)
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert set(summary) >= SUMMARY | {"floats_per_sample", "bytes_per_sample", "seconds"}
-    assert summary["complete"]
+    assert summary == finished.report.summary
+    assert set(summary) >= SUMMARY
+    assert flat(summary)
+    assert (summary["complete"], summary["outcome"], summary["remark"]) == (True, "complete", "")
     page = (tmp_path / "report.html").read_text()
     assert "http:" not in page  # it needs nothing from anywhere
     assert "https:" not in page
-    assert page.count("<img") == len(report.figures)
-    kept = json.loads((tmp_path / "config.json").read_text())
-    assert kept.pop("experiment") == name
-    assert experiment.config(**{key: float(v) if v == "inf" else v for key, v in kept.items()}) == config
+    assert page.count("<img") == len(finished.report.findings.figures)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    assert settings.pop("experiment") == name
+    assert experiment.config(**{key: float(v) if v == "inf" else v for key, v in settings.items()}) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "table"),
+    [
+        ("slabs", {**TINY, "seeds": 1}, True),
+        ("gmm-hinge", {**TINY, "reading": "printed"}, True),
+        ("violation", {"agents": 3, "samples": 12, "passes": 10}, False),
+        ("budget-sweep", {**TINY, "seeds": 1}, False),
+        ("baselines", {"task": "mixture", "samples": 192, "mixture_agents": 3}, False),
+    ],
+)
+@pytest.mark.slow
+def test_tables_have_flat_summaries_too(name, settings, table, tmp_path):
+    experiment = kinds("experiment")[name]
+    finished = run(experiment, experiment.config(**settings), tmp_path, table=table)
+    assert finished.outcome == Complete()
+    assert flat(finished.report.summary)
+    assert finished.report.findings.tables["table"]
+    columns = {column for row in finished.report.findings.tables["table"] for column in row}
+    assert all(FLAT.match(column) for column in columns)
+
+
+def test_the_summary_of_the_theory_is_flat_and_has_every_claim(tmp_path):
+    class Canned(Session):
+        def compute(self, cells):
+            path = [[100.0 * t, 3.0 / t, 5.0] for t in range(1, 41)]
+            gaps = [[32.0 * t, 0.5, 1.0] for t in range(1, 9)]
+            return {
+                name: {
+                    "path": path,
+                    "noise": 1.0,
+                    "gaps": gaps,
+                    "bound": 900,
+                    "parsimony": float(name.split("-")[-1]),
+                    "coupling": float(name.split("-")[-1]),
+                    "minimizer": 1.0,
+                    "symmetric": 2.0,
+                    "protocol": name.split("-")[1],
+                    "violation": 1e-3,
+                    "diverged": False,
+                }
+                for name in cells
+                if name not in self.missing
+            }
+
+    session = Canned(tmp_path)
+    session.missing = ()
+    found = theory.run(theory.Config(), session)
+    assert flat(found.summary)
+    assert set(found.figures) == {claim.name for claim in theory.CLAIMS}
+    assert found.summary["theorem_1_exponent_expected"] == 0.5
+    session.missing = ("converge-1",)  # only what needs it is left out
+    assert set(theory.run(theory.Config(), session).figures) == set(found.figures) - {"theorem-1"}
 
 
 def test_one_cell_of_the_table(tmp_path):
-    config = heterogeneous.Config(**TINY)
-    summary = heterogeneous.run(config, quiet, tmp_path).summary
+    summary = run(heterogeneous.EXPERIMENT, heterogeneous.Config(**TINY), tmp_path).report.summary
     for name in ("accuracy_mean", "accuracy_worst", "centralised_accuracy", "bayes_accuracy", "svm_accuracy"):
         assert 0 < summary[name] <= 1
     assert summary["protocol"] == "exact-diffusion"
 
 
-class Stop:
-    """A watch that presses Ctrl-C after some steps."""
-
-    def __init__(self, after):
-        self.after = after
-
-    def __call__(self, progress: Progress):
-        if progress.done == self.after:
-            raise KeyboardInterrupt
+def test_observers_see_the_whole_run(tmp_path):
+    events = []
+    config = Config(**TINY, measure_every=2)
+    finished = run(kinds("experiment")["gmm-logistic"], config, tmp_path, observers=(events.append,))
+    assert events[0] == Started("gmm-logistic", config)
+    assert events[-1] is finished
+    assert isinstance(finished, Finished)
+    steps = [event for event in events if isinstance(event, Progress)]
+    assert [step.done for step in steps] == list(range(7))
+    assert {(step.total, step.unit) for step in steps} == {(6, "rounds")}
+    measured = [event for event in events if isinstance(event, Measured)]
+    assert [event.round.number for event in measured] == [1, 2, 4, 6]
+    rows = list(csv.DictReader((tmp_path / "rounds.csv").read_text().splitlines()))
+    assert [float(row["objective"]) for row in rows] == [event.measures.objective for event in measured]
 
 
 @pytest.mark.parametrize("protocol", ["penalty", "exact-diffusion"])
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(protocol, tmp_path):
+def test_an_interrupted_run_resumes_as_if_it_had_not_been(protocol, tmp_path):
     config = Config(**{**TINY, "samples": 640}, protocol=protocol, measure_every=3)
-    whole = gmm.train(config, quiet)
-    stopped = gmm.train(config, Stop(7), tmp_path)
-    assert stopped.remark.startswith("Interrupted")
-    assert stopped.newest.number == 7
-    resumed = gmm.train(config, quiet, tmp_path, resume=True)
-    assert not resumed.remark
+
+    def train(stop=None, **options):
+        options |= {"publish": stop, "stop": lambda: stop.wanted} if stop else {}
+        return learn(Task.draw(config).network(), **options)
+
+    whole = train()
+    stopped = train(Stop(7), folder=tmp_path)
+    assert stopped.outcome == Interrupted(done=7, total=20, unit="rounds")
+    assert stopped.outcome.exit_code == 130
+    assert stopped.newest.number == stopped.last.round == 7
+    resumed = train(folder=tmp_path, resume=True)
+    assert resumed.outcome == Complete()
     assert resumed.newest.number == whole.newest.number
     assert resumed.newest.samples == whole.newest.samples
     for f, g in zip(resumed.newest.functions, whole.newest.functions, strict=True):
         assert f.distance(g) < 1e-6 * g.norm()
     if protocol == "penalty":  # whole functions are sent again after a stop, points are not
         assert (resumed.newest.bytes_sent == whole.newest.bytes_sent).all()
-    assert [line.samples for line in resumed.record if line.round % 3 == 0] == [
-        line.samples for line in whole.record if line.round % 3 == 0
-    ]
-    once_more = gmm.train(config, Stop(1), tmp_path, resume=True)  # it is complete: there is nothing left to interrupt
-    assert not once_more.remark
+    assert [line.samples for line in resumed.record] == [line.samples for line in whole.record]
+    once_more = train(Stop(1), folder=tmp_path, resume=True)  # it is complete: there is nothing left to interrupt
+    assert once_more.outcome == Complete()
     assert once_more.last == resumed.last
 
 
-def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
-    config = Config(**TINY)
-    gmm.train(config, Stop(2), tmp_path)
-    with pytest.raises(ValueError, match=r"--resume needs the settings of the interrupted run, but \['seed'\] differ"):
-        gmm.train(dataclasses.replace(config, seed=1), quiet, tmp_path, resume=True)
+def test_the_report_of_an_interrupted_run_is_written_and_replaced_when_it_is_resumed(tmp_path):
+    experiment, config = kinds("experiment")["gmm-logistic"], Config(**TINY)
+    stopped = run(experiment, config, tmp_path, **Stop(3).options)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert stopped.outcome == Interrupted(done=3, total=6, unit="rounds")
+    assert (summary["outcome"], summary["complete"]) == ("interrupted", False)
+    assert (summary["rounds_done"], summary["rounds_total"]) == (3, 6)
+    assert summary["remark"] in (tmp_path / "report.html").read_text()
+    assert flat(summary)
+    resumed = run(experiment, config, tmp_path, resume=True)
+    assert resumed.outcome == Complete()
+    assert resumed.report.summary["seconds"] > 0
+    assert json.loads((tmp_path / "summary.json").read_text())["complete"]
+
+
+def test_ctrl_c_in_the_middle_of_a_round_keeps_the_rounds_before_it(tmp_path):
+    def press(event):
+        if isinstance(event, Progress) and event.done == 3:
+            raise KeyboardInterrupt
+
+    finished = run(kinds("experiment")["gmm-logistic"], Config(**TINY), tmp_path, observers=(press,))
+    assert finished.outcome == Interrupted(done=3, total=6, unit="rounds")
+    assert (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_a_second_ctrl_c_while_the_end_is_measured_loses_nothing(tmp_path):
+    stop = Stop(4)
+
+    def press(event):
+        if isinstance(event, Measured) and stop.wanted:
+            raise KeyboardInterrupt
+
+    config = Config(**TINY, measure_every=100)
+    with pytest.raises(KeyboardInterrupt):
+        run(kinds("experiment")["gmm-logistic"], config, tmp_path, observers=(stop, press), stop=lambda: stop.wanted)
+    assert (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_a_forged_checkpoint_of_a_run_is_refused(tmp_path):
+    experiment, config = kinds("experiment")["gmm-logistic"], Config(**TINY)
+    run(experiment, config, tmp_path, **Stop(2).options)
+    arrays, about = storage.read(tmp_path / "checkpoint.safetensors", kind="run")
+    for change in ({"record": None}, {"record": [{}]}, {"rounds": "x"}, {"rounds": -5}, {"settings": 5}, {"seconds": []}):
+        forged = {**about, **change}
+        storage.write(tmp_path / "checkpoint.safetensors", kind="run", arrays=arrays, settings=forged)
+        with pytest.raises(errors.UnreadableFile, match="must hold a run"):
+            run(experiment, config, tmp_path, resume=True)
+
+
+def test_a_broken_observer_costs_no_rounds(tmp_path):
+    def broken(event):
+        if isinstance(event, Progress) and event.done == 3:
+            raise ZeroDivisionError
+
+    experiment, config = kinds("experiment")["gmm-logistic"], Config(**TINY)
+    with pytest.raises(ZeroDivisionError):
+        run(experiment, config, tmp_path, observers=(broken,))
+    events = []
+    assert run(experiment, config, tmp_path, resume=True, observers=(events.append,)).outcome == Complete()
+    assert next(event for event in events if isinstance(event, Progress)).done == 3
+
+
+def test_divergence_is_an_outcome_with_its_facts(tmp_path):
+    config = Config(**{**TINY, "samples": 2000}, protocol="penalty", penalty_start=4.0)
+    with pytest.warns(errors.UnstablePenalty):
+        finished = run(kinds("experiment")["gmm-logistic"], config, tmp_path)
+    assert isinstance(finished.outcome, Diverged)
+    assert finished.outcome.exit_code == 1
+    summary = finished.report.summary
+    assert flat(summary)
+    assert summary["outcome"] == "diverged"
+    assert summary["diverged_penalty"] == finished.outcome.error.penalty >= 4.0
+    assert summary["samples_per_agent"] <= summary["diverged_samples"]
+
+
+def test_a_run_resumes_only_with_its_own_settings(tmp_path):
+    experiment, config = kinds("experiment")["gmm-logistic"], Config(**TINY)
+    run(experiment, config, tmp_path, **Stop(2).options)
+    with pytest.raises(
+        errors.InvalidArgument, match="--resume must continue a run with the settings of that run, got others for seed"
+    ):
+        run(experiment, dataclasses.replace(config, seed=1), tmp_path, resume=True)
 
 
 def test_partitions_deal_out_what_they_say():
@@ -112,41 +283,60 @@ def test_partitions_deal_out_what_they_say():
         assert len({len(stream) for stream in task.streams}) == 1  # everybody goes on until everybody is done
 
 
-def test_the_whole_table_can_be_interrupted_and_gone_on_with(tmp_path):
+def test_the_whole_table_can_be_interrupted_and_resumed(tmp_path):
     config = heterogeneous.Config(**TINY, seeds=1)
-    partial = heterogeneous.sweep(config, Stop(3), tmp_path)
-    assert partial.remark.startswith("Interrupted")
-    kept = len(list((tmp_path / "cells").glob("*.json")))
-    assert kept >= 3
-    counts = []
-    report = heterogeneous.sweep(config, lambda step: counts.append(step.done), tmp_path, resume=True)
-    assert counts[0] == kept
-    report.write(tmp_path)
-    assert not report.remark
+    partial = run(heterogeneous.EXPERIMENT, config, tmp_path, table=True, **Stop(3).options)
+    saved = len(list((tmp_path / "cells").glob("*.json")))
+    assert partial.outcome == Interrupted(done=saved, total=24, unit="cells")
+    assert 3 <= saved < 24
+    events = []
+    finished = run(heterogeneous.EXPERIMENT, config, tmp_path, table=True, resume=True, observers=(events.append,))
+    assert next(event for event in events if isinstance(event, Progress)).done == saved
+    assert sum(isinstance(event, CellFinished) for event in events) == 24 - saved
+    assert finished.outcome == Complete()
+    assert flat(finished.report.summary)
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
     assert len(rows) == 3 * 7 + 2
-    assert report.tables["goals"] == []  # they are for the full size only
-    full = [{**row, "partition": row["partition"]} for row in report.tables["table"]]
-    goals = heterogeneous._goals(full, {"centralized": 0.5, "svm": 0.5, "bayes": 0.6})
+    tables = finished.report.findings.tables
+    assert tables["goals"] == []  # they are for the full size only
+    goals = heterogeneous._goals(tables["table"], {"centralized": 0.5, "svm": 0.5, "bayes": 0.6})
     assert len(goals) == 10
-    assert {line["met"] for line in goals} <= {"yes", "NO"}
+    assert all(FLAT.match(goal["goal"]) and isinstance(goal["met"], bool) for goal in goals)
 
 
 def double(settings):
     return {"twice": 2 * settings}
 
 
-def test_cells_are_kept_only_for_their_own_settings_and_damage_is_run_again(tmp_path):
-    jobs = {name: (double, number) for number, name in enumerate("abc")}
-    first = run_cells(jobs, watch=quiet, folder=tmp_path, resume=False)
-    assert first == {"a": {"twice": 0}, "b": {"twice": 2}, "c": {"twice": 4}}
-    for damage in ("{}", "[1]", "", "\x00"):
-        (tmp_path / "cells" / "b.json").write_text(damage)
-        assert run_cells(jobs, watch=quiet, folder=tmp_path, resume=True) == first
-    with pytest.raises(
-        ValueError, match="--resume needs the settings of the interrupted run, but those of cell b differ"
-    ):
-        run_cells({**jobs, "b": (double, 5)}, watch=quiet, folder=tmp_path, resume=True)
+def test_cells_are_saved_only_for_their_own_settings_and_damage_is_computed_again(tmp_path):
+    cells = {name: Cell(double, number) for number, name in enumerate("abcde")}
+    first = run_cells(cells, folder=tmp_path)
+    assert first == {"a": {"twice": 0}, "b": {"twice": 2}, "c": {"twice": 4}, "d": {"twice": 6}, "e": {"twice": 8}}
+    for name, damage in zip("abcd", ("{}", "[1]", "", "\x00"), strict=True):
+        (tmp_path / "cells" / f"{name}.json").write_text(damage)
+    events = []
+    assert run_cells(cells, folder=tmp_path, resume=True, publish=events.append) == first
+    assert {event.name for event in events if isinstance(event, CellFinished)} == set("abcd")
+    with pytest.raises(errors.InvalidArgument, match="with the settings of that run, got others for cell b"):
+        run_cells({**cells, "b": Cell(double, 5)}, folder=tmp_path, resume=True)
+
+
+def test_ctrl_c_now_keeps_the_cells_that_are_done_and_ends_the_workers(tmp_path):
+    cells = {"quick": Cell(double, 1), **{f"slow-{n}": Cell(_sleep, n) for n in range(4)}}
+
+    def press(event):
+        if isinstance(event, CellFinished):
+            raise KeyboardInterrupt
+
+    began = time.perf_counter()
+    assert run_cells(cells, folder=tmp_path, publish=press) == {"quick": {"twice": 2}}
+    assert time.perf_counter() - began < 60
+    assert not multiprocessing.active_children()
+
+
+def _sleep(_):
+    time.sleep(120)
+    return {}
 
 
 def test_proposition_2_holds_for_the_exact_minimizer():
@@ -161,3 +351,94 @@ def test_proposition_2_holds_for_the_exact_minimizer():
         lowest = value
     # a step in any direction costs: it is the minimizer
     assert value < optimum
+
+
+@pytest.fixture
+def lonely():
+    """A protocol from outside."""
+
+    @register("consensus")
+    @dataclass(frozen=True)
+    class Lonely(Consensus):
+        """Nobody talks."""
+
+        def move(self, inputs, heard, edges):
+            return Update(inputs.points, -inputs.step_size / len(inputs.points) * inputs.slope)
+
+    yield Lonely
+    del registry._known["consensus"]["Lonely"]
+
+
+def test_a_protocol_from_outside_runs(lonely, tmp_path):
+    experiment = kinds("experiment")["gmm-logistic"]
+    summaries = [
+        run(experiment, Config(**TINY, protocol=name, regularization=0.0), tmp_path / name).report.summary
+        for name in ("lonely", "local")
+    ]
+    assert summaries[0]["protocol"] == "lonely"
+    assert summaries[0]["accuracy_mean"] == pytest.approx(summaries[1]["accuracy_mean"])
+    assert summaries[0]["bytes_per_sample"] == 0
+    assert "lonely" in CliRunner().invoke(app, ["list", "--protocols"]).output
+    with pytest.raises(errors.InvalidArgument, match=r"protocol must be one of local, .*, lonely, capped-penalty"):
+        Config(protocol="magic")
+    out = tmp_path / "command"
+    done = CliRunner().invoke(
+        app, ["run", "gmm-logistic", "--protocol", "lonely", "--agents", "3", "--samples", "96", "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads((out / "summary.json").read_text())["protocol"] == "lonely"
+
+
+@pytest.fixture
+def coin():
+    """An experiment from outside."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class CoinConfig:
+        owner: ClassVar[str] = "coin"
+
+        seed: int = 0
+        throws: int = 100
+
+    def throw(config, session):
+        heads = int(np.random.default_rng(config.seed).integers(2, size=config.throws).sum())
+        return Findings(summary={"seed": config.seed, "heads": heads})
+
+    def several(config, session):
+        return Findings(summary=session.compute({"a": Cell(double, config.throws)})["a"])
+
+    experiment = Experiment(name="coin", about="throws of a coin", config=CoinConfig, run=throw, table=several)
+    yield register("experiment", experiment, name=experiment.name)
+    del registry._known["experiment"]["coin"]
+
+
+def test_an_experiment_from_outside_is_listed_and_run(coin, tmp_path):
+    listed = CliRunner().invoke(app, ["list"]).output
+    assert "throws of a coin" in listed
+    done = CliRunner().invoke(app, ["run", "coin", "--seed", "3", "--set", "throws=7", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["experiment"], summary["seed"], summary["complete"]) == ("coin", 3, True)
+    assert 0 <= summary["heads"] <= 7
+    done = CliRunner().invoke(app, ["run", "coin", "--all", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "summary.json").read_text())["twice"] == 200
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Interrupted(done=1, total=2, unit="cells"), 130),
+        (Diverged(errors.Diverged(agent="a", samples=5, step_size=1.0, penalty=0.0, reason="the loss is infinite")), 1),
+    ],
+)
+def test_the_exit_code_follows_from_the_outcome(coin, outcome, code, tmp_path):
+    def fails(config, session):
+        session.outcome = outcome
+        return Findings(summary={"seed": config.seed})
+
+    registry._known["experiment"]["coin"] = dataclasses.replace(coin, run=fails)
+    done = CliRunner().invoke(app, ["run", "coin", "--out", str(tmp_path)])
+    assert done.exit_code == code
+    assert str(outcome) in done.output + done.stderr
+    assert flat(json.loads((tmp_path / "summary.json").read_text()))

@@ -12,8 +12,7 @@ KERNEL = Gaussian(bandwidth=0.6)
 def functions(count=4, outputs=3):
     rng = np.random.default_rng(0)
     return [
-        Expansion(KERNEL, rng.standard_normal((m, 2)), rng.standard_normal((m, outputs)))
-        for m in rng.integers(0, 6, count)
+        Expansion(KERNEL, rng.standard_normal((m, 2)), rng.standard_normal((m, outputs))) for m in rng.integers(0, 6, count)
     ]
 
 
@@ -32,9 +31,7 @@ def test_held_out_numbers():
     fs = functions()
     rng = np.random.default_rng(1)
     points, labels = rng.standard_normal((40, 2)), rng.integers(3, size=40)
-    for f, loss, accuracy in zip(
-        fs, losses(fs, Logistic(), points, labels), accuracies(fs, points, labels), strict=True
-    ):
+    for f, loss, accuracy in zip(fs, losses(fs, Logistic(), points, labels), accuracies(fs, points, labels), strict=True):
         assert loss == pytest.approx(Logistic().value(f(points), labels).mean())
         assert accuracy == np.mean(f(points).argmax(axis=1) == labels)
     goal = rng.standard_normal((40, 3))

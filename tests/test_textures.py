@@ -1,12 +1,16 @@
 """From pictures to features, on textures that are made here."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from kernelmesh.experiments import brodatz
+from kernelmesh.experiments import brodatz, run
+from kernelmesh.experiments.events import Progress
+from kernelmesh.experiments.outcome import Complete, Interrupted
+from kernelmesh.experiments.protocols import protocols
 from kernelmesh.experiments.textures import images as loading
 from kernelmesh.experiments.textures.filters import leung_malik, responses
 from kernelmesh.experiments.textures.histograms import features
@@ -86,14 +90,7 @@ class TestHistograms:
         images, _ = loading.load(folder)
         with pytest.raises(ValueError, match="must be at most the"):
             features(
-                images,
-                split="random",
-                train=10**6,
-                test=1,
-                textons=4,
-                patch=12,
-                histogram="l1",
-                rng=np.random.default_rng(0),
+                images, split="random", train=10**6, test=1, textons=4, patch=12, histogram="l1", rng=np.random.default_rng(0)
             )
 
 
@@ -152,9 +149,9 @@ class TestExperiment:
         return brodatz.Config(images=str(folder), **{**small, **changes})
 
     def test_both_numbers_stand_together(self, folder, tmp_path):
-        report = brodatz.run(self.settings(folder), lambda _: None, tmp_path)
-        report.write(tmp_path)
+        run(brodatz.EXPERIMENT, self.settings(folder), tmp_path)
         summary = json.loads((tmp_path / "summary.json").read_text())
+        assert all(re.match("^[a-z][a-z0-9_]*$", key) for key in summary)
         assert summary["accuracy_worst"] > 0.8
         assert summary["disjoint_accuracy_mean"] > 0.6
         assert summary["overlap"] > 0.9
@@ -164,17 +161,22 @@ class TestExperiment:
         assert "disjoint" in page
         assert "0.0%" in page
 
-    def test_an_interrupted_run_goes_on(self, folder, tmp_path):
+    def test_an_interrupted_run_is_resumed(self, folder, tmp_path):
         config = self.settings(folder, companion=False)
-        whole = brodatz.run(config, lambda _: None, tmp_path / "a")
+        whole = run(brodatz.EXPERIMENT, config, tmp_path / "a")
+        seen = []
 
-        def stop(progress):
-            if progress.done == 9 and progress.total > 1:
-                raise KeyboardInterrupt
+        def stop():
+            return max((event.done for event in seen if isinstance(event, Progress)), default=0) >= 9
 
-        stopped = brodatz.run(config, stop, tmp_path / "b")
-        assert stopped.remark.startswith("Interrupted")
-        resumed = brodatz.run(config, lambda _: None, tmp_path / "b", True)
-        assert not resumed.remark
-        assert resumed.summary["accuracy_mean"] == pytest.approx(whole.summary["accuracy_mean"], abs=0.02)
-        assert resumed.summary["bytes_per_sample"] == whole.summary["bytes_per_sample"]
+        stopped = run(brodatz.EXPERIMENT, config, tmp_path / "b", observers=(seen.append,), stop=stop)
+        assert stopped.outcome == Interrupted(done=9, total=12, unit="rounds")
+        resumed = run(brodatz.EXPERIMENT, config, tmp_path / "b", resume=True)
+        assert resumed.outcome == Complete()
+        summary, expected = resumed.report.summary, whole.report.summary
+        assert summary["accuracy_mean"] == pytest.approx(expected["accuracy_mean"], abs=0.02)
+        assert summary["bytes_per_sample"] == expected["bytes_per_sample"]
+
+    def test_every_registered_protocol_is_known(self, folder):
+        for name in protocols():
+            assert self.settings(folder, protocol=name).protocol == name

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from kernelmesh.experiments import theory
+from kernelmesh.experiments.theory import model_order, theorem_1, theorem_2
+from kernelmesh.experiments.theory.convergence import converge
 
 SMALL = theory.Config(samples=30, passes=150, stream=3200)
 
 
 def test_proposition_1_holds_in_every_round():
-    found = theory.order((SMALL, 0.04))
+    found = model_order.order((SMALL, 0.04))
     gaps = np.array(found["gaps"])
     assert len(gaps) == 100
     assert (gaps[:, 1] <= gaps[:, 2] * (1 + 1e-9)).all()
@@ -18,33 +20,33 @@ def test_proposition_1_holds_in_every_round():
 
 
 def test_falling_steps_approach_the_minimizer():
-    path = np.array(theory.converge((SMALL, 0.0))["path"])
+    path = np.array(converge((SMALL, 0.0))["path"])
     assert path[-1, 1] < 0.35 * path[0, 1]
 
 
 @pytest.mark.slow
 def test_falling_steps_come_nearer_to_the_minimizer_than_constant_ones():
     config = theory.Config(samples=30, passes=1500)
-    falling, constant = (np.array(theory.converge((config, step))["path"]) for step in (0.0, 1.0))
+    falling, constant = (np.array(converge((config, step))["path"]) for step in (0.0, 1.0))
     assert falling[-1, 1] < constant[-1, 1]
 
 
 @pytest.mark.slow
 def test_the_radius_of_theorem_1_shrinks_with_the_step_and_stays_within_its_bound():
     config = theory.Config(samples=30, passes=800)
-    done = {f"converge-{step:g}": theory.converge((config, step)) for step in theory._STEPS}
-    radii = theory._radii(config, done)
-    assert (np.array(radii["radius"]) < np.array(radii["bound"])).all()
-    assert 0.2 < radii["exponent"] < 1.0
+    done = {f"converge-{step:g}": converge((config, step)) for step in theorem_1._STEPS}
+    numbers, _ = theorem_1.summarize(config, done)
+    assert numbers["theorem_1_radius_over_bound"] < 1
+    assert 0.2 < numbers["theorem_1_exponent"] < 1.0
 
 
 @pytest.mark.slow
 def test_the_minimizer_agrees_more_as_the_penalty_grows():
-    small, large = (theory.agreement((SMALL, coupling)) for coupling in (0.1, 100.0))
+    small, large = (theorem_2.agreement((SMALL, coupling)) for coupling in (0.1, 100.0))
     assert large["minimizer"] < 0.5 * small["minimizer"]
     assert large["symmetric"] < 0.5 * small["symmetric"]
 
 
 def test_packing_counts_cells():
     grid = np.array([[0.0, 0.0], [0.0, 0.001], [5.0, 5.0]])
-    assert theory._packing(grid, bandwidth=0.6, reach=0.05) == 2
+    assert model_order._packing(grid, bandwidth=0.6, reach=0.05) == 2

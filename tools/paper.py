@@ -43,29 +43,28 @@ def main() -> None:
         for name in COMMANDS:
             run(name, options.images)
     page = ROOT / "docs" / "paper.md"
-    page.write_text(written())
+    page.write_text(page_text())
     print(f"written: {page.relative_to(ROOT)}")
 
 
-def told(name: str) -> str:
+def command_line(name: str) -> str:
     """The command of a run as a reader would type it."""
     images = " --images DIR" if name in WITH_IMAGES else ""
     return "kernelmesh run " + " ".join(COMMANDS[name]) + images
 
 
 def run(name: str, images: str) -> None:
-    """Run one experiment unless its folder is complete; an interrupted one goes on."""
+    """Run one experiment unless its folder is complete; an interrupted one is resumed."""
     folder = RUNS / name
-    done = summary(name)
-    if done and (done.get("complete") or str(done.get("remark", "")).startswith("Diverged")):
+    if summary(name).get("outcome") in ("complete", "diverged"):
         return
     command = [sys.executable, "-m", "kernelmesh", "run", *COMMANDS[name], "--resume", "--out", str(folder)]
     if images and name in WITH_IMAGES:
         command += ["--images", str(Path(images).resolve())]
-    print(f"→ {told(name)}", flush=True)
+    print(f"→ {command_line(name)}", flush=True)
     code = subprocess.run(command, check=False).returncode
     if code == 130:
-        sys.exit("interrupted; `make paper` goes on from here")
+        sys.exit("interrupted; `make paper` continues from here")
     # a run that diverges ends with code 1 and is a result; anything else is a failure
     if code and not (code == 1 and summary(name)):
         sys.exit(f"{name} failed")
@@ -96,7 +95,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def written() -> str:
+def page_text() -> str:
     """The page."""
     logistic, hinge = summary("gmm-logistic-all"), summary("gmm-hinge-all")
     brodatz, baselines = summary("brodatz"), summary("baselines")
@@ -112,9 +111,9 @@ def written() -> str:
             rows.append(
                 [
                     f"{title}: accuracy, draws with a Bayes limit of 95.5–97 %",
-                    percent(found.get("printed accuracy")),
-                    percent(found.get("their accuracy")),
-                    f"`{told(name)}`",
+                    percent(found.get("printed_accuracy")),
+                    percent(found.get("similar_accuracy")),
+                    f"`{command_line(name)}`",
                 ]
             )
             rows.append([f"{title}: model order", printed_order, f"{found['median_model_order']:.1f} (median)", "same"])
@@ -128,21 +127,16 @@ def written() -> str:
                 ]
             )
     if brodatz:
-        shown = f"`{told('brodatz')}`"
+        shown = f"`{command_line('brodatz')}`"
         rows += [
             ["textures, random split: accuracy", "93.5 %", percent(brodatz["accuracy_mean"]), shown],
-            [
-                "textures, random split: model order",
-                "4358 (one agent: 4299)",
-                f"{brodatz['model_order_mean']:.0f}",
-                "same",
-            ],
+            ["textures, random split: model order", "4358 (one agent: 4299)", f"{brodatz['model_order_mean']:.0f}", "same"],
             ["textures, disjoint split: accuracy", "–", percent(brodatz.get("disjoint_accuracy_mean")), "same"],
         ]
     if baselines:
-        for method, printed in (("POLK, centralized", "95.6 % at order 1833"), ("D4L", "about 75 %")):
-            ours = percent(baselines.get(f"textures: {method}"))
-            rows.append([f"textures, {method}: accuracy", printed, ours, f"`{told('baselines')}`"])
+        for key, method, printed in (("polk", "POLK, centralized", "95.6 % at order 1833"), ("d4l", "D4L", "about 75 %")):
+            ours = percent(baselines.get(f"textures_{key}_accuracy"))
+            rows.append([f"textures, {method}: accuracy", printed, ours, f"`{command_line('baselines')}`"])
     parts.append(table(["number", "paper", "here", "command"], rows))
     parts += [sections()]
     return "\n\n".join(parts) + "\n"
@@ -151,7 +145,7 @@ def written() -> str:
 def facts(found: Mapping[str, Any], names: list[str]) -> str:
     """Some numbers of a summary as a list."""
     return "\n".join(
-        f"- {name}: {found[name]:.4g}" if isinstance(found[name], float) else f"- {name}: {found[name]}"
+        f"- `{name}`: {found[name]:.4g}" if isinstance(found[name], float) else f"- `{name}`: {found[name]}"
         for name in names
         if name in found
     )
@@ -163,26 +157,26 @@ def sections() -> str:
     if summary("gmm-logistic"):
         out.append(
             "## The mixture of Gaussians\n\n"
-            f"`{told('gmm-logistic')}`; the data, the sample paths and one agent's decision regions:\n\n"
+            f"`{command_line('gmm-logistic')}`; the data, the sample paths and one agent's decision regions:\n\n"
             f"![The training samples]({picture('gmm-logistic', 'data')})\n\n"
             f"![Objective, disagreement, model order, decision regions: logistic]({picture('gmm-logistic', 'figure')})"
         )
     if summary("gmm-hinge"):
         out.append(
-            f"`{told('gmm-hinge')}`:\n\n"
+            f"`{command_line('gmm-hinge')}`:\n\n"
             f"![Objective, disagreement, model order, decision regions: hinge]({picture('gmm-hinge', 'figure')})"
         )
     printed = summary("gmm-logistic-printed")
     if printed:
         out.append(
-            f"With the variance as printed (`{told('gmm-logistic-printed')}`) this draw has a Bayes limit of "
+            f"With the variance as printed (`{command_line('gmm-logistic-printed')}`) this draw has a Bayes limit of "
             f"{percent(printed['bayes_accuracy'])}, and the network reaches {percent(printed['accuracy_mean'])}: the printed "
             "accuracies are out of reach for every learner."
         )
     broken = summary("gmm-logistic-penalty")
     if broken:
         out.append(
-            f"The printed schedule with the printed update (`{told('gmm-logistic-penalty')}`) ends in:\n\n> {broken['remark']}\n\n"
+            f"The printed schedule with the printed update (`{command_line('gmm-logistic-penalty')}`) ends in:\n\n> {broken['remark']}\n\n"
             "[consensus.md](consensus.md) derives the bound that c passes, and compares protocols that have none."
         )
     if summary("brodatz"):
@@ -193,7 +187,7 @@ def sections() -> str:
             "disjoint_overlap",
             "disjoint_svm_accuracy",
             "disjoint_model_order_mean",
-            "training_seconds / product_seconds",
+            "training_over_product_seconds",
         ]
         out.append(
             "## The textures\n\n"
@@ -202,9 +196,10 @@ def sections() -> str:
         )
     theory = summary("theory")
     if theory:
-        lines = [name for name in theory if ":" in name]
+        claims = ("proposition_", "model_order_", "corollary_", "theorem_")
+        lines = [name for name in theory if name.startswith(claims)]
         out.append(
-            f"## The guarantees, on live runs\n\n`{told('theory')}`\n\n{facts(theory, lines)}\n\n"
+            f"## The guarantees, on live runs\n\n`{command_line('theory')}`\n\n{facts(theory, lines)}\n\n"
             + "\n\n".join(
                 f"![{name}]({picture('theory', name)})"
                 for name in ("proposition-1", "model-order", "corollary-1", "theorem-1", "proposition-2", "theorem-2")
@@ -212,7 +207,7 @@ def sections() -> str:
         )
     if summary("baselines"):
         out.append(
-            f"## Other methods\n\n`{told('baselines')}`\n\n{_csv('baselines', 'table')}\n\n"
+            f"## Other methods\n\n`{command_line('baselines')}`\n\n{_csv('baselines', 'table')}\n\n"
             + "\n\n".join(
                 f"![Baselines on the {task}]({picture('baselines', task)})"
                 for task in ("mixture", "textures")

@@ -1,7 +1,5 @@
 """Numbers about a round: how well the network predicts, how far its agents are apart, what it cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +12,7 @@ from kernelmesh.checks import Floats
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.losses import Loss
-from kernelmesh.numerics.products import product
-from kernelmesh.runtimes import Round
+from kernelmesh.runtimes.simulation import Round
 
 __all__ = ["Measures", "accuracies", "disagreement", "errors", "losses", "measure", "projection_gap"]
 
@@ -42,14 +39,9 @@ def disagreement(functions: Sequence[Expansion], graph: Graph) -> float:
     squares = [f.inner(f) for f in functions]
     total = 0.0
     for i, j in graph.edges:
-        total += 2.0 * max(squares[i] + squares[j] - 2.0 * _inner(functions[i], functions[j]), 0.0)
+        inner = float((functions[i].weights * functions[j].evaluate(functions[i].centers)).sum())
+        total += 2.0 * max(squares[i] + squares[j] - 2.0 * inner, 0.0)
     return total
-
-
-def _inner(f: Expansion, g: Expansion) -> float:
-    if f.order == 0 or g.order == 0:
-        return 0.0
-    return float((f.weights * product(f.kernel(f.centers, g.centers), g.weights)).sum())
 
 
 def projection_gap(now: Round) -> tuple[float, float]:
@@ -66,7 +58,42 @@ def projection_gap(now: Round) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """One line of a run's record."""
+    """One line of a run's record.
+
+    Attributes
+    ----------
+    round : int
+        Rounds so far.
+    samples : int
+        The most samples any agent has seen.
+    objective : float
+        Σ_i E[ℓ(f_i(x), y)], as printed in the paper, over held-out samples.
+    regularized_objective : float
+        The objective + (λ/2) Σ_i ‖f_i‖².
+    disagreement : float
+        Σ_(i,j)∈E ‖f_i − f_j‖² in the Hilbert norm, over both directions of every edge.
+    score_mean, score_worst : float
+        Held-out accuracy for class targets, root mean square error for values; over the agents.
+    order_mean, order_max : float and int
+        Points in the dictionaries.
+    penalty : float
+        The largest c in force.
+    projection_gap, projection_bound : float
+        How far compression bent the network's gradient, and the bound of Proposition 1 for it.
+    floats_per_sample, bytes_per_sample : float
+        What all agents sent over all edges, divided by the samples that all of them learned from.
+    over_budget : int
+        Agents whose cap on the model order made them exceed the budget in this round.
+
+    Examples
+    --------
+    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared, simulate
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> x = np.linspace(-1, 1, 64)[:, None]
+    >>> *_, last = simulate(agent, Graph.line(1), [ArrayStream(x, np.sin(3 * x))])
+    >>> measure(last, agent=agent, graph=Graph.line(1), points=x, targets=np.sin(3 * x)).samples
+    64
+    """
 
     round: int
     samples: int
@@ -92,18 +119,43 @@ class Measures:
 
 
 def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> Measures:
-    """Take all measures of a round on held-out samples."""
-    functions = now.functions
+    """Take all measures of a round on held-out samples.
+
+    Parameters
+    ----------
+    now : Round
+        The round, as `simulate` gives it.
+    agent : Agent
+        The settings of the agents.
+    graph : Graph
+        Who talks to whom.
+    points : ndarray of shape (rows, dimension)
+        Held-out points.
+    targets : array-like
+        Their targets: class numbers, or values.
+
+    Returns
+    -------
+    Measures
+        How well the network predicts, how far its agents are apart, and what it cost.
+
+    Examples
+    --------
+    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared, simulate
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> x, graph = np.linspace(-1, 1, 64)[:, None], Graph.line(1)
+    >>> *_, last = simulate(agent, graph, [ArrayStream(x, np.sin(3 * x))])
+    >>> measure(last, agent=agent, graph=graph, points=x, targets=np.sin(3 * x)).disagreement
+    0.0
+    """
     checked = agent.loss.check("measure", targets, rows=len(points), outputs=agent.outputs)
-    outputs = [f(points) for f in functions]
+    outputs = [f(points) for f in now.functions]
     objective = float(sum(agent.loss.value(z, checked).mean() for z in outputs))
     if agent.loss.classifies:
-        scores = [float((z.argmax(axis=1) == checked).mean()) for z in outputs]
-        worst = min(scores)
+        worst, scores = min, [float((z.argmax(axis=1) == checked).mean()) for z in outputs]
     else:
-        scores = [math.sqrt(((z - checked) ** 2).mean()) for z in outputs]
-        worst = max(scores)
-    orders = [f.order for f in functions]
+        worst, scores = max, [math.sqrt(((z - checked) ** 2).mean()) for z in outputs]
+    orders = [f.order for f in now.functions]
     infos = [info for info in now.infos if info is not None]
     gap, bound = projection_gap(now)
     learned = max(sum(now.samples), 1)
@@ -112,9 +164,9 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
         samples=max(now.samples),
         objective=objective,
         regularized_objective=objective + 0.5 * agent.regularization * sum(s.model.square_norm for s in now.states),
-        disagreement=disagreement(functions, graph),
+        disagreement=disagreement(now.functions, graph),
         score_mean=float(np.mean(scores)),
-        score_worst=worst,
+        score_worst=worst(scores),
         order_mean=float(np.mean(orders)),
         order_max=max(orders),
         penalty=max((info.penalty for info in infos), default=0.0),

@@ -1,11 +1,8 @@
 """Numbers → tables, pictures and one page, written to a folder. Nothing is computed here that a run has not measured."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import html
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -18,12 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
+from kernelmesh import Expansion, Logistic, Measures
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.metrics import Measures
-from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.losses import Logistic
 
-__all__ = ["Report", "draw_decision_regions", "draw_path", "draw_samples", "style_of"]
+__all__ = ["COLORS", "Findings", "Report", "draw_decision_regions", "draw_path", "draw_samples", "panel", "style_of"]
 
 # Okabe and Ito's colors, which differ for every kind of color vision and in gray print
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -32,43 +27,61 @@ _MARKERS = "osD^vPX*"
 
 
 def style_of(index: int) -> dict[str, Any]:
-    """Color, dashes and marker of the n-th line of a figure: told apart without color, too."""
+    """Color, dashes and marker of the n-th line of a figure, which differ without color, too."""
     n = index % len(COLORS)
     colors = (*COLORS[:6], COLORS[7], COLORS[6])  # yellow, which is hard to see as a line, last
     return {"color": colors[n], "linestyle": _DASHES[n], "marker": _MARKERS[n], "markersize": 5}
 
 
-@dataclass(frozen=True, eq=False)
-class Report:
-    """What a run leaves behind: a summary, its tables, the settings that repeat it, figures, and one page with all of it."""
+def panel(
+    x: str, y: str, *, size: tuple[float, float] = (7, 5), logarithmic: str = "", grid: bool = True
+) -> tuple[Figure, Axes]:
+    """A figure with one panel; `logarithmic` names the axes that are."""
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in logarithmic})
+    if grid:
+        axes.grid(alpha=0.3, which="both")
+    return figure, axes
 
-    name: str
-    config: Mapping[str, Any]
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Findings:
+    """What an experiment found: numbers by flat names, tables, figures, and paragraphs on how to read them."""
+
     summary: Mapping[str, Any]
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """Each becomes a CSV file."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    remark: str = ""
-    """What a reader must know first: that the run was interrupted, or diverged and why."""
-    notes: Sequence[str] = ()
-    """Paragraphs for the page: how to read the numbers."""
-    shown: Sequence[str] = ()
-    """The tables that the page prints in full."""
+    paragraphs: Sequence[str] = ()
+    """For the page: how to read the numbers."""
+    printed: Sequence[str] = ("goals", "table")
+    """The tables that the page prints in full, where there are any of these names."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Report:
+    """What a run leaves behind: a summary, its tables, the settings that repeat it, figures, and one page with all of it."""
+
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    """The experiment's name, how the run ended (`remark`: what a reader must know of that first), and what was found."""
+    findings: Findings
 
     def write(self, folder: Path) -> list[Path]:
         """Write everything; returns the files."""
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / "summary.json", folder / "config.json"]
         files[0].write_text(json.dumps(dict(self.summary), indent=2) + "\n")
-        files[1].write_text(json.dumps({"experiment": self.name, **self.config}, indent=2) + "\n")
-        for name, rows in self.tables.items():
+        files[1].write_text(json.dumps({"experiment": self.summary["experiment"], **self.config}, indent=2) + "\n")
+        for name, rows in self.findings.tables.items():
             files.append(folder / f"{name}.csv")
             with files[-1].open("w", newline="") as file:
                 writer = csv.DictWriter(file, list(rows[0]) if rows else [])
                 writer.writeheader()
                 writer.writerows(rows)
         pictures = {}
-        for name, figure in self.figures.items():
+        for name, figure in self.findings.figures.items():
             for suffix in ("png", "svg"):
                 files.append(folder / f"{name}.{suffix}")
                 figure.savefig(files[-1], dpi=150)
@@ -78,39 +91,36 @@ class Report:
         return files
 
 
-def _told(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if math.isfinite(value) else str(value)
     return str(value)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    out = io.StringIO()
     names = list(rows[0]) if rows else []
-    out.write(
-        "<table><thead><tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in names) + "</tr></thead><tbody>"
-    )
-    for row in rows:
-        out.write("<tr>" + "".join(f"<td>{html.escape(_told(row[name]))}</td>" for name in names) + "</tr>")
-    out.write("</tbody></table>")
-    return out.getvalue()
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    lines = ("".join(f"<td>{html.escape(_format(row[name]))}</td>" for name in names) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _page(report: Report, pictures: Mapping[str, str]) -> str:
     """One page that needs nothing else: styles and pictures are inside."""
-    part = html.escape
-    remark = f'<p class="remark">{part(report.remark)}</p>' if report.remark else ""
-    notes = "".join(f"<p>{part(note)}</p>" for note in report.notes)
+    part, findings, name = html.escape, report.findings, html.escape(report.summary["experiment"])
+    remark = f'<p class="remark">{part(text)}</p>' if (text := report.summary["remark"]) else ""
+    paragraphs = "".join(f"<p>{part(text)}</p>" for text in findings.paragraphs)
     images = "".join(
-        f'<figure><img alt="{part(name)}" src="data:image/png;base64,{data}"><figcaption>{part(name)}</figcaption></figure>'
-        for name, data in pictures.items()
+        f'<figure><img alt="{part(title)}" src="data:image/png;base64,{data}"><figcaption>{part(title)}</figcaption></figure>'
+        for title, data in pictures.items()
     )
-    tables = "".join(f"<h2>{part(name)}</h2>{_table(report.tables[name])}" for name in report.shown)
+    printed = [title for title in findings.printed if title in findings.tables]
+    tables = "".join(f"<h2>{part(title)}</h2>{_table(findings.tables[title])}" for title in printed)
     facts = _table([{"quantity": key, "value": value} for key, value in report.summary.items() if key != "remark"])
     settings = _table([{"setting": key, "value": value} for key, value in report.config.items()])
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{part(report.name)}</title>
+<title>{name}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
 table {{ border-collapse: collapse; margin: 1rem 0; font-size: 0.9rem; display: block; overflow-x: auto; }}
@@ -119,11 +129,11 @@ img {{ max-width: 100%; }} figure {{ margin: 1rem 0; }} figcaption {{ color: #66
 .remark {{ border-left: 4px solid #D55E00; padding: 0.5rem 1rem; background: #fdf3ec; }}
 summary {{ cursor: pointer; }}
 </style></head><body>
-<h1>{part(report.name)}</h1>
-{remark}{notes}
+<h1>{name}</h1>
+{remark}{paragraphs}
 <h2>summary</h2>{facts}
 {images}{tables}
-<details><summary>settings (config.json repeats the run: kernelmesh run {part(report.name)} --config config.json)</summary>
+<details><summary>settings (config.json repeats the run: kernelmesh run {name} --config config.json)</summary>
 {settings}</details>
 </body></html>
 """
@@ -132,8 +142,7 @@ summary {{ cursor: pointer; }}
 def draw_path(axes: Axes, record: Sequence[Measures], quantity: str, *, label: str) -> None:
     """One quantity of the record against the samples each agent has seen."""
     axes.plot([line.samples for line in record], [getattr(line, quantity) for line in record], color=COLORS[0])
-    axes.set_xlabel("samples per agent")
-    axes.set_ylabel(label)
+    axes.set(xlabel="samples per agent", ylabel=label)
     axes.grid(alpha=0.3)
     axes.margins(x=0.01)
 
@@ -148,47 +157,23 @@ def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, label
     classes = function.outputs
     palette = [COLORS[c % len(COLORS)] for c in range(classes)]
     extent = (low[0], high[0], low[1], high[1])
-    axes.imshow(
-        best,
-        origin="lower",
-        extent=extent,
-        cmap=ListedColormap(palette),
-        vmin=0,
-        vmax=classes - 1,
-        alpha=0.35,
-        aspect="auto",
-    )
+    colored: dict[str, Any] = {"cmap": ListedColormap(palette), "vmin": 0, "vmax": classes - 1, "alpha": 0.35}
+    axes.imshow(best, origin="lower", extent=extent, aspect="auto", **colored)
     for c in range(classes):
         axes.contour(across, up, best == c, levels=[0.5], colors="black", linewidths=0.9)
     sure = odds.max(axis=1).reshape(grid.shape[:2])
     axes.contour(across, up, sure, levels=[0.5, 0.9], colors="black", linestyles=["dotted", "dashed"], linewidths=0.6)
     draw_samples(axes, points[:1500], labels[:1500], legend=False)
-    axes.scatter(
-        function.centers[:, 0],
-        function.centers[:, 1],
-        s=34,
-        facecolor="black",
-        edgecolor="white",
-        linewidths=0.8,
-        label=f"dictionary ({function.order})",
-    )
+    dots: dict[str, Any] = {"s": 34, "facecolor": "black", "edgecolor": "white", "linewidths": 0.8}
+    axes.scatter(*function.centers.T, **dots, label=f"dictionary ({function.order})")
     axes.legend(loc="upper right", framealpha=0.9)
 
 
 def draw_samples(axes: Axes, points: Floats, labels: Ints, *, legend: bool = True) -> None:
     """Points in the plane, colored by class."""
     for c in np.unique(labels):
-        mine = points[labels == c]
-        axes.scatter(
-            mine[:, 0],
-            mine[:, 1],
-            s=3,
-            color=COLORS[c % len(COLORS)],
-            linewidths=0,
-            rasterized=True,
-            label=f"class {c}" if legend else None,
-        )
-    axes.set_xlabel("$x_1$")
-    axes.set_ylabel("$x_2$")
+        dots: dict[str, Any] = {"s": 3, "color": COLORS[c % len(COLORS)], "linewidths": 0, "rasterized": True}
+        axes.scatter(*points[labels == c].T, **dots, label=f"class {c}" if legend else None)
+    axes.set(xlabel="$x_1$", ylabel="$x_2$")
     if legend:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), markerscale=4)

@@ -7,31 +7,52 @@ import json
 import signal
 import tempfile
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from kernelmesh.cli.base import app, console, fail, stderr
+from kernelmesh.errors import InvalidArgument, KernelMeshError, MissingExtra, Verbatim
+from kernelmesh.schema import did_you_mean
 
-if TYPE_CHECKING:
-    from kernelmesh.experiments import Progress as Step
-    from kernelmesh.experiments import Watch
+if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these commands need
+    from kernelmesh.experiments import Event, Experiment, Finished
 
 __all__ = ["list_experiments", "run"]
 
 
-@app.command("list")
-def list_experiments() -> None:
-    """List the experiments that `run` knows."""
-    from kernelmesh.experiments import EXPERIMENTS
+def _experiments() -> dict[str, Experiment]:
+    from kernelmesh.registry import kinds
 
-    table = Table("experiment", "what it shows", box=None, pad_edge=False)
-    for experiment in EXPERIMENTS.values():
-        table.add_row(experiment.name, experiment.about)
+    try:
+        return kinds("experiment")
+    except MissingExtra as error:
+        fail(str(error), code=1)
+
+
+def _print_table(rows: Mapping[str, str], *titles: str) -> None:
+    from rich.table import Table
+
+    table = Table(*(titles or ("", "")), show_header=bool(titles), box=None, pad_edge=False)
+    for row in rows.items():
+        table.add_row(*row)
     console.print(table)
+
+
+@app.command("list")
+def list_experiments(
+    protocols: Annotated[bool, typer.Option("--protocols", help="List the values of `run --protocol` instead.")] = False,
+) -> None:
+    """List the experiments that `run` knows."""
+    known = _experiments()
+    if protocols:
+        from kernelmesh.experiments.protocols import describe_protocols
+
+        _print_table(describe_protocols(), "protocol", "what agents do")
+    else:
+        _print_table({name: experiment.about for name, experiment in known.items()}, "experiment", "what it shows")
 
 
 @app.command()
@@ -40,10 +61,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seeds everything random; the same seed repeats the run.")] = None,
     agents: Annotated[int | None, typer.Option(help="How many agents.")] = None,
     protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="How agents come to agree: local, penalty, proximal, symmetric, hilbert, diffusion, exact-diffusion."
-        ),
+        str | None, typer.Option(help="How agents come to agree; `kernelmesh list --protocols` names them.")
     ] = None,
     partition: Annotated[
         str | None, typer.Option(help="What each agent sees: identical, two-class or one-class (mixture).")
@@ -51,12 +69,8 @@ def run(
     reading: Annotated[
         str | None, typer.Option(help="The mixture's 0.2: deviation, or the variance that is printed.")
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Where test patches come from: random or disjoint (textures).")
-    ] = None,
-    images: Annotated[
-        str | None, typer.Option(help="A folder with the images (textures); else they are fetched.")
-    ] = None,
+    split: Annotated[str | None, typer.Option(help="Where test patches come from: random or disjoint (textures).")] = None,
+    images: Annotated[str | None, typer.Option(help="A folder with the images (textures); else they are fetched.")] = None,
     samples: Annotated[int | None, typer.Option(help="Samples in the training set.")] = None,
     change: Annotated[
         list[str] | None,
@@ -70,7 +84,7 @@ def run(
     ] = False,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on from what an interrupted run with the same settings left in the folder."),
+        typer.Option("--resume", help="Continue an interrupted run with the same settings from what it left in the folder."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results (runs/NAME if not given); earlier ones are replaced.")
@@ -79,14 +93,9 @@ def run(
     """Run an experiment; write its summary, tables, settings, figures and a page to a folder.
 
     What is not given is as in the paper, or as the experiment's file says.
-    Ctrl-C stops after the current step and keeps what has been computed; --resume goes on.
+    Ctrl-C stops after the current step and saves the results so far, a second Ctrl-C stops at once; --resume continues.
     """
-    from kernelmesh.experiments import EXPERIMENTS
-
-    if name not in EXPERIMENTS:
-        fail(f"run: NAME must be one of {', '.join(EXPERIMENTS)}, got {name!r}", code=2)
-    experiment = EXPERIMENTS[name]
-    given = {
+    options = {
         "seed": seed,
         "agents": agents,
         "protocol": protocol,
@@ -96,70 +105,85 @@ def run(
         "images": images,
         "samples": samples,
     }
-    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    folder = out or Path("runs") / name
+    known = _experiments()
     try:
-        settings = _settings(name, experiment.config, config, chosen, change or [])
-        chosen_config = experiment.config(**settings)
-        if everything and experiment.sweep is None:
-            raise ValueError(f"run: --all must be given to an experiment with a table of its own, got {name}")
-        for swept in experiment.swept if everything else ():
-            if swept in chosen:
-                raise ValueError(f"run: --{swept} must be left out with --all, which goes through every {swept}")
+        if name not in known:
+            raise InvalidArgument("run", "NAME", f"be one of {', '.join(known)}", name, remedy=did_you_mean(name, known))
+        given = {key: value for key, value in options.items() if value is not None}
+        settings = _settings(name, known[name].config, config, given, change or [])
+        if everything:
+            _check_swept(known[name], given)
+        chosen = known[name].config(**settings)
+        folder = _writable(out or Path("runs") / name)
     except (TypeError, ValueError) as error:
         fail(str(error), code=2)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)  # before the work, not after it
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        fail(f"run: --out must be a folder that can be written, got {str(folder)!r} ({error.strerror})", code=2)
+    _report(_run(known[name], chosen, folder, table=everything, resume=resume), folder)
 
-    job = experiment.sweep if everything and experiment.sweep is not None else experiment.run
+
+def _check_swept(experiment: Experiment, given: Mapping[str, Any]) -> None:
+    """What the table goes through cannot be given with it."""
+    for swept in experiment.swept:
+        if swept in given:
+            rule = f"be left out with --all, which goes through every {swept}"
+            raise InvalidArgument("run", f"--{swept}", rule, given[swept])
+
+
+def _writable(folder: Path) -> Path:
+    """The folder, made and tried before the work, not after it."""
     try:
-        with _Bar(name) as watch, warnings.catch_warnings():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        found = Verbatim(f"{str(folder)!r} ({error.strerror})")
+        raise InvalidArgument("run", "--out", "be a folder that can be written", found) from None
+
+
+def _run(experiment: Experiment, config: Any, folder: Path, *, table: bool, resume: bool) -> Finished:
+    """Run, with a progress bar; whatever goes wrong is said in one line."""
+    from kernelmesh.experiments import run
+
+    try:
+        with _Bar(experiment.name) as bar, warnings.catch_warnings():
             warnings.showwarning = _warn
-            report = job(chosen_config, watch, folder, resume)
-        files = report.write(folder)
-    except (MemoryError, OSError) as error:
-        fail(f"run: {error or type(error).__name__}", code=1)
-    except RuntimeError as error:
-        fail(f"run: {error}", code=1)
+            return run(experiment, config, folder, table=table, resume=resume, observers=(bar.show,), stop=bar.stop_requested)
     except ValueError as error:
         fail(str(error), code=2)
+    except (KernelMeshError, MemoryError, OSError) as error:
+        fail(f"run: {error or type(error).__name__}", code=1)
     except KeyboardInterrupt:
-        fail("interrupted before there was anything to keep", code=130)
-    table = Table("", "", show_header=False, box=None, pad_edge=False)
-    for key, value in report.summary.items():
-        if key != "remark":
-            table.add_row(key, f"{value:.4g}" if isinstance(value, float) else str(value))
-    console.print(table)
-    console.print(f"\nwritten to {folder}: {', '.join(file.name for file in files)}", highlight=False, soft_wrap=True)
-    if report.remark:
-        fail(report.remark, code=130 if report.remark.startswith("Interrupted") else 1)
+        fail("Interrupted before the results were written; --resume continues from what was computed.", code=130)
+
+
+def _report(finished: Finished, folder: Path) -> None:
+    """Print the summary and leave with the exit code of the outcome."""
+    summary = {key: value for key, value in finished.report.summary.items() if key != "remark"}
+    _print_table({key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in summary.items()})
+    names = ", ".join(file.name for file in finished.files)
+    console.print(f"\nwritten to {folder}: {names}", highlight=False, soft_wrap=True)
+    if finished.outcome.exit_code:
+        fail(str(finished.outcome), code=finished.outcome.exit_code)
 
 
 def _settings(
-    experiment: str, kind: type[Any], file: Path | None, options: dict[str, Any], changes: list[str]
+    experiment: str, kind: type[Any], file: Path | None, options: Mapping[str, Any], changes: Sequence[str]
 ) -> dict[str, Any]:
     """The settings of a run: those of a file, then options of the command, then NAME=VALUE pairs."""
-    fields = {entry.name: entry for entry in dataclasses.fields(kind)}
-    known: dict[str, Any] = {name: type(entry.default) for name, entry in fields.items()}
-    out: dict[str, Any] = {}
-    if file is not None:
-        out = _from_file(experiment, file, known)
+    known: dict[str, Any] = {entry.name: type(entry.default) for entry in dataclasses.fields(kind)}
+    remedy = f"its settings are {', '.join(known)}"
+    out = _from_file(experiment, file, known) if file is not None else {}
     for name, value in options.items():
         if name not in known:
-            raise ValueError(f"run: {experiment} has no --{name}; its settings are {', '.join(known)}")
+            raise InvalidArgument("run", f"--{name}", f"be a setting of {experiment}", value, remedy=remedy)
         out[name] = value
     for change in changes:
         name, equals, text = change.partition("=")
         if not equals or name not in known:
-            raise ValueError(f"run: --set must be NAME=VALUE with NAME one of {', '.join(known)}, got {change!r}")
+            raise InvalidArgument("run", "--set", f"be NAME=VALUE with NAME one of {', '.join(known)}", change)
         try:
             out[name] = _read(known[name], text)
         except ValueError:
-            raise ValueError(f"run: --set {name} must be of type {known[name].__name__}, got {text!r}") from None
+            raise InvalidArgument("run", f"--set {name}", f"be of type {known[name].__name__}", text) from None
     return out
 
 
@@ -176,11 +200,12 @@ def _from_file(name: str, file: Path, known: dict[str, Any]) -> dict[str, Any]:
         settings = json.loads(file.read_text())
         of = settings.pop("experiment", name)
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"run: --config must be a config.json that can be read, got {str(file)!r} ({error})") from None
+        found = Verbatim(f"{str(file)!r} ({error})")
+        raise InvalidArgument("run", "--config", "be a config.json that can be read", found) from None
     if of != name:
-        raise ValueError(f"run: --config must be of the experiment {name}, got one of {of}")
+        raise InvalidArgument("run", "--config", f"be of the experiment {name}", Verbatim(f"one of {of}"))
     if not set(settings) <= set(known):
-        raise ValueError(f"run: --config must hold settings among {', '.join(known)}, got {str(settings)[:80]}")
+        raise InvalidArgument("run", "--config", f"hold settings among {', '.join(known)}", settings)
     # JSON has no infinity: it is written as text
     return {name: float(v) if known[name] is float and isinstance(v, str) else v for name, v in settings.items()}
 
@@ -189,27 +214,21 @@ def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     stderr.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-_STARTING = "starting (compiles on first use)"
-
-
 class _Bar:
-    """A progress bar that also turns Ctrl-C into a stop between two rounds, where nothing is half done."""
+    """A progress bar that also turns Ctrl-C into a stop after the current step, where nothing is half done."""
 
     def __init__(self, name: str) -> None:
-        columns = (
-            BarColumn(bar_width=6),
-            TextColumn("{task.completed}/{task.total} {task.fields[unit]}: {task.fields[newest]},"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-        )
-        self._bar = Progress(*columns, console=console)
-        self._task = self._bar.add_task(name, total=None, newest=_STARTING, unit="rounds")
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        newest = TextColumn("{task.fields[steps]}{task.fields[newest]},")
+        self._bar = Progress(BarColumn(bar_width=6), newest, TimeRemainingColumn(), TextColumn("left"), console=console)
+        self._task = self._bar.add_task(name, total=None, steps="", newest="starting (compiles on first use)")
         self._stop = False
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> _Bar:
         self._before = signal.signal(signal.SIGINT, self._interrupt)
         self._bar.start()
-        return self._show
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
@@ -220,8 +239,21 @@ class _Bar:
             raise KeyboardInterrupt
         self._stop = True
 
-    def _show(self, step: Step) -> None:
-        told = step.told or _STARTING
-        self._bar.update(self._task, completed=step.done, total=step.total, newest=told, unit=step.unit)
-        if self._stop and step.done:
-            raise KeyboardInterrupt
+    def stop_requested(self) -> bool:
+        return self._stop
+
+    def show(self, event: Event) -> None:
+        from kernelmesh.experiments import events
+
+        match event:
+            case events.Progress(done=done, total=total, unit=unit, part=part):
+                steps = f"{part}: " if part and unit == "rounds" else ""
+                steps += f"{done}/{total} {unit}: " if total is not None else part
+                self._bar.update(self._task, completed=done, total=total, steps=steps)
+            case events.Measured(measures=found):
+                newest = f"{found.samples} samples, objective {found.objective:.3g}, order {found.order_mean:.1f}"
+                self._bar.update(self._task, newest=newest)
+            case events.CellFinished(name=name):
+                self._bar.update(self._task, newest=name)
+            case _:
+                pass

@@ -1,37 +1,28 @@
 """Every rival in one table, on the mixture and on the textures: accuracy, memory, traffic, time."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from kernelmesh.agent import Agent
-from kernelmesh.checks import integer, positive
-from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local, Penalty
-from kernelmesh.errors import InvalidArgument
-from kernelmesh.experiments import brodatz
-from kernelmesh.experiments.base import Experiment, Watch
-from kernelmesh.experiments.cells import run_cells
+from kernelmesh import Consensus, Diffusion, ExactDiffusion, Gaussian, Graph, Local, Penalty, register, simulate
+from kernelmesh.experiments import Cell, Experiment, Findings, Session, brodatz
 from kernelmesh.experiments.mixture import MixtureConfig, Task
-from kernelmesh.experiments.rivals.base import Data, Outcome
-from kernelmesh.experiments.rivals.batch import kernel_logistic, svm
-from kernelmesh.experiments.rivals.budgeted import remove_smallest
+from kernelmesh.experiments.rivals.base import Data, Score
+from kernelmesh.experiments.rivals.centralized import kernel_logistic, remove_smallest, svm
 from kernelmesh.experiments.rivals.d4l import d4l
 from kernelmesh.experiments.rivals.linear import dgd, fourier, nystrom
+from kernelmesh.experiments.settings import Count, Positive, Settings
+from kernelmesh.experiments.trial import Rates, parsimonious_agent
 from kernelmesh.metrics import accuracies
-from kernelmesh.numerics.compression import Komp
-from kernelmesh.numerics.graphs import Graph
-from kernelmesh.numerics.kernels import Gaussian
-from kernelmesh.numerics.losses import Logistic
-from kernelmesh.report import COLORS, Report
-from kernelmesh.runtimes import simulate
+from kernelmesh.report import COLORS
+from kernelmesh.schema import one_of
 
 __all__ = ["EXPERIMENT", "Config"]
 
@@ -39,158 +30,113 @@ TASKS = ("both", "mixture", "textures")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Settings, owner="baselines"):
     """Settings that all methods share; each gets as many random features or landmarks as ours needs floats, or more."""
 
-    owner: ClassVar[str] = "baselines"
-
-    seed: int = 0
-    task: str = "both"
+    task: Annotated[str, one_of(*TASKS)] = "both"
     images: str = ""
-    samples: int = 5000  # of the mixture
-    texture_samples: int = 10_000
-    epochs: int = 1  # on the textures
-    mixture_agents: int = 20
-    texture_agents: int = 5
-    penalty: float = 0.08  # of `penalty` on the mixture; on the textures the printed 0.02
-
-    def __post_init__(self) -> None:
-        integer(self.owner, "seed", self.seed, minimum=0)
-        for argument in ("samples", "texture_samples", "epochs", "mixture_agents", "texture_agents"):
-            integer(self.owner, argument, getattr(self, argument), minimum=1)
-        positive(self.owner, "penalty", self.penalty)
-        if self.task not in TASKS:
-            raise InvalidArgument(self.owner, "task", f"be one of {', '.join(TASKS)}", self.task)
+    samples: Count = 5000  # of the mixture
+    texture_samples: Count = 10_000
+    epochs: Count = 1  # on the textures
+    mixture_agents: Count = 20
+    texture_agents: Count = 5
+    penalty: Positive = 0.08  # of `penalty` on the mixture; on the textures the printed 0.02
 
     def data(self, task: str, folder: Path) -> Data:
         """The samples and the network of a task, the same for every method."""
+        shared: dict[str, Any] = {"batch_size": 32, "seed": self.seed}
         if task == "mixture":
             drawn = Task.draw(MixtureConfig(seed=self.seed, samples=self.samples, agents=self.mixture_agents))
-            return Data(
-                points=drawn.points,
-                labels=drawn.labels,
-                held_points=drawn.held_points,
-                held_labels=drawn.held_labels,
-                classes=drawn.mixture.classes,
-                graph=drawn.graph,
-                bandwidth=0.6,
-                batch_size=32,
-                epochs=1,
-                seed=self.seed,
-            )
-        textures = brodatz.Config(
-            seed=self.seed,
-            images=self.images,
-            samples=self.texture_samples,
-            held_out=max(self.texture_samples // 2, 1),
-            agents=self.texture_agents,
-        )
+            shared |= {**drawn.arrays(), "classes": drawn.mixture.classes}
+            return Data(**shared, graph=drawn.graph, bandwidth=0.6, epochs=1)
+        samples, agents = self.texture_samples, self.texture_agents
+        held_out = max(samples // 2, 1)
+        textures = brodatz.Config(seed=self.seed, images=self.images, samples=samples, held_out=held_out, agents=agents)
         patches, classes = brodatz.prepare(textures, folder, resume=True)
-        return Data(
-            points=patches.points,
-            labels=patches.labels,
-            held_points=patches.held_points,
-            held_labels=patches.held_labels,
-            classes=classes,
-            graph=Graph.random(self.texture_agents, probability=0.2, rng=np.random.default_rng([self.seed, 1])),
-            bandwidth=0.1**0.5,
-            batch_size=32,
-            epochs=self.epochs,
-            seed=self.seed,
-        )
+        graph = Graph.random(agents, probability=0.2, rng=np.random.default_rng([self.seed, 1]))
+        shared |= {**patches.arrays(), "classes": classes}
+        return Data(**shared, graph=graph, bandwidth=0.1**0.5, epochs=self.epochs)
 
 
-def _ours(data: Data, consensus: Consensus, *, step: float, regularization: float, alone: bool = False) -> Outcome:
-    agent = Agent(
-        dimension=data.points.shape[1],
-        outputs=data.classes,
-        kernel=Gaussian(bandwidth=data.bandwidth),
-        loss=Logistic(),
-        step_size=step,
-        regularization=regularization,
-        compression=Komp.parsimonious(step),
-        consensus=consensus,
-    )
+class Method(NamedTuple):
+    """A method by the name that tables have for it."""
+
+    title: str
+    solve: Callable[[Data], Score]
+
+
+def _ours(data: Data, consensus: Consensus, *, step: float, regularization: float, alone: bool = False) -> Score:
+    rates = Rates(step_size=step, parsimony=0.04, regularization=regularization)
+    shape, kernel = (data.points.shape[1], data.classes), Gaussian(bandwidth=data.bandwidth)
+    agent = parsimonious_agent(shape, kernel, rates, consensus)
     graph = Graph.line(1) if alone else data.graph
     *_, last = simulate(agent, graph, data.streams(len(graph)))
     scores = accuracies(last.functions, data.held_points, data.held_labels)
     stored = float(np.mean([f.centers.size + f.weights.size for f in last.functions]))
-    traffic = float(last.bytes_sent.sum()) / sum(last.samples)
-    return Outcome(float(scores.mean()), float(scores.min()), stored, traffic)
+    return Score.of(scores, stored=stored, traffic=float(last.bytes_sent.sum()) / sum(last.samples))
 
 
-def methods(task: str, config: Config) -> dict[str, Callable[[Data], Outcome]]:
-    """The methods of a task by name; those with all the data first."""
-    step, regularization, order = (3.0, 1e-6, 18) if task == "mixture" else (4.0, 1e-5, 4500)
-    coupling = config.penalty if task == "mixture" else 0.02
-    width = 100 if task == "mixture" else 2000
+def methods(task: str, config: Config) -> dict[str, Method]:
+    """The methods of a task by flat names; those with all the data first."""
+    if task == "mixture":
+        step, regularization, order, width, linear_step, atoms, coupling = 3.0, 1e-6, 18, 100, 0.5, 64, config.penalty
+    else:
+        step, regularization, order, width, linear_step, atoms, coupling = 4.0, 1e-5, 4500, 2000, 4.0, 256, 0.02
+    budgeted = partial(remove_smallest, order=order, step=step, regularization=regularization)
 
-    def ours(consensus: Consensus, *, alone: bool = False) -> Callable[[Data], Outcome]:
-        return lambda data: _ours(data, consensus, step=step, regularization=regularization, alone=alone)
+    def ours(title: str, consensus: Consensus, *, alone: bool = False) -> Method:
+        return Method(title, partial(_ours, consensus=consensus, step=step, regularization=regularization, alone=alone))
 
-    out: dict[str, Callable[[Data], Outcome]] = {
-        "batch kernel SVM": svm,
-        "kernel logistic regression, full": kernel_logistic,
-        "POLK, centralized": ours(Local(), alone=True),
-        "Nyström + SGD, centralized": lambda data: nystrom(data, width=width, step=step),
-        "budgeted SGD, remove smallest": lambda data: remove_smallest(
-            data, order=order, step=step, regularization=regularization
-        ),
-        "no cooperation": ours(Local()),
-        "linear logistic regression, DGD": lambda data: dgd(data, step=0.5 if task == "mixture" else 4.0),
-        "random Fourier features, diffusion": lambda data: fourier(data, width=width, step=step),
-        "D4L": lambda data: d4l(data, atoms=64 if task == "mixture" else 256, step=0.5),
-        "kernelmesh, penalty (the paper)": ours(Penalty(coupling=coupling)),
+    out = {
+        "svm": Method("batch kernel SVM", svm),
+        "kernel_logistic": Method("kernel logistic regression, full", kernel_logistic),
+        "polk": ours("POLK, centralized", Local(), alone=True),
+        "nystrom": Method("Nyström + SGD, centralized", partial(nystrom, width=width, step=step)),
+        "budgeted": Method("budgeted SGD, remove smallest", budgeted),
+        "local": ours("no cooperation", Local()),
+        "linear": Method("linear logistic regression, DGD", partial(dgd, step=linear_step)),
+        "fourier": Method("random Fourier features, diffusion", partial(fourier, width=width, step=step)),
+        "d4l": Method("D4L", partial(d4l, atoms=atoms, step=0.5)),
+        "penalty": ours("kernelmesh, penalty (the paper)", Penalty(coupling=coupling)),
     }
     if task == "mixture":  # exchanging functions of thousands of points is not what they are for
-        budget = 0.01 * step**1.5
-        out["kernelmesh, diffusion"] = ours(Diffusion())
-        out["kernelmesh, exact diffusion"] = ours(ExactDiffusion(budget=budget))
+        out["diffusion"] = ours("kernelmesh, diffusion", Diffusion())
+        out["exact_diffusion"] = ours("kernelmesh, exact diffusion", ExactDiffusion(budget=0.01 * step**1.5))
     return out
 
 
 def cell(settings: tuple[Config, str, str, str]) -> Mapping[str, Any]:
     """One method on one task."""
     config, task, name, folder = settings
-    data = config.data(task, Path(folder))
-    if task == "mixture":  # compile before the clock starts
-        few = dataclasses.replace(data, points=data.points[:64], labels=data.labels[:64], epochs=1)
-        if name != "D4L":
-            methods(task, config)[name](few)
+    data, method = config.data(task, Path(folder)), methods(task, config)[name]
+    if task == "mixture" and name != "d4l":  # compile before the clock starts
+        method.solve(dataclasses.replace(data, points=data.points[:64], labels=data.labels[:64], epochs=1))
     began = time.perf_counter()
-    outcome = methods(task, config)[name](data)
-    return {"task": task, "method": name, **dataclasses.asdict(outcome), "seconds": time.perf_counter() - began}
+    score = method.solve(data)
+    seconds = time.perf_counter() - began
+    return {"task": task, "method": method.title, **dataclasses.asdict(score), "seconds": seconds}
 
 
-def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:
+def run(config: Config, session: Session) -> Findings:
     """Every method on every task, each alone on one core."""
-    began = time.perf_counter()
     tasks = TASKS[1:] if config.task == "both" else (config.task,)
     if "textures" in tasks:
-        config.data("textures", folder)  # once, before the others need it
-    jobs: dict[str, tuple[Any, Any]] = {
-        f"{task}-{number}": (cell, (config, task, name, str(folder)))
-        for task in tasks
-        for number, name in enumerate(methods(task, config))
-    }
-    done = run_cells(jobs, watch=watch, folder=folder, resume=resume)
-    missing = len(jobs) - len(done)
-    remark = f"Interrupted: {missing} of {len(jobs)} methods are missing; --resume goes on." if missing else ""
+        session.prepare("filters and textons")
+        config.data("textures", session.folder)  # once, before the others need it
+    names = {f"{task}_{name}": (task, name) for task in tasks for name in methods(task, config)}
+    folder = str(session.folder)
+    done = session.compute({key: Cell(cell, (config, task, name, folder)) for key, (task, name) in names.items()})
     table = list(done.values())
-    summary = {
-        "experiment": config.owner,
-        "seed": config.seed,
-        "complete": not remark,
-        "remark": remark,
-        **{f"{line['task']}: {line['method']}": line["accuracy_mean"] for line in table},
-        "seconds": time.perf_counter() - began,
-    }
-    figures = {task: _figure([line for line in table if line["task"] == task], task) for task in tasks}
-    settings = dataclasses.asdict(config)
-    return Report(config.owner, settings, summary, {"table": table}, figures, remark, _NOTES, ("table",))
+    reached = {f"{key}_accuracy": row["accuracy_mean"] for key, row in done.items()}
+    return Findings(
+        summary={"seed": config.seed, **reached},
+        tables={"table": table},
+        figures={task: _figure([row for row in table if row["task"] == task], task) for task in tasks},
+        paragraphs=_PARAGRAPHS,
+    )
 
 
-_NOTES = (
+_PARAGRAPHS = (
     "Methods that keep all the data, or see all of it in one place, bound what the others can reach. `stored_floats` is what "
     "one agent needs for predicting. Seconds are for the whole network on one core.",
     "Each rival is written from its published description and makes as many passes as ours.",
@@ -206,12 +152,15 @@ def _figure(lines: Sequence[Mapping[str, Any]], task: str) -> Figure:
     right.barh(names, [line["stored_floats"] for line in lines], color=colors)
     right.set_xscale("log")
     left.invert_yaxis()
-    left.set_xlabel("held-out accuracy of the worst agent, %")
-    right.set_xlabel("floats that one agent stores")
+    left.set(xlabel="held-out accuracy of the worst agent, %")
+    right.set(xlabel="floats that one agent stores")
     for axes in (left, right):
         axes.grid(alpha=0.3, axis="x")
     figure.suptitle(task)
     return figure
 
 
-EXPERIMENT = Experiment("baselines", "every rival on the mixture and on the textures, in one table", Config, run)
+EXPERIMENT = Experiment(
+    name="baselines", about="every rival on the mixture and on the textures, in one table", config=Config, run=run
+)
+register("experiment", EXPERIMENT, name=EXPERIMENT.name)

@@ -1,88 +1,132 @@
-"""Running many small jobs on all cores, each kept as soon as it is done."""
-
-from __future__ import annotations
+"""Computing the cells of a table on all cores, each saved as soon as it is done."""
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
-from kernelmesh.experiments.base import Progress, Watch
+from kernelmesh.errors import InvalidArgument, KernelMeshError, Verbatim
+from kernelmesh.experiments.events import CellFinished, Observer, Progress
+from kernelmesh.experiments.trial import Stop
 
-__all__ = ["run_cells"]
+__all__ = ["Cell", "Results", "WorkerKilled", "means", "run_cells"]
 
-Cell = Callable[[Any], Mapping[str, Any]]
+Results = Mapping[str, Mapping[str, Any]]
+"""What cells gave, by name."""
+
+
+class Cell(NamedTuple):
+    """One job: `function(settings)`. The function belongs to a module, where other processes find it."""
+
+    function: Callable[[Any], Mapping[str, Any]]
+    """What it returns must be what JSON can hold."""
+    settings: Any
+
+
+def means(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
+    """The mean of each of some numbers over the rows of a table; NaN over none.
+
+    >>> means([{"a": 1.0, "b": 2}, {"a": 2.0, "b": 2}], ["a"])
+    {'a': 1.5}
+    """
+    lines = list(rows)
+    return {name: float(np.mean([row[name] for row in lines])) if lines else math.nan for name in names}
+
+
+class WorkerKilled(KernelMeshError, RuntimeError):
+    """The system ended a worker process."""
 
 
 def run_cells(
-    jobs: Mapping[str, tuple[Cell, Any]], *, watch: Watch, folder: Path, resume: bool
+    cells: Mapping[str, Cell],
+    *,
+    folder: Path,
+    resume: bool = False,
+    publish: Observer = lambda _: None,
+    stop: Stop = lambda: False,
 ) -> dict[str, dict[str, Any]]:
-    """Run `function(settings)` for every job and return what each gave, by name; after Ctrl-C those that are done.
+    """Compute every cell and return what each gave, by name; those that are done, if the run is stopped.
 
-    A job is a function of a module (other processes must find it) and its settings; what it returns must be what JSON can
-    hold. It is written to `folder/cells/NAME.json`, and with `resume` a job that is there already is not run again.
+    Results are written to `folder/cells/NAME.json`; with `resume` a cell that is there already is not computed again. A stop
+    waits for the cells that are being computed; KeyboardInterrupt gives them up.
     """
-    place = folder / "cells"
+    saved = folder / "cells"
     if not resume:
-        shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True, exist_ok=True)
-    done = {name: kept for name, (_, settings) in jobs.items() if (kept := _read(place, name, settings)) is not None}
-    watch(Progress(len(done), len(jobs), "cells"))
-    if len(done) == len(jobs):
-        return done
-    workers = min(os.cpu_count() or 1, len(jobs) - len(done))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_settle) as pool:
-        with _deaf():  # workers inherit it, so that Ctrl-C cannot hit one that is still starting
-            running: dict[Future[Mapping[str, Any]], str] = {
-                pool.submit(function, settings): name for name, (function, settings) in jobs.items() if name not in done
-            }
-        try:
+        shutil.rmtree(saved, ignore_errors=True)
+    saved.mkdir(parents=True, exist_ok=True)
+    done = {name: found for name, cell in cells.items() if (found := _read(saved, name, cell.settings)) is not None}
+    publish(Progress(done=len(done), total=len(cells), unit="cells"))
+    missing = {name: cell for name, cell in cells.items() if name not in done}
+    try:
+        with _pool(len(missing)) as pool:
+            with _ignored_interrupts():  # workers inherit it, so that Ctrl-C cannot hit one that is still starting
+                running = {pool.submit(cell.function, cell.settings): name for name, cell in missing.items()}
             while running:
                 for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
                     name = running.pop(future)
                     done[name] = dict(future.result())
-                    _write(place, name, jobs[name][1], done[name])
-                watch(Progress(len(done), len(jobs), "cells", told=next(reversed(done), "")))
-        except KeyboardInterrupt:
-            pool.shutdown(wait=True, cancel_futures=True)
-        except BrokenProcessPool:
-            raise RuntimeError(
-                f"a worker process was killed (out of memory?); {len(done)} of {len(jobs)} cells are kept, --resume goes on"
-            ) from None
-    return {name: done[name] for name in jobs if name in done}
+                    _write(saved, name, cells[name].settings, done[name])
+                    publish(CellFinished(name, done[name]))
+                    publish(Progress(done=len(done), total=len(cells), unit="cells", part=name))
+                if stop():
+                    running = {future: name for future, name in running.items() if not future.cancel()}
+    except BrokenProcessPool:
+        saved_cells = f"{len(done)} of {len(cells)} cells are saved; --resume continues"
+        raise WorkerKilled(f"a worker process was killed (out of memory?); {saved_cells}") from None
+    except KeyboardInterrupt:
+        pass  # what is done is saved
+    return {name: done[name] for name in cells if name in done}
 
 
-def _write(place: Path, name: str, settings: Any, result: Mapping[str, Any]) -> None:
-    draft = place / f".{name}.json"
+@contextlib.contextmanager
+def _pool(cells: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes, which do not outlive an error."""
+    others = multiprocessing.active_children()
+    context = multiprocessing.get_context("spawn")
+    workers = min(os.cpu_count() or 1, max(cells, 1))
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_up_worker) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for child in multiprocessing.active_children():
+                if child not in others:
+                    child.terminate()
+            raise
+
+
+def _write(saved: Path, name: str, settings: Any, result: Mapping[str, Any]) -> None:
+    draft = saved / f".{name}.json"
     draft.write_text(json.dumps({"settings": repr(settings), "result": result}))
-    draft.replace(place / f"{name}.json")
+    draft.replace(saved / f"{name}.json")
 
 
-def _read(place: Path, name: str, settings: Any) -> dict[str, Any] | None:
-    """What a cell gave, or None if it must be run (again); settings that differ are refused."""
+def _read(saved: Path, name: str, settings: Any) -> dict[str, Any] | None:
+    """What a cell gave, or None if it must be computed (again); other settings are refused."""
     try:
-        kept = json.loads((place / f"{name}.json").read_text())
-        made_with, result = kept["settings"], dict(kept["result"])
+        found = json.loads((saved / f"{name}.json").read_text())
+        made_with, result = found["settings"], dict(found["result"])
     except (OSError, ValueError, KeyError, TypeError):  # not there, or damaged
         return None
     if made_with != repr(settings):
-        raise ValueError(f"run: --resume needs the settings of the interrupted run, but those of cell {name} differ")
+        rule = "continue a run with the settings of that run"
+        raise InvalidArgument("run", "--resume", rule, Verbatim(f"others for cell {name}"))
     return result
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
+def _ignored_interrupts() -> Iterator[None]:
     """Ignore Ctrl-C for a moment; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -94,7 +138,7 @@ def _deaf() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _settle() -> None:
-    """A worker leaves Ctrl-C to the process that started it, and the other cores to the other workers."""
+def _set_up_worker() -> None:
+    """Leave Ctrl-C to the process that started the worker, and the other cores to the other workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threadpool_limits(1)

@@ -1,7 +1,5 @@
 """Problems small enough to be solved exactly: finite samples, and the minimizers that theory speaks of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +9,15 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import minimize
 
+from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Gaussian, Graph, Logistic, Mixture, Schedule
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.graphs import Graph
-from kernelmesh.numerics.kernels import Gaussian
-from kernelmesh.numerics.losses import Logistic
-from kernelmesh.streams import Mixture
+from kernelmesh.experiments.settings import Count, Positive, Settings
+from kernelmesh.experiments.trial import Rates, parsimonious_agent
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "ProblemConfig"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
     """The samples of every agent, the network, and the minimizers of the penalized objective ψ_c and of its limit."""
 
@@ -33,22 +29,15 @@ class Problem:
 
     classes: ClassVar[int] = 3
 
-    @classmethod
-    def draw(
-        cls, *, seed: int, agents: int, samples: int, bandwidth: float, regularization: float, shared: bool = False
-    ) -> Problem:
-        """Draw samples and a network: everybody has samples of its own from two of three classes, or all have the same."""
-        rng = np.random.default_rng(seed)
-        mixture = Mixture.draw(classes=cls.classes, rng=rng)
-        points, labels = [], []
-        common = mixture.sample(samples, rng=rng)
-        for agent in range(agents):
-            x, y = mixture.sample(4 * samples, rng=rng)
-            seen = np.flatnonzero(y != agent % cls.classes)[:samples]
-            points.append(common[0] if shared else x[seen])
-            labels.append(common[1] if shared else y[seen])
-        graph = Graph.random(agents, probability=0.3, rng=rng)
-        return cls(Gaussian(bandwidth=bandwidth), regularization, tuple(points), tuple(labels), graph)
+    def agent(self, consensus: Consensus, *, step_size: Schedule | float, parsimony: float) -> Agent:
+        """The settings of agents that are to find the minimizer."""
+        rates = Rates(step_size, parsimony, self.regularization)
+        return parsimonious_agent((2, self.classes), self.kernel, rates, consensus)
+
+    def streams(self, seed: Sequence[int], *, batch_size: int, passes: int) -> list[ArrayStream]:
+        """Every agent sees its samples over and over, in an order of its own."""
+        own = zip(self.points, self.labels, np.random.default_rng(seed).spawn(len(self.points)), strict=True)
+        return [ArrayStream(x, y, batch_size=batch_size, passes=passes, rng=rng) for x, y, rng in own]
 
     def violation(self, functions: Sequence[Expansion]) -> float:
         """½ Σ_i Σ_j∈n_i E‖f_i(x_i) − f_j(x_i)‖²."""
@@ -95,6 +84,32 @@ class Problem:
         options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-14, "gtol": 1e-9}
         found = minimize(objective, np.zeros(math.prod(shape)), jac=True, method="L-BFGS-B", options=options)
         weights = np.linalg.solve(root.T, found.x.reshape(shape))
-        return float(found.fun), [
-            Expansion(self.kernel, everywhere, w) for w in np.repeat(weights, agents // shape[0], 0)
-        ]
+        return float(found.fun), [Expansion(self.kernel, everywhere, w) for w in np.repeat(weights, agents // shape[0], 0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemConfig(Settings, owner="exact"):
+    """Every agent has some samples for ever."""
+
+    shared: ClassVar[bool] = False
+    """Whether all agents have the same samples, or each its own from two of three classes."""
+
+    agents: Count = 6
+    samples: Count = 60  # of each agent
+    passes: Count = 400
+    bandwidth: Positive = 0.6
+    regularization: Positive = 1e-3
+
+    def problem(self) -> Problem:
+        """Draw the samples and the network."""
+        rng, classes = np.random.default_rng(self.seed), Problem.classes
+        mixture = Mixture.draw(classes=classes, rng=rng)
+        samples = [mixture.sample(self.samples, rng=rng)] * self.agents
+        for agent in range(self.agents):
+            x, y = mixture.sample(4 * self.samples, rng=rng)
+            seen = np.flatnonzero(y != agent % classes)[: self.samples]
+            if not self.shared:
+                samples[agent] = x[seen], y[seen]
+        points, labels = zip(*samples, strict=True)
+        kernel, graph = Gaussian(bandwidth=self.bandwidth), Graph.random(self.agents, probability=0.3, rng=rng)
+        return Problem(kernel=kernel, regularization=self.regularization, points=points, labels=labels, graph=graph)

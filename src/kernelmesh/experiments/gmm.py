@@ -1,79 +1,52 @@
 """The mixture experiments of the paper: one network, its sample paths, and one agent's decision regions."""
 
-from __future__ import annotations
-
 import dataclasses
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from kernelmesh.checks import Floats, Ints
-from kernelmesh.experiments.base import Watch
-from kernelmesh.experiments.cells import run_cells
-from kernelmesh.experiments.mixture import MixtureConfig, Task
-from kernelmesh.experiments.trial import Trial, learn
-from kernelmesh.metrics import Measures
-from kernelmesh.report import Report, draw_decision_regions, draw_path, draw_samples
-from kernelmesh.runtimes import Round
+from kernelmesh.experiments import Cell, Experiment, Findings, Session, Trial, learn
+from kernelmesh.experiments.mixture import LossName, MixtureConfig, Task
+from kernelmesh.experiments.outcome import Diverged
+from kernelmesh.experiments.protocols import CAPPED
+from kernelmesh.registry import register
+from kernelmesh.report import draw_decision_regions, draw_path, draw_samples
 
-__all__ = ["run", "sweep_against", "train"]
+__all__ = ["HINGE", "LOGISTIC", "HingeConfig", "LogisticConfig", "findings"]
 
 SEEDS = 20
 
 
-def train(config: MixtureConfig, watch: Watch, folder: Path | None = None, resume: bool = False) -> Trial:
-    """The network of a config, trained."""
+def run(config: MixtureConfig, session: Session) -> Findings:
+    """One network."""
     task = Task.draw(config)
-    return learn(
-        task.agent(),
-        task.graph,
-        task.streams,
-        points=task.held_points,
-        targets=task.held_labels,
-        watch=watch,
-        measure_every=config.measure_every,
-        settings=config.settings(),
-        folder=folder,
-        resume=resume,
-    )
+    return findings(task, session.train(task.network()))
 
 
-def run(config: MixtureConfig, watch: Watch, folder: Path, resume: bool = False) -> Report:
-    """Run until the streams end, the run diverges, or Ctrl-C; whatever was measured until then is reported."""
-    began = time.perf_counter()
-    task = Task.draw(config)
-    trial = train(config, watch, folder, resume)
-    summary = {
-        "experiment": config.owner,
-        "seed": config.seed,
-        "protocol": config.protocol,
-        "partition": config.partition,
-        "agents": config.agents,
-        **trial.summary(),
-        "bayes_accuracy": task.bayes,
-        "seconds": time.perf_counter() - began + trial.before,
-    }
-    figures = {
-        "figure": _paths(trial.record, trial.newest, task.held_points, task.held_labels, summary),
-        "data": _data(task.points, task.labels),
-    }
-    return Report(
-        config.owner, config.settings(), summary, {"rounds": trial.rounds}, figures, trial.remark, _notes(config)
+def findings(task: Task, trial: Trial) -> Findings:
+    """What one network learned, next to the Bayes limit of its data."""
+    config = task.config
+    setup = {name: getattr(config, name) for name in ("seed", "protocol", "partition", "agents")}
+    return Findings(
+        summary={**setup, **trial.summary(), "bayes_accuracy": task.bayes},
+        tables={"rounds": trial.rounds},
+        figures={"figure": _draw_paths(task, trial), "data": _draw_data(task)},
+        paragraphs=_paragraphs(config),
     )
 
 
 def cell(config: MixtureConfig) -> Mapping[str, Any]:
     """One seed: how far the network and a learner with all the data stay below the Bayes limit."""
     task = Task.draw(config)
-    trial = train(dataclasses.replace(config, measure_every=10**6), lambda _: None)
+    trial = learn(task.network(), only_ends=True)
     central = task.centralized()
     return {
         "seed": config.seed,
-        **trial.summary(),
+        **trial.row(),
         "bayes_accuracy": task.bayes,
         "centralised_accuracy": central,
         "gap": task.bayes - trial.last.score_mean,
@@ -87,103 +60,99 @@ _BAND = (0.955, 0.97)
 _IN_BAND = 5
 
 
-def in_band(config: MixtureConfig) -> list[int]:
+def _in_band(config: MixtureConfig) -> list[int]:
     """The first seeds whose draws are as separable as the paper's must have been, by their Bayes accuracy alone."""
-    found: list[int] = []
-    seed = 0
-    while len(found) < _IN_BAND and seed < 1000:
-        if _BAND[0] <= Task.draw(dataclasses.replace(config, seed=seed)).bayes <= _BAND[1]:
-            found.append(seed)
-        seed += 1
-    return found
+    limits = ((seed, Task.draw(dataclasses.replace(config, seed=seed)).bayes) for seed in range(1000))
+    return list(islice((seed for seed, bayes in limits if _BAND[0] <= bayes <= _BAND[1]), _IN_BAND))
 
 
-def sweep_against(
-    printed: float, orders: tuple[int, int], gap: float, config: MixtureConfig, watch: Watch, folder: Path, resume: bool
-) -> Report:
+class _Printed(NamedTuple):
+    """What the paper prints for a loss, and what twenty seeds must reach."""
+
+    accuracy: float
+    orders: tuple[int, int]
+    """Limits of the median model order."""
+    gap: float
+    """Limit of the median gap to the Bayes accuracy."""
+
+
+_PRINTED = {
+    "logistic": _Printed(accuracy=0.952, orders=(16, 20), gap=0.015),
+    "hinge": _Printed(accuracy=0.957, orders=(18, 24), gap=0.016),
+}
+
+
+def table(config: MixtureConfig, session: Session) -> Findings:
     """Twenty unselected seeds, and the draws on which the printed accuracy is possible."""
-    began = time.perf_counter()
+    printed = _PRINTED[config.loss]
     seeds = range(config.seed, config.seed + SEEDS)
-    jobs: dict[str, tuple[Any, Any]] = {
-        f"seed-{seed}": (cell, dataclasses.replace(config, seed=seed)) for seed in seeds
-    }
-    similar = in_band(config)
-    jobs |= {f"similar-{seed}": (cell, dataclasses.replace(config, seed=seed)) for seed in similar if seed not in seeds}
-    done = run_cells(jobs, watch=watch, folder=folder, resume=resume)
-    missing = len(jobs) - len(done)
-    remark = f"Interrupted: {missing} of {len(jobs)} cells are missing; --resume goes on." if missing else ""
-    lines = [line for name, line in done.items() if name.startswith("seed-")]
-    alike = [line for line in done.values() if line["seed"] in similar]
-    summary: dict[str, Any] = {
-        "experiment": config.owner,
-        "protocol": config.protocol,
-        "seeds": len(lines),
-        "complete": not remark,
-        "remark": remark,
-    }
-    if lines:
-        order, gaps, central = (
-            float(np.median([line[name] for line in lines])) for name in ("model_order_mean", "gap", "centralized_gap")
-        )
+    similar = _in_band(config)
+    names = {seed: f"seed-{seed}" for seed in seeds} | {s: f"similar-{s}" for s in similar if s not in seeds}
+    done = session.compute({name: Cell(cell, dataclasses.replace(config, seed=s)) for s, name in names.items()})
+    unselected = [done[names[seed]] for seed in seeds if names[seed] in done]
+    alike = [row for row in done.values() if row["seed"] in similar]
+    summary: dict[str, Any] = {"protocol": config.protocol, "seeds": len(unselected)}
+    if unselected:
+
+        def median(name: str) -> float:
+            return float(np.median([row[name] for row in unselected]))
+
         summary |= {
-            "median_model_order": order,
-            "median_model_order must be": f"{orders[0]} to {orders[1]}",
-            "median_gap": gaps,
-            "median_gap must be at most": gap,
-            "median_centralized_gap": central,
-            "median_accuracy": float(np.median([line["accuracy_mean"] for line in lines])),
-            "diverged": sum(not line["complete"] for line in lines),
+            "median_model_order": median("model_order_mean"),
+            "median_model_order_lower_limit": printed.orders[0],
+            "median_model_order_upper_limit": printed.orders[1],
+            "median_gap": median("gap"),
+            "median_gap_limit": printed.gap,
+            "median_centralized_gap": median("centralized_gap"),
+            "median_accuracy": median("accuracy_mean"),
+            "diverged": sum(not row["complete"] for row in unselected),
         }
     if alike:
         summary |= {
-            "seeds with a Bayes accuracy of 95.5 to 97 %": " ".join(str(line["seed"]) for line in alike),
-            "their accuracy": float(np.mean([line["accuracy_mean"] for line in alike])),
-            "printed accuracy": printed,
+            "similar_seeds": " ".join(str(row["seed"]) for row in alike),
+            "similar_accuracy": float(np.mean([row["accuracy_mean"] for row in alike])),
+            "printed_accuracy": printed.accuracy,
         }
-    summary["seconds"] = time.perf_counter() - began
-    tables = {"table": list(done.values())}
-    return Report(config.owner, config.settings(), summary, tables, {}, remark, _notes(config), ("table",))
+    texts = [*_paragraphs(config), _SIMILAR]
+    return Findings(summary=summary, tables={"table": list(done.values())}, paragraphs=texts)
 
 
-def _notes(config: MixtureConfig) -> list[str]:
-    notes = [
+_SIMILAR = "`similar_seeds` are the first whose draws have a Bayes accuracy of 95.5 to 97 %, as the paper's must have had."
+
+
+def _paragraphs(config: MixtureConfig) -> list[str]:
+    printed = config.reading == "printed"
+    used = "the variance as printed (--reading printed)" if printed else "0.2 as a standard deviation"
+    texts = [
         "The paper prints the spread of the mixture as a variance of 0.2. No draw is then as separable as the accuracies it "
-        "prints; read as a standard deviation they are typical. "
-        + (
-            "This run uses 0.2 as a standard deviation."
-            if config.reading == "deviation"
-            else "This run uses the variance as printed (--reading printed)."
-        ),
+        f"prints; read as a standard deviation they are typical. This run uses {used}.",
         "The accuracy belongs to the draw of the mixture: compare it with the Bayes limit of the same draw, not with a "
         "number from another one.",
     ]
     seen = {"identical": 5, "two-class": config.agents + 1, "one-class": config.agents}[config.partition]
     if seen < 5:
-        notes.append(
-            f"With so few agents, {5 - seen} of the five classes are seen by nobody, and nobody can learn them."
-        )
-    if config.protocol in ("penalty", "capped-penalty", "hilbert"):
-        notes.append(
+        texts.append(f"With so few agents, {5 - seen} of the five classes are seen by nobody, and nobody can learn them.")
+    if config.protocol in ("penalty", CAPPED, "hilbert"):
+        cap = f"c is therefore capped at {min(config.penalty_limit, 0.5):g} times that bound."
+        if config.penalty_limit == float("inf") and config.protocol != CAPPED:
+            cap = "This run has no cap (penalty_limit = inf), as printed."
+        texts.append(
             "The printed schedule, c = 0.01 doubling every 200 samples, makes the printed update diverge once c passes a "
-            "bound that docs/consensus.md derives. "
-            + (
-                "This run has no cap (penalty_limit = inf), as printed."
-                if config.penalty_limit == float("inf") and config.protocol != "capped-penalty"
-                else f"c is therefore capped at {min(config.penalty_limit, 0.5):g} times that bound."
-            )
+            f"bound that docs/consensus.md derives. {cap}"
         )
-    return notes
+    return texts
 
 
-def _data(points: Floats, labels: Ints) -> Figure:
+def _draw_data(task: Task) -> Figure:
     figure = Figure(figsize=(6, 5), layout="constrained")
     axes = figure.subplots()
-    draw_samples(axes, points, labels)
+    draw_samples(axes, task.points, task.labels)
     axes.set_title("the training samples")
     return figure
 
 
-def _paths(record: Sequence[Measures], newest: Round, points: Floats, labels: Ints, summary: dict[str, Any]) -> Figure:
+def _draw_paths(task: Task, trial: Trial) -> Figure:
+    config, record, functions = task.config, trial.record, trial.newest.functions
     figure = Figure(figsize=(11, 8), layout="constrained")
     (objective, disagreement), (order, regions) = figure.subplots(2, 2)
     draw_path(objective, record, "objective", label=r"global objective $\sum_i E[\ell(f_i(x), y)]$")
@@ -191,13 +160,32 @@ def _paths(record: Sequence[Measures], newest: Round, points: Floats, labels: In
     draw_path(disagreement, record, "disagreement", label=r"disagreement $\sum_{(i,j)} \|f_i - f_j\|^2$")
     draw_path(order, record, "order_mean", label="model order, mean over agents")
     order.set_ylim(bottom=0)
-    shown = len(newest.functions) - 1
-    draw_decision_regions(regions, newest.functions[shown], points, labels)
+    shown = len(functions) - 1
+    draw_decision_regions(regions, functions[shown], task.held_points, task.held_labels)
     regions.set_title(f"agent {shown} (dashed: 90 % sure, dotted: 50 %)", fontsize="medium")
     figure.suptitle(
-        ("DIVERGED: " if summary["remark"].startswith("Diverged") else "")
-        + f"{summary['agents']} agents, {summary['protocol']}, seed {summary['seed']}: accuracy "
-        f"{summary['accuracy_mean']:.1%} (worst agent {summary['accuracy_worst']:.1%}), "
-        f"Bayes limit {summary['bayes_accuracy']:.1%}"
+        ("DIVERGED: " if isinstance(trial.outcome, Diverged) else "")
+        + f"{config.agents} agents, {config.protocol}, seed {config.seed}: accuracy {trial.last.score_mean:.1%} "
+        f"(worst agent {trial.last.score_worst:.1%}), Bayes limit {task.bayes:.1%}"
     )
     return figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogisticConfig(MixtureConfig, owner="gmm-logistic"):
+    """As printed, but c stays below the bound at which agents drive each other apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HingeConfig(MixtureConfig, owner="gmm-hinge"):
+    """The same with the other loss."""
+
+    loss: LossName = "hinge"
+
+
+_ABOUT_LOGISTIC = "20 agents, logistic regression on a mixture of Gaussians in the plane"
+LOGISTIC = Experiment(name="gmm-logistic", about=_ABOUT_LOGISTIC, config=LogisticConfig, run=run, table=table)
+_ABOUT_HINGE = "20 agents, a multi-class support vector machine on the same mixture"
+HINGE = Experiment(name="gmm-hinge", about=_ABOUT_HINGE, config=HingeConfig, run=run, table=table)
+for _experiment in (LOGISTIC, HINGE):
+    register("experiment", _experiment, name=_experiment.name)

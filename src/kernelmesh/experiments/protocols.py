@@ -1,56 +1,48 @@
-"""The protocols by name, with the settings that the mixture experiments give them."""
-
-from __future__ import annotations
+"""The protocols by name, with settings that suit an experiment's network."""
 
 import dataclasses
-from collections.abc import Sequence
+import inspect
+from typing import Annotated
 
-from kernelmesh.checks import Floats
-from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
-from kernelmesh.numerics.graphs import Graph
-from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.consensus import Consensus, Penalty, Tuning
+from kernelmesh.registry import kebab, kinds
+from kernelmesh.schema import one_of
 
-__all__ = ["NAMES", "PROTOCOLS", "protocol"]
+__all__ = ["CAPPED", "ProtocolName", "describe_protocols", "protocol", "protocols"]
 
-PROTOCOLS = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion")
-NAMES = (*PROTOCOLS, "capped-penalty")
-"""All names: `capped-penalty` is `penalty` with c capped at half of what is stable, whatever other limit is set."""
+CAPPED = "capped-penalty"
+"""`penalty` with c capped at half of what is stable, whatever other limit is set."""
 _SAFE = 0.5
 
 
-def protocol(
-    name: str,
-    *,
-    schedule: Doubling,
-    share_of_limit: float,
-    dual_budget: float,
-    kernel: Kernel,
-    batches: Sequence[Floats],
-    graph: Graph,
-    step_size: float,
-) -> Consensus:
-    """A protocol with the given schedule of c; for those that need it, c is capped at a share of what is stable."""
+def protocols() -> dict[str, type[Consensus]]:
+    """All registered protocols by the names that the command line has for them.
 
-    def capped(kind: type[Penalty] | type[Hilbert], share: float = share_of_limit) -> Consensus:
-        most = kind(coupling=1.0).most(kernel, batches, step_size, graph.stiffness)
-        return kind(coupling=dataclasses.replace(schedule, ceiling=share * most))
+    >>> list(protocols())[:2]
+    ['local', 'penalty']
+    """
+    known = {kebab(name): kind for name, kind in kinds("consensus").items()}
+    order = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion")
+    return {name: known.pop(name) for name in order} | known
 
-    match name:
-        case "local":
-            return Local()
-        case "penalty":
-            return capped(Penalty)
-        case "capped-penalty":
-            return capped(Penalty, _SAFE)
-        case "hilbert":
-            return capped(Hilbert)
-        case "proximal":
-            return Proximal(coupling=schedule)
-        case "symmetric":
-            return Symmetric(coupling=schedule)
-        case "diffusion":
-            return Diffusion()
-        case "exact-diffusion":
-            return ExactDiffusion(budget=dual_budget)
-    raise ValueError(f"protocol: must be one of {', '.join(NAMES)}, got {name!r}")
+
+def describe_protocols() -> dict[str, str]:
+    """What each name of `protocol` stands for: the line at the top of its file."""
+    pages = {name: inspect.getdoc(inspect.getmodule(kind)) or inspect.getdoc(kind) for name, kind in protocols().items()}
+    lines = {name: (page or "").partition("\n")[0] for name, page in pages.items()}
+    return lines | {CAPPED: "`penalty` with the penalty capped at half of what is stable."}
+
+
+def _check_name(owner: str, argument: str, value: object) -> str:
+    """A name that `protocol` knows."""
+    return str(one_of(*protocols(), CAPPED)(owner, argument, value))
+
+
+ProtocolName = Annotated[str, _check_name]
+
+
+def protocol(name: str, tuning: Tuning) -> Consensus:
+    """A protocol, set up for a network."""
+    if name == CAPPED:
+        return Penalty.tuned(dataclasses.replace(tuning, limit=_SAFE))
+    return protocols()[name].tuned(tuning)

@@ -4,69 +4,46 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from kernelmesh.agent import Agent
-from kernelmesh.checks import Floats, integer, non_negative, positive
-from kernelmesh.consensus import Consensus, Local
-from kernelmesh.errors import InvalidArgument
-from kernelmesh.experiments.base import Experiment, Watch
-from kernelmesh.experiments.cells import run_cells
-from kernelmesh.experiments.protocols import PROTOCOLS, protocol
-from kernelmesh.experiments.trial import Trial, learn
+from kernelmesh import Agent, ArrayStream, Consensus, Doubling, Expansion, Gaussian, Graph, Local, Squared, simulate
+from kernelmesh.checks import Floats
+from kernelmesh.consensus import Tuning
+from kernelmesh.experiments import Cell, Experiment, Findings, Network, Session, learn, means, settings_of
+from kernelmesh.experiments.protocols import ProtocolName, protocol, protocols
+from kernelmesh.experiments.settings import Count, NonNegative, Positive, Settings
+from kernelmesh.experiments.trial import Rates, parsimonious_agent
 from kernelmesh.metrics import errors
-from kernelmesh.numerics.compression import Komp
-from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.graphs import Graph
-from kernelmesh.numerics.kernels import Gaussian
-from kernelmesh.numerics.losses import Squared
-from kernelmesh.numerics.schedules import Doubling
-from kernelmesh.report import Report, style_of
-from kernelmesh.runtimes import simulate
-from kernelmesh.streams import ArrayStream, StreamSlice
+from kernelmesh.registry import register
+from kernelmesh.report import panel, style_of
+from kernelmesh.streams import StreamSlice
 
 __all__ = ["EXPERIMENT", "Config"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Settings, owner="slabs"):
     """A line of agents; agent i sees x in the i-th of as many equal slabs of [−2, 2], and y = sin(3x) + x/2 with noise."""
 
-    owner: ClassVar[str] = "slabs"
-
-    seed: int = 0
-    seeds: int = 10  # for the whole table
-    agents: int = 10
-    protocol: str = "exact-diffusion"
-    samples: int = 4000  # of each agent
-    held_out: int = 2000
-    noise: float = 0.1
-    bandwidth: float = 0.35
-    step_size: float = 0.5
-    parsimony: float = 0.04
-    dual_parsimony: float = 0.01
-    regularization: float = 1e-6
-    batch_size: int = 32
-    measure_every: int = 8
-
-    def __post_init__(self) -> None:
-        integer(self.owner, "seed", self.seed, minimum=0)
-        for argument in ("seeds", "agents", "samples", "held_out", "batch_size", "measure_every"):
-            integer(self.owner, argument, getattr(self, argument), minimum=1)
-        for argument in ("bandwidth", "step_size"):
-            positive(self.owner, argument, getattr(self, argument))
-        for argument in ("noise", "parsimony", "dual_parsimony", "regularization"):
-            non_negative(self.owner, argument, getattr(self, argument))
-        if self.protocol not in PROTOCOLS:
-            raise InvalidArgument(self.owner, "protocol", f"be one of {', '.join(PROTOCOLS)}", self.protocol)
+    seeds: Count = 10  # for the whole table
+    agents: Count = 10
+    protocol: ProtocolName = "exact-diffusion"
+    samples: Count = 4000  # of each agent
+    held_out: Count = 2000
+    noise: NonNegative = 0.1
+    bandwidth: Positive = 0.35
+    step_size: Positive = 0.5
+    parsimony: NonNegative = 0.04
+    dual_parsimony: NonNegative = 0.01
+    regularization: NonNegative = 1e-6
+    batch_size: Count = 32
+    measure_every: Count = 8
 
 
 def truth(points: Floats) -> Floats:
@@ -74,7 +51,7 @@ def truth(points: Floats) -> Floats:
     return np.asarray(np.sin(3 * points) + 0.5 * points)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Slabs:
     """The data and the network of a config."""
 
@@ -91,51 +68,38 @@ class Slabs:
         edges = np.linspace(-2.0, 2.0, config.agents + 1)
         points = tuple(rng.uniform(low, high, (config.samples, 1)) for low, high in pairwise(edges))
         targets = tuple(truth(x) + config.noise * rng.standard_normal(x.shape) for x in points)
-        return cls(config, points, targets, rng.uniform(-2.0, 2.0, (config.held_out, 1)), Graph.line(config.agents))
+        held_points = rng.uniform(-2.0, 2.0, (config.held_out, 1))
+        graph = Graph.line(config.agents)
+        return cls(config=config, points=points, targets=targets, held_points=held_points, graph=graph)
 
     def agent(self, consensus: Consensus | None = None) -> Agent:
         """The settings of every agent."""
         config, kernel = self.config, Gaussian(bandwidth=self.config.bandwidth)
-        return Agent(
-            dimension=1,
-            outputs=1,
+        tuning = Tuning(
+            coupling=Doubling(start=0.01, every=200),
+            limit=0.5,
+            dual_budget=config.dual_parsimony * config.step_size**1.5,
             kernel=kernel,
-            loss=Squared(),
+            batches=[x[: config.batch_size] for x in self.points],
+            stiffness=self.graph.stiffness,
             step_size=config.step_size,
-            regularization=config.regularization,
-            compression=Komp.parsimonious(config.step_size, parsimony=config.parsimony),
-            consensus=consensus
-            or protocol(
-                config.protocol,
-                schedule=Doubling(start=0.01, every=200),
-                share_of_limit=0.5,
-                dual_budget=config.dual_parsimony * config.step_size**1.5,
-                kernel=kernel,
-                batches=[x[: config.batch_size] for x in self.points],
-                graph=self.graph,
-                step_size=config.step_size,
-            ),
         )
+        rates = Rates(config.step_size, config.parsimony, config.regularization)
+        consensus = consensus or protocol(config.protocol, tuning)
+        return parsimonious_agent((1, 1), kernel, rates, consensus, loss=Squared())
 
-    def streams(self) -> list[StreamSlice]:
-        """What each agent sees."""
+    def network(self) -> Network:
+        """The network, ready to be trained; errors are against the truth."""
         pairs = zip(self.points, self.targets, strict=True)
-        own = [ArrayStream(x, y, batch_size=self.config.batch_size) for x, y in pairs]
-        return [StreamSlice(stream, 0, len(stream)) for stream in own]
-
-    def train(self, watch: Watch, measure_every: int, folder: Path | None = None, resume: bool = False) -> Trial:
-        """The network, trained; errors are against the truth."""
-        return learn(
-            self.agent(),
-            self.graph,
-            self.streams(),
+        streams = [ArrayStream(x, y, batch_size=self.config.batch_size) for x, y in pairs]
+        return Network(
+            agent=self.agent(),
+            graph=self.graph,
+            streams=[StreamSlice(stream, 0, len(stream)) for stream in streams],
             points=self.held_points,
             targets=truth(self.held_points),
-            watch=watch,
-            measure_every=measure_every,
-            settings=dataclasses.asdict(self.config),
-            folder=folder,
-            resume=resume,
+            measure_every=self.config.measure_every,
+            settings=settings_of(self.config),
         )
 
     def centralized(self) -> tuple[float, Expansion]:
@@ -148,25 +112,17 @@ class Slabs:
         return float(errors(last.functions, self.held_points, truth(self.held_points))[0]), last.functions[0]
 
 
-def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:
+def run(config: Config, session: Session) -> Findings:
     """One network, next to a learner that sees all slabs."""
-    began = time.perf_counter()
     slabs = Slabs.draw(config)
-    trial = slabs.train(watch, config.measure_every, folder, resume)
+    trial = session.train(slabs.network())
     central, everything = slabs.centralized()
-    summary = {
-        "experiment": config.owner,
-        "seed": config.seed,
-        "protocol": config.protocol,
-        "agents": config.agents,
-        **_as_errors(trial.summary()),
-        "centralized_error": central,
-        "worst_over_centralized": trial.last.score_worst / central,
-        "seconds": time.perf_counter() - began,
-    }
-    figure = _figure(trial.newest.functions, everything, config)
-    return Report(
-        config.owner, dataclasses.asdict(config), summary, {"rounds": trial.rounds}, {"figure": figure}, trial.remark
+    setup = {name: getattr(config, name) for name in ("seed", "protocol", "agents")}
+    ends = {"centralized_error": central, _RATIO: trial.last.score_worst / central}
+    return Findings(
+        summary={**setup, **_as_errors(trial.summary()), **ends},
+        tables={"rounds": trial.rounds},
+        figures={"figure": _figure(trial.newest.functions, everything, config)},
     )
 
 
@@ -177,62 +133,47 @@ def _as_errors(summary: Mapping[str, Any]) -> dict[str, Any]:
 def cell(config: Config) -> Mapping[str, Any]:
     """One cell of the table."""
     slabs = Slabs.draw(config)
-    trial = slabs.train(lambda _: None, 10**6)
+    trial = learn(slabs.network(), only_ends=True)
     central, _ = slabs.centralized()
-    return {"protocol": config.protocol, "seed": config.seed, **_as_errors(trial.summary()), "centralized": central}
+    return {"protocol": config.protocol, "seed": config.seed, **_as_errors(trial.row()), "centralized": central}
 
 
-def sweep(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:
+def table(config: Config, session: Session) -> Findings:
     """Every protocol, over the seeds."""
-    began = time.perf_counter()
-    jobs: dict[str, tuple[Any, Any]] = {
-        f"{name}-{seed}": (cell, dataclasses.replace(config, seed=seed, protocol=name))
-        for seed in range(config.seed, config.seed + config.seeds)
-        for name in PROTOCOLS
-    }
-    done = run_cells(jobs, watch=watch, folder=folder, resume=resume)
-    missing = len(jobs) - len(done)
-    table = []
-    for name in PROTOCOLS:
-        lines = [line for line in done.values() if line["protocol"] == name and line["complete"]]
-        if lines:
-            numbers = ("error_mean", "error_worst", "centralized", "model_order_mean", "bytes_per_sample")
-            means = {number: float(np.mean([line[number] for line in lines])) for number in numbers}
-            table.append(
-                {"protocol": name, **means, "worst / centralized": means["error_worst"] / means["centralized"]}
-            )
-    reached = next((row["worst / centralized"] for row in table if row["protocol"] == config.protocol), math.nan)
-    remark = f"Interrupted: {missing} of {len(jobs)} cells are missing; --resume goes on." if missing else ""
-    summary = {
-        "experiment": config.owner,
-        "seeds": config.seeds,
-        "complete": not remark,
-        "remark": remark,
-        f"{config.protocol}: worst error / centralized (must be <= 1.15)": reached,
-        "seconds": time.perf_counter() - began,
-    }
-    tables = {"table": table, "cells": list(done.values())}
-    return Report(config.owner, dataclasses.asdict(config), summary, tables, {}, remark, (), ("table",))
+    groups = {name: Cell(cell, dataclasses.replace(config, protocol=name)) for name in protocols()}
+    found = session.sweep(groups, range(config.seed, config.seed + config.seeds))
+    rows = []
+    for name, lines in found.items():
+        if complete := [line for line in lines if line["complete"]]:
+            mean = means(complete, _NUMBERS)
+            rows.append({"protocol": name, **mean, _RATIO: mean["error_worst"] / mean["centralized"]})
+    cells = sorted((line for lines in found.values() for line in lines), key=lambda line: line["seed"])
+    reached = next((row[_RATIO] for row in rows if row["protocol"] == config.protocol), math.nan)
+    return Findings(
+        summary={"seeds": config.seeds, "protocol": config.protocol, _RATIO: reached, f"{_RATIO}_limit": 1.15},
+        tables={"table": rows, "cells": cells},
+    )
+
+
+_NUMBERS = ("error_mean", "error_worst", "centralized", "model_order_mean", "bytes_per_sample")
+_RATIO = "worst_over_centralized"
 
 
 def _figure(functions: Sequence[Expansion], central: Expansion, config: Config) -> Figure:
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = panel("$x$", "$f(x)$", size=(9, 5), grid=False)
     grid = np.linspace(-2, 2, 400)[:, None]
     for i, edge in enumerate(np.linspace(-2, 2, config.agents + 1)):
         axes.axvline(edge, color="0.9", linewidth=0.8, label="what one agent sees" if i == 0 else None)
-    for place, agent in enumerate(sorted({0, len(functions) // 2, len(functions) - 1})):
-        line = {**style_of(place), "marker": ""}
+    for index, agent in enumerate(sorted({0, len(functions) // 2, len(functions) - 1})):
+        line = {**style_of(index), "marker": ""}
         axes.plot(grid, functions[agent](grid), **line, label=f"agent {agent} (sees slab {agent})")
     axes.plot(grid, central(grid), **{**style_of(5), "marker": ""}, label="one learner that sees everything")
     axes.plot(grid, truth(grid), color="black", linewidth=1, linestyle=":", label="the truth")
-    axes.set_xlabel("$x$")
-    axes.set_ylabel("$f(x)$")
     axes.set_title(f"{config.protocol}: each of {len(functions)} agents sees one slab of the input space")
     axes.legend(loc="lower right", fontsize=9)
     return figure
 
 
-EXPERIMENT = Experiment(
-    "slabs", "regression where each agent sees one slab of the input space", Config, run, sweep, ("protocol",)
-)
+_ABOUT = "regression where each agent sees one slab of the input space"
+EXPERIMENT = Experiment(name="slabs", about=_ABOUT, config=Config, run=run, table=table, swept=("protocol",))
+register("experiment", EXPERIMENT, name=EXPERIMENT.name)

@@ -1,40 +1,89 @@
-"""Running one network to its end, with measures on the way, stops that keep what there is, and going on from them."""
-
-from __future__ import annotations
+"""Training one network to its end, with measures on the way; it can be stopped and resumed."""
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from kernelmesh import storage
-from kernelmesh.agent import Agent, State
-from kernelmesh.checks import Floats
-from kernelmesh.errors import Diverged
-from kernelmesh.experiments.base import Progress, Watch
-from kernelmesh.metrics import Measures, measure
-from kernelmesh.numerics.graphs import Graph
-from kernelmesh.runtimes import Round, simulate
+from kernelmesh import Agent, Consensus, Graph, Kernel, Komp, Measures, Round, errors, measure, simulate, storage
+from kernelmesh.checks import Floats, integer
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.experiments.events import Measured, Observer, Progress
+from kernelmesh.experiments.outcome import Complete, Diverged, Interrupted, Outcome
+from kernelmesh.numerics.losses import Logistic, Loss
+from kernelmesh.numerics.schedules import Schedule
 from kernelmesh.streams import StreamSlice
 
-__all__ = ["Trial", "learn"]
+__all__ = ["Network", "Rates", "Stop", "Trial", "learn", "parsimonious_agent"]
+
+Stop = Callable[[], bool]
+"""Asked after every step: whether to stop there and keep what has been computed."""
 
 _CHECKPOINT = "checkpoint.safetensors"
 
 
-@dataclass(frozen=True, eq=False)
+_LOGISTIC = Logistic()
+
+
+class Rates(NamedTuple):
+    """How fast an agent learns and forgets: η, the K of its budget, λ."""
+
+    step_size: Schedule | float
+    parsimony: float
+    regularization: float
+
+
+def parsimonious_agent(
+    shape: tuple[int, int], kernel: Kernel, rates: Rates, consensus: Consensus, *, loss: Loss = _LOGISTIC
+) -> Agent:
+    """An agent for points of `shape[0]` numbers with `shape[1]` outputs and the paper's budget, ε = K η^1.5."""
+    return Agent(
+        dimension=shape[0],
+        outputs=shape[1],
+        kernel=kernel,
+        loss=loss,
+        step_size=rates.step_size,
+        regularization=rates.regularization,
+        compression=Komp.parsimonious(rates.step_size, parsimony=rates.parsimony),
+        consensus=consensus,
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Network:
+    """A network to be trained, and the samples that it is measured on."""
+
+    agent: Agent
+    graph: Graph
+    streams: Sequence[StreamSlice]
+    points: Floats
+    targets: Any
+    measure_every: int
+    """Rounds; the first and the last are always measured."""
+    settings: Any
+    """What a checkpoint must have been made with to be resumed; as JSON can hold it."""
+    save_every: int = 0
+    """Rounds between checkpoints, against power cuts; 0: only at the end."""
+    part: str = ""
+    """Its name, where an experiment trains several."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are."""
+        return max(len(stream) for stream in self.streams)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Trial:
-    """What a network learned, how it came there, and why it stopped if it was not the end."""
+    """What a network learned, how it came there, and how that ended."""
 
     record: Sequence[Measures]
     newest: Round
-    remark: str
+    outcome: Outcome
     seconds: float
-    before: float = 0.0
+    seconds_before: float = 0.0
     """How many of the seconds were spent before an interruption."""
 
     @property
@@ -51,8 +100,6 @@ class Trial:
         """What every experiment with a network reports."""
         last = self.last
         return {
-            "complete": not self.remark,
-            "remark": self.remark,
             "samples_per_agent": last.samples,
             "accuracy_mean": last.score_mean,
             "accuracy_worst": last.score_worst,
@@ -64,124 +111,116 @@ class Trial:
             "bytes_per_sample": last.bytes_per_sample,
         }
 
+    def row(self) -> dict[str, Any]:
+        """The summary as a row of a table, with the outcome of this network."""
+        return {**self.outcome.row(), **self.summary()}
+
 
 def learn(
-    agent: Agent,
-    graph: Graph,
-    streams: Sequence[StreamSlice],
+    network: Network,
     *,
-    points: Floats,
-    targets: Any,
-    watch: Watch,
-    measure_every: int,
-    settings: Any,
+    only_ends: bool = False,
     folder: Path | None = None,
-    keep_every: int = 0,
     resume: bool = False,
+    publish: Observer = lambda _: None,
+    stop: Stop = lambda: False,
 ) -> Trial:
-    """Run until the streams end, the run diverges, or Ctrl-C; whatever was measured until then is returned.
+    """Train until the streams end, the run diverges, or it is stopped; whatever was measured until then is returned.
 
-    With a folder, the run leaves a checkpoint there (also after every `keep_every` rounds, against power cuts), and `resume`
-    goes on from it if it was made with the same `settings`. A run that has gone on learns the same functions, bit for bit, as
-    one that was never stopped; it sends a little more, because neighbors begin again with whole functions.
+    With `only_ends`, that is only the first round and the last one.
+    With a folder, the run leaves a checkpoint there, and `resume` continues from it if it was made with the same settings.
+    A resumed run learns the same functions, bit for bit, as one that was never stopped; it sends a little more, because
+    neighbors begin again with whole functions.
     """
     began = time.perf_counter()
-    total = max(len(stream) for stream in streams)
-    kept = RunSnapshot.read(folder / _CHECKPOINT, agent, graph, settings) if resume and folder is not None else None
-    done, record, before = (kept.rounds, list(kept.record), kept) if kept else (0, [], None)
-    newest: Round | None = kept.as_round() if kept else None
-    remark = ""
-    watch(Progress(done, total, told=_told(record)))
+    file = folder / _CHECKPOINT if folder is not None else None
+    newest, record, spent = _read(file, network) if resume and file is not None else (None, [], 0.0)
+    total = network.rounds
+    outcome: Outcome = Complete()
+
+    def save(now: Round) -> None:
+        if file is not None:
+            _write(file, network, now, record, spent + time.perf_counter() - began)
+
+    def take_measures(now: Round) -> None:
+        record.append(measure(now, agent=network.agent, graph=network.graph, points=network.points, targets=network.targets))
+        publish(Measured(network.part, now, record[-1]))
+
+    publish(Progress(done=newest.number if newest else 0, total=total, unit="rounds", part=network.part))
     try:
-        for now in _numbered(agent, graph, streams, done, before):
+        for now in _rounds(network, newest):
             newest = now
-            if now.number % measure_every == 0 or now.number in (1, total):
-                record.append(measure(now, agent=agent, graph=graph, points=points, targets=targets))
-            if folder is not None and keep_every and now.number % keep_every == 0 and now.number < total:
-                RunSnapshot.of(now, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
-            watch(Progress(now.number, total, told=_told(record)))
-    except Diverged as error:
-        remark = f"Diverged: {error}"
-    except KeyboardInterrupt:
-        remark = "Interrupted: the results are those up to the last round before it."
+            if now.number in (1, total) or (not only_ends and now.number % network.measure_every == 0):
+                take_measures(now)
+            if network.save_every and now.number % network.save_every == 0 and now.number < total:
+                save(now)
+            publish(Progress(done=now.number, total=total, unit="rounds", part=network.part))
+            if now.number < total and stop():
+                raise KeyboardInterrupt
+    except (errors.Diverged, KeyboardInterrupt) as cause:
+        if newest is None:  # there is nothing to show
+            raise
+        done = Interrupted(done=newest.number, total=total, unit="rounds")
+        outcome = Diverged(cause) if isinstance(cause, errors.Diverged) else done
+    except Exception:  # an observer's mistake, or a full disk: the rounds are not to blame
+        if newest is not None:
+            save(newest)
+        raise
     if newest is None:
-        if remark.startswith("Interrupted"):
-            raise KeyboardInterrupt
-        if remark:
-            raise RuntimeError(f"{remark} (in the very first round: there is nothing to show)")
-        raise ValueError("run: samples must be enough for one mini-batch somewhere, got none")
-    if not record or (record[-1].round != newest.number and remark.startswith("Interrupted")):
-        record.append(measure(newest, agent=agent, graph=graph, points=points, targets=targets))
-    if folder is not None:  # also at the end: should the report be interrupted, nothing is lost
-        RunSnapshot.of(newest, record, began, kept).write(folder / _CHECKPOINT, graph, settings)
-    before_it = kept.seconds if kept else 0.0
-    return Trial(record, newest, remark, time.perf_counter() - began + before_it, before_it)
+        raise InvalidArgument("run", "samples", "be enough for one mini-batch somewhere", Verbatim("none"))
+    save(newest)  # also at the end: should measuring or the report be interrupted, nothing is lost
+    if not record or (record[-1].round != newest.number and isinstance(outcome, Interrupted)):
+        take_measures(newest)
+    seconds = spent + time.perf_counter() - began
+    return Trial(record=record, newest=newest, outcome=outcome, seconds=seconds, seconds_before=spent)
 
 
-def _told(record: Sequence[Measures]) -> str:
-    if not record:
-        return ""
-    last = record[-1]
-    return f"{last.samples} samples, objective {last.objective:.3g}, order {last.order_mean:.1f}"
+def _rounds(network: Network, before: Round | None) -> Iterator[Round]:
+    """The rounds after those of an earlier run, with numbers and traffic as if there had been no stop."""
+    if before is None:
+        yield from simulate(network.agent, network.graph, network.streams)
+        return
+    rest = [StreamSlice(part.stream, part.start + before.number, part.stop) for part in network.streams]
+    for now in simulate(network.agent, network.graph, rest, states=before.states):
+        sent = {name: getattr(now, name) + getattr(before, name) for name in _SENT}
+        yield dataclasses.replace(now, number=now.number + before.number, **sent)
 
 
-def _numbered(
-    agent: Agent, graph: Graph, streams: Sequence[StreamSlice], done: int, before: RunSnapshot | None
-) -> Iterator[Round]:
-    """The rounds from `done` on, with numbers and traffic as if there had been no stop."""
-    rest = [StreamSlice(part.stream, part.start + done, part.stop) for part in streams]
-    for now in simulate(agent, graph, rest, states=before.states if before else None):
-        if before is None:
-            yield now
-        else:
-            yield dataclasses.replace(
-                now,
-                number=now.number + done,
-                floats_sent=now.floats_sent + before.floats_sent,
-                bytes_sent=now.bytes_sent + before.bytes_sent,
-            )
+_SENT = ("floats_sent", "bytes_sent")
 
 
-@dataclass(frozen=True, eq=False)
-class RunSnapshot:
-    """What a run needs to go on."""
+def _write(path: Path, network: Network, now: Round, record: Sequence[Measures], seconds: float) -> None:
+    """What a run needs to continue."""
+    arrays = {name: getattr(now, name) for name in _SENT}
+    for i, state in enumerate(now.states):
+        packed = storage.pack(state, network.graph.names, workspace=True)
+        arrays |= {f"{i}/{key}": value for key, value in packed.items()}
+    lines = [dataclasses.asdict(line) for line in record]
+    about = {"rounds": now.number, "seconds": seconds, "record": lines, "settings": network.settings}
+    storage.write(path, kind="run", arrays=arrays, settings=about)
 
-    rounds: int
-    states: Sequence[State]
-    record: Sequence[Measures]
-    floats_sent: Any
-    bytes_sent: Any
-    seconds: float
 
-    @classmethod
-    def of(cls, now: Round, record: Sequence[Measures], began: float, before: RunSnapshot | None) -> RunSnapshot:
-        spent = time.perf_counter() - began + (before.seconds if before else 0.0)
-        return cls(now.number, now.states, list(record), now.floats_sent, now.bytes_sent, spent)
-
-    def as_round(self) -> Round:
-        infos = tuple(None for _ in self.states)
-        return Round(self.rounds, tuple(self.states), infos, self.floats_sent, self.bytes_sent)
-
-    def write(self, path: Path, graph: Graph, settings: Any) -> None:
-        arrays = {"floats_sent": np.asarray(self.floats_sent), "bytes_sent": np.asarray(self.bytes_sent)}
-        for i, state in enumerate(self.states):
-            arrays |= {f"{i}/{key}": value for key, value in storage.pack(state, graph.names, workspace=True).items()}
-        record = [dataclasses.asdict(line) for line in self.record]
-        about = {"rounds": self.rounds, "seconds": self.seconds, "record": record, "settings": settings}
-        storage.write(path, kind="run", arrays=arrays, settings=about)
-
-    @classmethod
-    def read(cls, path: Path, agent: Agent, graph: Graph, settings: Any) -> RunSnapshot | None:
-        if not path.exists():
-            return None
-        arrays, about = storage.read(path, kind="run")
-        if about["settings"] != settings:
-            different = sorted(key for key in settings if about["settings"].get(key) != settings[key])
-            raise ValueError(f"run: --resume needs the settings of the interrupted run, but {different} differ")
+def _read(path: Path, network: Network) -> tuple[Round | None, list[Measures], float]:
+    """Where an earlier run stopped: its last round, its record, and the seconds it took."""
+    if not path.exists():
+        return None, [], 0.0
+    arrays, about = storage.read(path, kind="run")
+    settings, names = network.settings, network.graph.names
+    with storage.understood(path, "a run"):
+        others = sorted(key for key in settings if about["settings"].get(key) != settings[key])
         states = []
-        for i, name in enumerate(graph.names):
+        for i, name in enumerate(names if not others else ()):
             own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{i}/")}
-            states.append(storage.unpack(agent, own, name=name, names=graph.names))
+            states.append(storage.unpack(network.agent, own, name=name, names=names))
+        rounds, sent = integer("run", "rounds", about["rounds"], minimum=1), {name: arrays[name] for name in _SENT}
+        last = Round(number=rounds, states=tuple(states), infos=(None,) * len(states), **sent)
+        # where a run was interrupted it was measured once more than otherwise
         record = [Measures(**line) for line in about["record"]]
-        traffic = arrays["floats_sent"], arrays["bytes_sent"]
-        return cls(about["rounds"], states, record, *traffic, about["seconds"])
+        regular = (1, network.rounds)
+        record = [line for line in record if line.round in regular or line.round % network.measure_every == 0]
+        seconds = float(about["seconds"])
+    if others:
+        remedy = "repeat its options, or give --config with its config.json"
+        rule = "continue a run with the settings of that run"
+        raise InvalidArgument("run", "--resume", rule, Verbatim(f"others for {', '.join(others)}"), remedy=remedy)
+    return last, record, seconds

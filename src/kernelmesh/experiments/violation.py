@@ -1,152 +1,89 @@
 """Proposition 2: how far agents that minimize the penalized objective disagree at their own points, against p*/c."""
 
-from __future__ import annotations
-
-import dataclasses
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
-from kernelmesh.agent import Agent
-from kernelmesh.checks import integer, positive
-from kernelmesh.consensus import Consensus, Explicit, Hilbert, Penalty, Proximal, Symmetric
-from kernelmesh.errors import Diverged
-from kernelmesh.experiments.base import Experiment, Watch
-from kernelmesh.experiments.cells import run_cells
-from kernelmesh.experiments.exact import Problem
-from kernelmesh.numerics.compression import Komp
-from kernelmesh.numerics.losses import Logistic
-from kernelmesh.numerics.schedules import InverseTime
-from kernelmesh.report import Report, style_of
-from kernelmesh.runtimes import simulate
-from kernelmesh.streams import ArrayStream
+from kernelmesh import Consensus, Diverged, Hilbert, InverseTime, Penalty, Proximal, Symmetric, register, simulate
+from kernelmesh.experiments import Cell, Experiment, Findings, Session
+from kernelmesh.experiments.exact import ProblemConfig
+from kernelmesh.experiments.settings import Count, Positive
+from kernelmesh.report import panel, style_of
 
-__all__ = ["COUPLINGS", "EXPERIMENT", "LINES", "Config", "cell", "draw"]
+__all__ = ["EXPERIMENT", "Config", "bounded", "cells", "draw", "over_bound"]
 
 COUPLINGS = (0.01, 0.0316, 0.1, 0.316, 1.0, 3.16, 10.0, 31.6, 100.0)
-_PROTOCOLS: dict[str, Callable[..., Consensus]] = {
-    "penalty": Penalty,
-    "proximal": Proximal,
-    "symmetric": Symmetric,
-    "hilbert": Hilbert,
-}
+_KINDS: tuple[Callable[..., Consensus], ...] = (Penalty, Proximal, Symmetric, Hilbert)
+_PROTOCOLS = {kind.__name__.lower(): kind for kind in _KINDS}
 LINES = ("minimizer", *_PROTOCOLS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(ProblemConfig, owner="violation"):
     """A problem small enough to be solved exactly: every agent has some samples for ever, two of three classes each."""
 
-    owner: ClassVar[str] = "violation"
-
-    seed: int = 0
-    agents: int = 6
-    samples: int = 60  # of each agent
-    passes: int = 400
-    bandwidth: float = 0.6
-    regularization: float = 1e-3
-    step_size: float = 2.0  # at the start; it falls as a / (b + t)
-    batch_size: int = 20
-
-    def __post_init__(self) -> None:
-        integer(self.owner, "seed", self.seed, minimum=0)
-        for argument in ("agents", "samples", "passes", "batch_size"):
-            integer(self.owner, argument, getattr(self, argument), minimum=1)
-        for argument in ("bandwidth", "regularization", "step_size"):
-            positive(self.owner, argument, getattr(self, argument))
-
-    def problem(self) -> Problem:
-        """The samples and the network."""
-        return Problem.draw(
-            seed=self.seed,
-            agents=self.agents,
-            samples=self.samples,
-            bandwidth=self.bandwidth,
-            regularization=self.regularization,
-        )
+    step_size: Positive = 2.0  # at the start; it falls as a / (b + t)
+    batch_size: Count = 20
 
 
 def cell(settings: tuple[Config, str, float]) -> Mapping[str, Any]:
     """The violation of one protocol at one c after a long run with falling steps, or that of the exact minimizer."""
-    config, name, coupling = settings
+    violation = _violation(*settings)
+    return {"protocol": settings[1], "coupling": settings[2], "violation": violation, "diverged": math.isnan(violation)}
+
+
+def _violation(config: Config, name: str, coupling: float) -> float:
+    """NaN where the protocol diverges, or where c is so large that it would sooner or later."""
     problem = config.problem()
     if name == "minimizer":
-        _, functions = problem.minimize(coupling)
-        return {"protocol": name, "coupling": coupling, "violation": problem.violation(functions), "diverged": False}
+        return problem.violation(problem.minimize(coupling)[1])
     half = 0.02 * config.passes * config.samples
     steps = InverseTime(scale=config.step_size * half, offset=half)
-    agent = Agent(
-        dimension=2,
-        outputs=problem.classes,
-        kernel=problem.kernel,
-        loss=Logistic(),
-        step_size=steps,
-        regularization=config.regularization,
-        compression=Komp.parsimonious(steps, parsimony=0.005),
-        consensus=_PROTOCOLS[name](coupling=coupling),
-    )
+    agent = problem.agent(_PROTOCOLS[name](coupling=coupling), step_size=steps, parsimony=0.005)
     batches = [x[: config.batch_size] for x in problem.points]
-    if isinstance(agent.consensus, Explicit) and coupling > 0.8 * agent.consensus.most(
-        agent.kernel, batches, config.step_size, problem.graph.stiffness
-    ):
-        return {"protocol": name, "coupling": coupling, "violation": math.nan, "diverged": True}
-    streams = [
-        ArrayStream(x, y, batch_size=config.batch_size, passes=config.passes, rng=own)
-        for x, y, own in zip(
-            problem.points,
-            problem.labels,
-            np.random.default_rng([config.seed, 1]).spawn(len(problem.points)),
-            strict=True,
-        )
-    ]
+    if coupling > 0.8 * agent.consensus.max_stable_penalty(agent.kernel, batches, config.step_size, problem.graph.stiffness):
+        return math.nan
+    streams = problem.streams([config.seed, 1], batch_size=config.batch_size, passes=config.passes)
     try:
         *_, last = simulate(agent, problem.graph, streams)
     except Diverged:
-        return {"protocol": name, "coupling": coupling, "violation": math.nan, "diverged": True}
-    violation = problem.violation(last.functions)
-    return {"protocol": name, "coupling": coupling, "violation": violation, "diverged": False}
+        return math.nan
+    return problem.violation(last.functions)
 
 
-def run(config: Config, watch: Watch, folder: Path, resume: bool = False) -> Report:
-    """All penalty protocols over four decades of c, the exact minimizer, and the bound."""
-    began = time.perf_counter()
-    jobs: dict[str, tuple[Any, Any]] = {
-        f"{name}-{coupling:g}": (cell, (config, name, coupling)) for name in LINES for coupling in COUPLINGS
-    }
-    done = run_cells(jobs, watch=watch, folder=folder, resume=resume)
+def cells(config: Config) -> dict[str, Cell]:
+    """All penalty protocols over four decades of c, and the exact minimizer."""
+    return {f"{name}-{c:g}": Cell(cell, (config, name, c)) for name in LINES for c in COUPLINGS}
+
+
+def bounded(config: Config, rows: Iterable[Mapping[str, Any]]) -> tuple[float, list[dict[str, Any]]]:
+    """p*, and the rows with the bound p*/c."""
     optimum, _ = config.problem().minimize(math.inf)
-    table = [{**line, "bound": optimum / line["coupling"]} for line in done.values()]
-    missing = len(jobs) - len(done)
-    remark = f"Interrupted: {missing} of {len(jobs)} cells are missing; --resume goes on." if missing else ""
-    shares = {
-        f"{name}: largest violation / (p*/c)": max(
-            (row["violation"] / row["bound"] for row in table if row["protocol"] == name and not row["diverged"]),
-            default=math.nan,
-        )
-        for name in LINES
-    }
-    summary = {
-        "experiment": config.owner,
-        "seed": config.seed,
-        "complete": not remark,
-        "remark": remark,
-        "p*": optimum,
-        **shares,
-        "seconds": time.perf_counter() - began,
-    }
-    figures = {"figure": draw(table, optimum)}
-    return Report(
-        config.owner, dataclasses.asdict(config), summary, {"table": table}, figures, remark, _NOTES, ("table",)
+    return optimum, [{**row, "bound": optimum / row["coupling"]} for row in rows]
+
+
+def over_bound(rows: Iterable[Mapping[str, Any]], name: str) -> float:
+    """The largest violation of one line, as a share of the bound."""
+    found = (row["violation"] / row["bound"] for row in rows if row["protocol"] == name and not row["diverged"])
+    return max(found, default=math.nan)
+
+
+def run(config: Config, session: Session) -> Findings:
+    """Every line, and the bound."""
+    optimum, table = bounded(config, session.compute(cells(config)).values())
+    shares = {f"{name}_violation_over_bound": over_bound(table, name) for name in LINES}
+    return Findings(
+        summary={"seed": config.seed, "optimum": optimum, **shares},
+        tables={"table": table},
+        figures={"figure": draw(table, optimum)},
+        paragraphs=_PARAGRAPHS,
     )
 
 
-_NOTES = (
+_PARAGRAPHS = (
     "Proposition 2 bounds the disagreement of the minimizer of the penalized objective by p*/c, p* being the best objective "
     "of agents that agree. The minimizer is computed exactly here. The protocols are stochastic: their last functions "
     "scatter around a limit by an amount that falls with the step size, and only `symmetric` and the minimizer move both "
@@ -157,22 +94,18 @@ _NOTES = (
 
 def draw(table: Sequence[Mapping[str, Any]], optimum: float) -> Figure:
     """Violations against c, with the bound."""
-    figure = Figure(figsize=(8, 5.5), layout="constrained")
-    axes = figure.subplots()
+    violation = r"$\frac{1}{2}\sum_i \sum_{j \in n_i} E \|f_i(x_i) - f_j(x_i)\|^2$"
+    figure, axes = panel("penalty $c$", violation, size=(8, 5.5), logarithmic="xy")
     axes.plot(COUPLINGS, [optimum / c for c in COUPLINGS], color="black", linewidth=2, label="the bound $p^*/c$")
-    for place, name in enumerate(LINES):
+    for index, name in enumerate(LINES):
         lines = [line for line in table if line["protocol"] == name and not line["diverged"]]
-        told = r"exact minimizer of $\psi_c$" if name == "minimizer" else name
-        axes.plot(
-            [line["coupling"] for line in lines], [line["violation"] for line in lines], **style_of(place), label=told
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("penalty $c$")
-    axes.set_ylabel(r"$\frac{1}{2}\sum_i \sum_{j \in n_i} E \|f_i(x_i) - f_j(x_i)\|^2$")
-    axes.grid(alpha=0.3, which="both")
+        label = r"exact minimizer of $\psi_c$" if name == "minimizer" else name
+        axes.plot([line["coupling"] for line in lines], [line["violation"] for line in lines], **style_of(index), label=label)
     axes.legend()
     return figure
 
 
-EXPERIMENT = Experiment("violation", "Proposition 2: disagreement at the samples against p*/c", Config, run)
+EXPERIMENT = Experiment(
+    name="violation", about="Proposition 2: disagreement at the samples against p*/c", config=Config, run=run
+)
+register("experiment", EXPERIMENT, name=EXPERIMENT.name)

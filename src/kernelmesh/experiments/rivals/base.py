@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Ints
-from kernelmesh.numerics.graphs import Graph
-from kernelmesh.streams import ArrayStream
+from kernelmesh import ArrayStream, Graph
+from kernelmesh.checks import Floats
+from kernelmesh.experiments.samples import Samples
 
-__all__ = ["Data", "Outcome"]
+__all__ = ["Data", "Score"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Data:
+class Data(Samples):
     """Training and test samples, the network, and the settings that all methods share."""
 
-    points: Floats
-    labels: Ints
-    held_points: Floats
-    held_labels: Ints
     classes: int
     graph: Graph
     bandwidth: float
@@ -44,8 +41,8 @@ class Data:
         return float((outputs.argmax(axis=1) == self.held_labels).mean())
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, kw_only=True)
+class Score:
     """What a method reached and what it cost."""
 
     accuracy_mean: float
@@ -53,3 +50,13 @@ class Outcome:
     stored_floats: float
     """What one agent keeps for predicting."""
     bytes_per_sample: float
+
+    @classmethod
+    def of(cls, accuracies: Sequence[float] | Floats, *, stored: float, traffic: float = 0.0) -> Score:
+        """From the accuracy of every agent."""
+        return cls(
+            accuracy_mean=float(np.mean(accuracies)),
+            accuracy_worst=float(min(accuracies)),
+            stored_floats=stored,
+            bytes_per_sample=traffic,
+        )

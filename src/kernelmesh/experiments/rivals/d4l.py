@@ -7,23 +7,19 @@ loss through the code: with β supported where α is, (D_Sᵀ D_S + λ₂ I) β_
 and pulls on both.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
+from kernelmesh import Logistic
 from kernelmesh.checks import Floats
-from kernelmesh.experiments.rivals.base import Data, Outcome
+from kernelmesh.experiments.rivals.base import Data, Score
 from kernelmesh.messages import Function, wire_size
-from kernelmesh.numerics.losses import Logistic
 
 __all__ = ["d4l"]
 
 _ITERATIONS = 100
 
 
-def d4l(
-    data: Data, *, atoms: int, step: float, sparsity: float = 0.1, ridge: float = 0.1, dual_step: float = 0.1
-) -> Outcome:
+def d4l(data: Data, *, atoms: int, step: float, sparsity: float = 0.1, ridge: float = 0.1, dual_step: float = 0.1) -> Score:
     """The whole network for one run."""
     graph, loss, rng = data.graph, Logistic(), data.rng(4)
     agents, width = len(graph), data.points.shape[1]
@@ -62,7 +58,7 @@ def d4l(
     for i in range(agents):
         codes = _codes(held, dictionary[i], sparsity, ridge)
         scores.append(data.score(np.column_stack([codes, np.ones(len(codes))]) @ classifier[i]))
-    return Outcome(float(np.mean(scores)), min(scores), (width + data.classes) * atoms, sent / seen)
+    return Score.of(scores, stored=(width + data.classes) * atoms, traffic=sent / seen)
 
 
 def _in_ball(dictionary: Floats) -> Floats:

@@ -1,31 +1,28 @@
 """Logistic regression that is linear in fixed features: the inputs themselves, random cosines, or landmarks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 
+from kernelmesh import Gaussian, Graph, Logistic
 from kernelmesh.checks import Floats
-from kernelmesh.experiments.rivals.base import Data, Outcome
+from kernelmesh.experiments.rivals.base import Data, Score
 from kernelmesh.messages import Values, wire_size
-from kernelmesh.numerics.graphs import Graph
-from kernelmesh.numerics.kernels import Gaussian
-from kernelmesh.numerics.losses import Logistic
 
 __all__ = ["dgd", "fourier", "nystrom"]
 
 Features = Callable[[Floats], Floats]
 
 
-def _learn(data: Data, graph: Graph, features: Features, step: float, *, diffuse: bool) -> tuple[Floats, float]:
-    """Weights of every agent (V × D × C) after one run, and bytes per sample.
+def _learn(
+    data: Data, graph: Graph, features: Features, step: float, *, diffuse: bool, stored: int = 0, folded: bool = False
+) -> Score:
+    """One run; `stored` numbers describe the features, and with `folded` make the weights superfluous.
 
     Decentralized gradient descent mixes and then steps, W ← A W − η ∇(W); diffusion steps and then mixes, W ← A (W − η ∇(W)).
     """
     loss, mixing = Logistic(), graph.metropolis()
-    width = features(data.points[:1]).shape[1]
-    weights = np.zeros((len(graph), width, data.classes))
+    weights = np.zeros((len(graph), features(data.points[:1]).shape[1], data.classes))
     seen, sent = 0, 0
     for batches in zip(*data.streams(len(graph)), strict=True):
         slopes = np.empty_like(weights)
@@ -38,26 +35,21 @@ def _learn(data: Data, graph: Graph, features: Features, step: float, *, diffuse
         if not diffuse:
             weights -= step * slopes
         sent += 2 * len(graph.edges) * wire_size(Values(weights[0]))[1]
-    return weights, sent / seen
+    held = features(data.held_points)
+    scores = [data.score(held @ own) for own in weights]
+    return Score.of(scores, stored=stored if folded else stored + weights[0].size, traffic=sent / seen)
 
 
-def _outcome(data: Data, features: Features, weights: Floats, stored: float, traffic: float) -> Outcome:
-    z = features(data.held_points)
-    scores = [data.score(z @ own) for own in weights]
-    return Outcome(float(np.mean(scores)), min(scores), stored, traffic)
-
-
-def dgd(data: Data, *, step: float = 0.5) -> Outcome:
+def dgd(data: Data, *, step: float = 0.5) -> Score:
     """Decentralized linear logistic regression by gradient descent."""
 
     def features(x: Floats) -> Floats:
         return np.column_stack([x, np.ones(len(x))])
 
-    weights, traffic = _learn(data, data.graph, features, step, diffuse=False)
-    return _outcome(data, features, weights, weights[0].size, traffic)
+    return _learn(data, data.graph, features, step, diffuse=False)
 
 
-def fourier(data: Data, *, width: int, step: float) -> Outcome:
+def fourier(data: Data, *, width: int, step: float) -> Score:
     """Decentralized random Fourier features of the Gaussian kernel, by diffusion; all agents draw the same features."""
     rng = data.rng(2)
     frequencies = rng.standard_normal((data.points.shape[1], width)) / data.bandwidth
@@ -66,12 +58,10 @@ def fourier(data: Data, *, width: int, step: float) -> Outcome:
     def features(x: Floats) -> Floats:
         return np.asarray(np.sqrt(2.0 / width) * np.cos(x @ frequencies + shifts))
 
-    weights, traffic = _learn(data, data.graph, features, step, diffuse=True)
-    stored = weights[0].size + frequencies.size + shifts.size
-    return _outcome(data, features, weights, stored, traffic)
+    return _learn(data, data.graph, features, step, diffuse=True, stored=frequencies.size + shifts.size)
 
 
-def nystrom(data: Data, *, width: int, step: float) -> Outcome:
+def nystrom(data: Data, *, width: int, step: float) -> Score:
     """One learner with all the data: SGD on Nyström features of random landmarks."""
     kernel = Gaussian(bandwidth=data.bandwidth)
     chosen = data.rng(3).choice(len(data.points), size=min(width, len(data.points)), replace=False)
@@ -83,6 +73,5 @@ def nystrom(data: Data, *, width: int, step: float) -> Outcome:
     def features(x: Floats) -> Floats:
         return np.asarray(kernel(np.ascontiguousarray(x), landmarks) @ whiten)
 
-    weights, _ = _learn(data, Graph.line(1), features, step, diffuse=True)
     stored = landmarks.size + landmarks.shape[0] * data.classes  # whitening folds into the weights
-    return _outcome(data, features, weights, stored, 0.0)
+    return _learn(data, Graph.line(1), features, step, diffuse=True, stored=stored, folded=True)

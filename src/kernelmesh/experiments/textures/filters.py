@@ -1,7 +1,5 @@
 """The Leung–Malik filter bank: 48 filters that edges, bars and spots of several sizes and directions answer to."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Textons (clusters of filter responses), and histograms of them over patches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +8,8 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from kernelmesh.checks import Floats, Ints
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.experiments.samples import Samples
 from kernelmesh.experiments.textures.filters import responses
 
 __all__ = ["HISTOGRAMS", "Patches", "features"]
@@ -20,14 +20,10 @@ _PIXELS_EACH = 4000
 _ROWS = 1 << 16
 
 
-@dataclass(frozen=True, eq=False)
-class Patches:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Patches(Samples):
     """Features and classes of patches to train on and to test with, and how much the two overlap."""
 
-    points: Floats
-    labels: Ints
-    held_points: Floats
-    held_labels: Ints
     overlap: float
     """The share of test patches that share at least one pixel with a training patch."""
 
@@ -57,7 +53,9 @@ def features(
     maps = [[_assign(answer, words, spread) for answer in parts] for parts in answers]
     places = _places([[m.shape for m in parts] for parts in maps], split, train, test, patch, rng)
     points, held_points = (_describe(maps, rows, patch=patch, textons=textons, histogram=histogram) for rows in places)
-    return Patches(points, places[0][:, 0], held_points, places[1][:, 0], _overlap(*places, patch=patch))
+    labels, held_labels = (rows[:, 0] for rows in places)
+    overlap = _overlap(*places, patch=patch)
+    return Patches(points=points, labels=labels, held_points=held_points, held_labels=held_labels, overlap=overlap)
 
 
 def _learn(answers: Sequence[Floats], textons: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -95,12 +93,12 @@ def _places(
     def draw(part: int, count: int) -> Ints:
         sizes = [(parts[part][0] - patch + 1, parts[part][1] - patch + 1) for parts in shapes]
         if min(min(size) for size in sizes) < 1:
-            raise ValueError(f"brodatz: images must be at least {patch} pixels high and wide in each part")
+            rule = f"be at least {patch} pixels high and wide in each part"
+            raise InvalidArgument("brodatz", "images", rule, Verbatim("smaller ones"))
         ends = np.cumsum([h * w for h, w in sizes])
         if count > ends[-1]:
-            raise ValueError(
-                f"brodatz: samples and held_out must be at most the {ends[-1]} patches there are, got {count}"
-            )
+            rule = f"be at most the {ends[-1]} patches there are"
+            raise InvalidArgument("brodatz", "samples and held_out", rule, count)
         chosen = rng.choice(ends[-1], size=count, replace=False)
         image = np.searchsorted(ends, chosen, side="right")
         within = chosen - np.concatenate([[0], ends[:-1]])[image]

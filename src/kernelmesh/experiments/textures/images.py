@@ -1,7 +1,5 @@
 """The 13 Brodatz textures of the USC-SIPI database: from a folder, or fetched once and checked by their pixels."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from kernelmesh.checks import Floats
+from kernelmesh.errors import InvalidArgument, KernelMeshError, Verbatim
 
 __all__ = ["NAMES", "Unavailable", "load"]
 
@@ -39,7 +38,7 @@ _DARK = 30
 _SUFFIXES = (".png", ".tiff", ".tif", ".bmp", ".pgm")
 
 
-class Unavailable(OSError):
+class Unavailable(KernelMeshError, OSError):
     """The images cannot be had: the message says what to do."""
 
 
@@ -59,22 +58,23 @@ def load(folder: Path | None) -> tuple[list[Floats], list[str]]:
 
 def _listed(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise ValueError(f"brodatz: images must be a folder, got {str(folder)!r}")
+        raise InvalidArgument("brodatz", "images", "be a folder", str(folder))
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
     if len(files) < 2:
         found = f"{len(files)} in {str(folder)!r}"
-        raise ValueError(f"brodatz: images must be a folder with two or more of {', '.join(_SUFFIXES)}, got {found}")
+        rule = f"be a folder with two or more of {', '.join(_SUFFIXES)}"
+        raise InvalidArgument("brodatz", "images", rule, Verbatim(found))
     return files
 
 
 def _fetch() -> Sequence[Path]:
-    kept = Path(pooch.os_cache("kernelmesh")) / "brodatz"
+    cache = Path(pooch.os_cache("kernelmesh")) / "brodatz"
     files = []
     for name, digest in _PIXELS.items():
-        file = kept / f"{name}.tiff"
+        file = cache / f"{name}.tiff"
         if not file.exists():
             try:
-                pooch.retrieve(_SITE + name, known_hash=None, fname=file.name, path=kept, progressbar=False)
+                pooch.retrieve(_SITE + name, known_hash=None, fname=file.name, path=cache, progressbar=False)
             except Exception as error:  # whatever the network library calls being offline
                 raise Unavailable(
                     f"the Brodatz textures could not be fetched from sipi.usc.edu ({type(error).__name__}); download the "
@@ -92,4 +92,5 @@ def _read(file: Path) -> NDArray[np.uint8]:
         with Image.open(file) as image:
             return np.asarray(image.convert("L"))
     except (UnidentifiedImageError, OSError) as error:
-        raise ValueError(f"brodatz: images must be pictures that can be read, got {str(file)!r} ({error})") from None
+        found = Verbatim(f"{str(file)!r} ({error})")
+        raise InvalidArgument("brodatz", "images", "be pictures that can be read", found) from None

@@ -1,0 +1,63 @@
+"""What observers of a run receive: values, from which progress bars, records, pages and tests are all fed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmesh.experiments.outcome import Outcome
+from kernelmesh.metrics import Measures
+from kernelmesh.report import Report
+from kernelmesh.runtimes.simulation import Round
+
+__all__ = ["CellFinished", "Event", "Finished", "Measured", "Observer", "Progress", "Started"]
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run begins."""
+
+    experiment: str
+    config: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run, or one part of it, has come. Published at the start of each part and after every step."""
+
+    done: int
+    total: int | None
+    """None where nobody knows."""
+    unit: str
+    part: str = ""
+    """Which of several networks, or what is being prepared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A round of a network was measured."""
+
+    part: str
+    round: Round
+    measures: Measures
+
+
+@dataclass(frozen=True, eq=False)
+class CellFinished:
+    """A cell of a table is there: computed, and saved for `--resume`."""
+
+    name: str
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A run has ended, in whatever way, and its report is written."""
+
+    outcome: Outcome
+    report: Report
+    files: Sequence[Path]
+
+
+Event = Started | Progress | Measured | CellFinished | Finished
+Observer = Callable[[Event], None]

@@ -1,0 +1,48 @@
+"""The settings of an experiment: a frozen dataclass whose fields say by their types what their values must be."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, get_type_hints
+
+from kernelmesh.checks import non_negative, positive
+from kernelmesh.schema import at_least
+
+__all__ = ["Count", "Index", "NonNegative", "Positive", "PositiveOrInf", "Settings", "settings_of"]
+
+Index = Annotated[int, at_least(0)]
+Count = Annotated[int, at_least(1)]
+Positive = Annotated[float, positive]
+PositiveOrInf = Annotated[float, partial(positive, infinite=True)]
+NonNegative = Annotated[float, non_negative]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What every experiment here has; a subclass names the experiment, for its errors.
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Coins(Settings, owner="coins"):
+    ...     throws: Count = 100
+    >>> Coins(throws=0)
+    Traceback (most recent call last):
+    kernelmesh.errors.InvalidArgument: coins: throws must be an integer >= 1, got 0
+    """
+
+    owner: ClassVar[str]
+
+    seed: Index = 0
+
+    def __init_subclass__(cls, *, owner: str) -> None:
+        cls.owner = owner
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            for check in getattr(kind, "__metadata__", ()):
+                check(self.owner, name, getattr(self, name))
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """The settings as JSON can hold them, which has no infinity."""
+    return {name: str(value) if value == math.inf else value for name, value in dataclasses.asdict(config).items()}

@@ -1,0 +1,43 @@
+"""What a claim of the paper is, and the settings that all of them share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from matplotlib.figure import Figure
+
+from kernelmesh.experiments import Cell
+from kernelmesh.experiments.cells import Results
+from kernelmesh.experiments.exact import ProblemConfig
+from kernelmesh.experiments.settings import Count, Positive
+
+__all__ = ["Claim", "Config", "Summary"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ProblemConfig, owner="theory"):
+    """All agents draw from the same few samples for the convergence runs, so that the minimizer is known exactly."""
+
+    shared: ClassVar[bool] = True
+
+    agents: Count = 4
+    passes: Count = 1500
+    regularization: Positive = 0.02
+    coupling: Positive = 0.05
+    parsimony: Positive = 0.04
+    batch_size: Count = 4
+    stream: Count = 50_000  # samples of each agent in the run that watches the model order
+
+
+Summary = tuple[dict[str, Any], Figure]
+"""Numbers by flat names, and the figure with the bound drawn in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The cells that a claim needs (claims may share some), and what follows from them."""
+
+    name: str
+    """Also that of the figure."""
+    cells: Callable[[Config], dict[str, Cell]]
+    summarize: Callable[[Config, Results], Summary]
