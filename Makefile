@@ -12,7 +12,7 @@ help:
 	@echo "make test-slow  the longer tests too"
 	@echo "make bench      speed and memory, as ratios; tables in benchmarks/results"
 	@echo "make paper      every experiment of the paper (about an hour); writes docs/paper.md; IMAGES=DIR has the textures"
-	@echo "make lint       formatting, lint, types, import layers"
+	@echo "make lint       formatting, lint, types, import layers, docstrings"
 	@echo "make setup      only install"
 
 setup: $(DONE)
@@ -21,7 +21,7 @@ $(DONE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kernelmesh needs Python 3.11 or newer; set PYTHON=…"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev,parquet,zenoh]'
+	$(BIN)/python -m pip install --quiet --editable '.[all,dev]'
 	touch $@
 
 demo: setup
@@ -45,6 +45,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_package.py -k docstrings
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

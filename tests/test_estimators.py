@@ -20,6 +20,7 @@ from kernelmesh import (
     Graph,
     Hinge,
     Huber,
+    InvalidArgument,
     InverseRoot,
     KernelMeshClassifier,
     KernelMeshRegressor,
@@ -32,8 +33,10 @@ from kernelmesh import (
     Penalty,
     Polynomial,
     Squared,
+    UnreadableFile,
+    register,
+    registry,
 )
-from kernelmesh.errors import UnreadableFile
 
 CLASSIFIERS = [OnlineKernelClassifier, KernelMeshClassifier]
 REGRESSORS = [OnlineKernelRegressor, KernelMeshRegressor]
@@ -55,8 +58,7 @@ def waves(rows=300):
 
 
 @pytest.mark.parametrize(
-    ("data", "slack"),
-    [(load_breast_cancer(return_X_y=True), 0.02), (load_wine(return_X_y=True), 0.03), (moons(), 0.03)],
+    ("data", "slack"), [(load_breast_cancer(return_X_y=True), 0.02), (load_wine(return_X_y=True), 0.03), (moons(), 0.03)]
 )
 def test_classifier_defaults_come_near_a_tuned_batch_svm(data, slack):
     def score(model):
@@ -154,10 +156,7 @@ def test_a_diverging_call_leaves_what_was_learned():
     model = OnlineKernelRegressor(step_size=Constant(0.5)).partial_fit(X, y)
     before = model.predict(X)
     model._agent = type(model._agent)(
-        **{
-            **{f: getattr(model._agent, f) for f in model._agent.__dataclass_fields__ if f[0] != "_"},
-            "step_size": 400.0,
-        }
+        **{**{f: getattr(model._agent, f) for f in model._agent.__dataclass_fields__ if f[0] != "_"}, "step_size": 400.0}
     )
     with pytest.raises(Diverged):
         for _ in range(50):
@@ -296,8 +295,8 @@ class TestFiles:
             path.write_bytes(damaged)
             with pytest.raises(UnreadableFile, match=r"model\.safetensors: "):
                 kind.load(path)
-        path.write_bytes(data.replace(b'"version":"3"', b'"version":"9"'))
-        with pytest.raises(UnreadableFile, match="version must be 2 or 3, got '9'"):
+        path.write_bytes(data.replace(b'"version":"4"', b'"version":"9"'))
+        with pytest.raises(UnreadableFile, match="version must be 2, 3 or 4, got '9'"):
             kind.load(path)
         path.write_bytes(data.replace(b"0.7", b"0.8"))
         with pytest.raises(UnreadableFile, match="contents must match their digest"):
@@ -308,15 +307,34 @@ class TestFiles:
             other.load(path)
 
 
-def test_own_kernels_cannot_be_saved_but_say_so(tmp_path):
+def test_own_kernels_can_be_saved_once_they_are_registered(tmp_path, monkeypatch):
+    monkeypatch.setitem(registry._known, "kernel", registry.kinds("kernel"))
+
     class Mine(Gaussian):
         pass
 
     X, y = moons(64)
     model = OnlineKernelClassifier(kernel=Mine(), passes=1).fit(X, y)
-    with pytest.raises(ValueError, match="must be of a kind that comes with kernelmesh to be saved"):
+    with pytest.raises(
+        InvalidArgument, match=r'must be a dataclass of a registered kind to be saved.*register\("kernel", Mine\)'
+    ):
         model.save(tmp_path / "model.safetensors")
     assert os.listdir(tmp_path) == []
+    register("kernel", Mine)
+    model.save(tmp_path / "model.safetensors")
+    back = OnlineKernelClassifier.load(tmp_path / "model.safetensors")
+    assert type(back.kernel) is Mine
+    np.testing.assert_array_equal(back.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("setting", "argument"),
+    [({"step_size": -1.0}, "step_size"), ({"regularization": -1.0}, "regularization"), ({"max_order": 0}, "max_order")],
+)
+def test_errors_of_parts_are_the_estimators_own(setting, argument):
+    with pytest.raises(InvalidArgument) as caught:
+        OnlineKernelClassifier(**setting).fit(*moons(64))
+    assert (caught.value.owner, caught.value.argument) == ("OnlineKernelClassifier", argument)
 
 
 def test_clone_and_pickle():

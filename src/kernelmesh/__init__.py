@@ -1,80 +1,97 @@
 """Networks of agents that learn one kernel model together, online, without a server."""
 
-from importlib.metadata import version
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from kernelmesh.agent import Agent, Info, State
-from kernelmesh.consensus import Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
-from kernelmesh.errors import Diverged, UnstablePenalty
-from kernelmesh.numerics.compression import Komp, Uncompressed, compress
-from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.graphs import Graph
-from kernelmesh.numerics.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
-from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
-from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
-from kernelmesh.runtimes import Faults, Round, simulate
-
 if TYPE_CHECKING:
-    from kernelmesh.estimators import (
-        KernelMeshClassifier,
-        KernelMeshRegressor,
-        OnlineKernelClassifier,
-        OnlineKernelRegressor,
+    from kernelmesh.agent import Agent, Info, State
+    from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
+    from kernelmesh.deploy.client import AgentAddress, AgentClient
+    from kernelmesh.errors import (
+        Diverged,
+        InvalidArgument,
+        InvalidConfig,
+        InvalidRow,
+        KernelMeshError,
+        MissingExtra,
+        RefusedMessage,
+        UnreachableAgent,
+        UnreadableFile,
+        UnstablePenalty,
     )
+    from kernelmesh.estimators import KernelMeshClassifier, KernelMeshRegressor, OnlineKernelClassifier, OnlineKernelRegressor
+    from kernelmesh.metrics import Measures, measure
+    from kernelmesh.numerics.compression import Compression, Komp, Uncompressed, compress
+    from kernelmesh.numerics.expansion import Expansion
+    from kernelmesh.numerics.graphs import Graph
+    from kernelmesh.numerics.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
+    from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
+    from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
+    from kernelmesh.registry import register
+    from kernelmesh.runtimes.faults import Faults
+    from kernelmesh.runtimes.simulation import Round, simulate
+    from kernelmesh.streams import ArrayStream, Columns, FileSource, LineSource, Mixture, Paced, Source, Stream
 
-__version__ = version("kernelmesh")
+    __version__: str
+    __all__: list[str] = []
+    __all__ += ["Agent", "Info", "State"]
+    __all__ += ["Consensus", "Diffusion", "ExactDiffusion", "Hilbert", "Local", "Penalty", "Proximal", "Symmetric"]
+    __all__ += ["AgentAddress", "AgentClient"]
+    __all__ += ["Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra"]
+    __all__ += ["RefusedMessage", "UnreachableAgent", "UnreadableFile", "UnstablePenalty"]
+    __all__ += ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifier", "OnlineKernelRegressor"]
+    __all__ += ["Measures", "measure"]
+    __all__ += ["Compression", "Komp", "Uncompressed", "compress"]
+    __all__ += ["Expansion"]
+    __all__ += ["Graph"]
+    __all__ += ["Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial"]
+    __all__ += ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge"]
+    __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule"]
+    __all__ += ["register"]
+    __all__ += ["Faults", "Round", "simulate"]
+    __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
 
-__all__ = [
-    "Agent",
-    "Constant",
-    "Diffusion",
-    "Diverged",
-    "Doubling",
-    "ExactDiffusion",
-    "Expansion",
-    "Faults",
-    "Gaussian",
-    "Graph",
-    "Hilbert",
-    "Hinge",
-    "Huber",
-    "Info",
-    "InverseRoot",
-    "InverseTime",
-    "Kernel",
-    "KernelMeshClassifier",
-    "KernelMeshRegressor",
-    "Komp",
-    "Laplacian",
-    "Linear",
-    "Local",
-    "Logistic",
-    "Loss",
-    "Matern32",
-    "Matern52",
-    "OnlineKernelClassifier",
-    "OnlineKernelRegressor",
-    "Penalty",
-    "Polynomial",
-    "Power",
-    "Proximal",
-    "Round",
-    "Schedule",
-    "Squared",
-    "SquaredHinge",
-    "State",
-    "Symmetric",
-    "Uncompressed",
-    "UnstablePenalty",
-    "compress",
-    "simulate",
-]
+# Where each name is defined. A module is imported when one of its names is first asked for: most programs, and above all
+# the command line, need only a few of them, and one agent on a small host has not even installed what some need.
+_HOMES = {
+    name: f"kernelmesh.{module}"
+    for module, names in {
+        "agent": "Agent Info State",
+        "consensus": "Consensus Diffusion ExactDiffusion Hilbert Local Penalty Proximal Symmetric",
+        "deploy.client": "AgentAddress AgentClient",
+        "errors": "Diverged InvalidArgument InvalidConfig InvalidRow KernelMeshError MissingExtra RefusedMessage "
+        "UnreachableAgent UnreadableFile UnstablePenalty",
+        "estimators": "KernelMeshClassifier KernelMeshRegressor OnlineKernelClassifier OnlineKernelRegressor",
+        "metrics": "Measures measure",
+        "numerics.compression": "Compression Komp Uncompressed compress",
+        "numerics.expansion": "Expansion",
+        "numerics.graphs": "Graph",
+        "numerics.kernels": "Gaussian Kernel Laplacian Linear Matern32 Matern52 Polynomial",
+        "numerics.losses": "Hinge Huber Logistic Loss Squared SquaredHinge",
+        "numerics.schedules": "Constant Doubling InverseRoot InverseTime Power Schedule",
+        "registry": "register",
+        "runtimes.faults": "Faults",
+        "runtimes.simulation": "Round simulate",
+        "streams": "ArrayStream Columns FileSource LineSource Mixture Paced Source Stream",
+    }.items()
+    for name in names.split()
+}
+
+if not TYPE_CHECKING:  # type checkers would take any name for one of ours
+    __all__ = sorted(_HOMES)
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            value: Any = version("kernelmesh")
+        elif name in _HOMES:
+            value = getattr(importlib.import_module(_HOMES[name]), name)
+        else:
+            raise AttributeError(f"module 'kernelmesh' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
-def __getattr__(name: str) -> Any:
-    # scikit-learn takes longer to import than all the rest together, and only the estimators need it
-    if name in __all__:
-        from kernelmesh import estimators
-
-        return getattr(estimators, name)
-    raise AttributeError(f"module 'kernelmesh' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

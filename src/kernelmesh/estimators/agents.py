@@ -1,0 +1,333 @@
+"""How many agents there are: one, or a network."""
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+
+from kernelmesh import Consensus, Diffusion, Expansion, Graph, Kernel, Local, Loss, Schedule
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.estimators.base import PARSIMONY, Learner
+from kernelmesh.estimators.targets import Classification, Regression
+from kernelmesh.streams import deal
+
+__all__ = ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifier", "OnlineKernelRegressor"]
+
+
+class _Single(Learner):
+    """One agent, whose function is the estimator's."""
+
+    @property
+    def dictionary_(self) -> Floats:
+        """The points that the function is built from, model_order_ × features."""
+        return self._functions[0].centers
+
+    @property
+    def weights_(self) -> Floats:
+        """Their weights, model_order_ × outputs."""
+        return self._functions[0].weights
+
+    @property
+    def model_order_(self) -> int:
+        """How many points the dictionary holds."""
+        return self._functions[0].order
+
+    def _cooperation(self) -> tuple[Graph, Consensus]:
+        return Graph.line(1), Local()
+
+    def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
+        if agents is not None:
+            raise InvalidArgument(type(self).__name__, "agents", "be left out where there is only one", agents)
+        return [np.arange(rows)]
+
+
+class OnlineKernelClassifier(Classification, _Single):
+    """One online kernel classifier with bounded memory.
+
+    Parameters
+    ----------
+    kernel : Kernel, optional
+        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+    loss : Loss, optional
+        ℓ, with class targets; by default Logistic().
+    step_size : float or Schedule, optional
+        η, below 1 / regularization; by default 3 divided by the mean of κ(x, x) over the first rows. Steps well above
+        that diverge.
+    regularization : float
+        λ.
+    parsimony : float
+        K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
+    budget : float or Schedule, optional
+        An ε of its own, instead of the rule above.
+    batch_size : int
+        Rows per mini-batch.
+    max_order : int, optional
+        The largest number of points the dictionary may ever hold.
+    passes : int
+        How often `fit` goes over the rows; `partial_fit` goes over them once.
+    random_state : int, RandomState or None
+        Seeds the shuffling in `fit`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (classes,)
+        The labels, in order.
+    dictionary_ : ndarray of shape (model_order_, features)
+        The points that the function is built from.
+    weights_ : ndarray of shape (model_order_, outputs)
+        Their weights.
+    model_order_ : int
+        How many points there are.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> X, y = make_moons(400, noise=0.1, random_state=0)
+    >>> model = OnlineKernelClassifier(random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.95), bool(model.model_order_ < 100)
+    (True, True)
+    """
+
+
+class OnlineKernelRegressor(Regression, _Single):
+    """One online kernel regressor with bounded memory.
+
+    Targets, one column or several, are centered and scaled by the first ones seen.
+
+    Parameters
+    ----------
+    kernel : Kernel, optional
+        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+    loss : Loss, optional
+        ℓ, with value targets; by default Squared().
+    step_size : float or Schedule, optional
+        η, below 1 / regularization; by default 1 divided by the mean of κ(x, x) over the first rows. Steps well above
+        that diverge.
+    regularization : float
+        λ.
+    parsimony : float
+        K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
+    budget : float or Schedule, optional
+        An ε of its own, instead of the rule above.
+    batch_size : int
+        Rows per mini-batch.
+    max_order : int, optional
+        The largest number of points the dictionary may ever hold.
+    passes : int
+        How often `fit` goes over the rows; `partial_fit` goes over them once.
+    random_state : int, RandomState or None
+        Seeds the shuffling in `fit`.
+
+    Attributes
+    ----------
+    target_offset_, target_scale_ : ndarray of shape (outputs,)
+        By which targets are centered and scaled.
+    dictionary_ : ndarray of shape (model_order_, features)
+        The points that the function is built from.
+    weights_ : ndarray of shape (model_order_, outputs)
+        Their weights.
+    model_order_ : int
+        How many points there are.
+
+    Examples
+    --------
+    >>> X = np.linspace(-2, 2, 200)[:, None]
+    >>> model = OnlineKernelRegressor(random_state=0).fit(X, np.sin(3 * X[:, 0]))
+    >>> bool(model.score(X, np.sin(3 * X[:, 0])) > 0.9)
+    True
+    """
+
+
+class _Mesh(Learner):
+    """A network of agents, each with a function of its own; the estimator answers with their average."""
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        loss: Loss | None = None,
+        *,
+        graph: Any = None,
+        consensus: Consensus | None = None,
+        step_size: float | Schedule | None = None,
+        regularization: float = 1e-6,
+        parsimony: float = PARSIMONY,
+        budget: float | Schedule | None = None,
+        batch_size: int = 32,
+        max_order: int | None = None,
+        passes: int = 50,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            kernel,
+            loss,
+            step_size=step_size,
+            regularization=regularization,
+            parsimony=parsimony,
+            budget=budget,
+            batch_size=batch_size,
+            max_order=max_order,
+            passes=passes,
+            random_state=random_state,
+        )
+        self.graph = graph
+        self.consensus = consensus
+
+    @property
+    def agents_(self) -> dict[Hashable, Expansion]:
+        """What each agent has learned, by its name in the graph."""
+        functions = self._functions
+        return dict(zip(self._network.names, functions, strict=True))
+
+    @property
+    def dictionary_(self) -> Floats:
+        """The points of the average function: all agents' dictionaries, one below the other."""
+        return np.concatenate([f.centers for f in self._functions])
+
+    @property
+    def weights_(self) -> Floats:
+        """The weights of the average function."""
+        return np.concatenate([f.weights for f in self._functions]) / len(self._functions)
+
+    @property
+    def model_order_(self) -> Ints:
+        """How many points each agent's dictionary holds."""
+        return np.array([f.order for f in self._functions])
+
+    def _cooperation(self) -> tuple[Graph, Consensus]:
+        graph = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
+        return graph, Diffusion() if self.consensus is None else self.consensus
+
+    def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
+        """Which rows each agent sees: as named, or dealt out evenly."""
+        names = self._network.names
+        if agents is None:
+            if rng is not None:
+                return deal(rows, agents=len(names), rng=rng)
+            # one after the other, going on where the call before has stopped
+            seen = sum(state.samples for state in self._states)
+            return [np.arange((start - seen) % len(names), rows, len(names)) for start in range(len(names))]
+        named = list(agents) if isinstance(agents, Iterable) else []
+        if len(named) != rows:
+            rule, found = f"name an agent for each of {rows} rows", Verbatim(f"{len(named)} names")
+            raise InvalidArgument(type(self).__name__, "agents", rule, found)
+        numbers = np.array([self._number(_plain(name), "agents") for name in named], dtype=np.int64)
+        return [np.flatnonzero(numbers == i) for i in range(len(names))]
+
+
+def _plain(name: Any) -> Hashable:
+    return name.item() if isinstance(name, np.generic) else name if isinstance(name, Hashable) else tuple(name)
+
+
+class KernelMeshClassifier(Classification, _Mesh):
+    """A network of online kernel classifiers that come to agree.
+
+    An agent without any rows neither learns nor passes anything on.
+
+    Parameters
+    ----------
+    kernel : Kernel, optional
+        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+    loss : Loss, optional
+        ℓ, with class targets; by default Logistic().
+    graph : Graph, networkx graph or list of edges, optional
+        Who talks to whom; by default a ring of 5 agents.
+    consensus : Consensus, optional
+        How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
+        only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
+    step_size : float or Schedule, optional
+        η, below 1 / regularization; by default 3 divided by the mean of κ(x, x) over the first rows. Steps well above
+        that diverge.
+    regularization : float
+        λ.
+    parsimony : float
+        K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
+    budget : float or Schedule, optional
+        An ε of its own, instead of the rule above.
+    batch_size : int
+        Rows per mini-batch.
+    max_order : int, optional
+        The largest number of points an agent's dictionary may ever hold.
+    passes : int
+        How often `fit` goes over the rows, of which each agent sees a part; `partial_fit` goes over them once.
+    random_state : int, RandomState or None
+        Seeds the shuffling in `fit`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (classes,)
+        The labels, in order.
+    agents_ : dict of Hashable to Expansion
+        What each agent has learned, by its name in the graph.
+    dictionary_ : ndarray of shape (points, features)
+        The points of the average function: all agents' dictionaries, one below the other.
+    weights_ : ndarray of shape (points, outputs)
+        The weights of the average function.
+    model_order_ : ndarray of shape (agents,)
+        How many points each agent's dictionary holds.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> X, y = make_moons(400, noise=0.1, random_state=0)
+    >>> mesh = KernelMeshClassifier(graph=[("a", "b"), ("b", "c")], random_state=0).fit(X, y)
+    >>> sorted(mesh.agents_), bool(mesh.score(X, y) > 0.9)
+    (['a', 'b', 'c'], True)
+    """
+
+
+class KernelMeshRegressor(Regression, _Mesh):
+    """A network of online kernel regressors that come to agree.
+
+    Targets, one column or several, are centered and scaled by the first ones seen. An agent without any rows neither learns
+    nor passes anything on.
+
+    Parameters
+    ----------
+    kernel : Kernel, optional
+        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+    loss : Loss, optional
+        ℓ, with value targets; by default Squared().
+    graph : Graph, networkx graph or list of edges, optional
+        Who talks to whom; by default a ring of 5 agents.
+    consensus : Consensus, optional
+        How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
+        only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
+    step_size : float or Schedule, optional
+        η, below 1 / regularization; by default 1 divided by the mean of κ(x, x) over the first rows. Steps well above
+        that diverge.
+    regularization : float
+        λ.
+    parsimony : float
+        K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
+    budget : float or Schedule, optional
+        An ε of its own, instead of the rule above.
+    batch_size : int
+        Rows per mini-batch.
+    max_order : int, optional
+        The largest number of points an agent's dictionary may ever hold.
+    passes : int
+        How often `fit` goes over the rows, of which each agent sees a part; `partial_fit` goes over them once.
+    random_state : int, RandomState or None
+        Seeds the shuffling in `fit`.
+
+    Attributes
+    ----------
+    target_offset_, target_scale_ : ndarray of shape (outputs,)
+        By which targets are centered and scaled.
+    agents_ : dict of Hashable to Expansion
+        What each agent has learned, by its name in the graph.
+    dictionary_ : ndarray of shape (points, features)
+        The points of the average function: all agents' dictionaries, one below the other.
+    weights_ : ndarray of shape (points, outputs)
+        The weights of the average function.
+    model_order_ : ndarray of shape (agents,)
+        How many points each agent's dictionary holds.
+
+    Examples
+    --------
+    >>> X = np.linspace(-2, 2, 400)[:, None]
+    >>> mesh = KernelMeshRegressor(random_state=0).fit(X, np.sin(3 * X[:, 0]))
+    >>> mesh.predict(X, agent=2).shape
+    (400,)
+    """

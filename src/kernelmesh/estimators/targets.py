@@ -1,0 +1,226 @@
+"""What a target is: a label of any kind, or one or several numbers."""
+
+from collections.abc import Hashable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import validate_data
+
+from kernelmesh import Logistic, Squared
+from kernelmesh.checks import Floats, Ints, matrix
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.estimators.base import Learner
+
+__all__ = ["Classification", "Regression"]
+
+
+class Classification(ClassifierMixin, Learner):
+    """Targets are labels of any kind."""
+
+    _classifies = True
+    _default_loss = Logistic()
+    _default_step = 3.0
+
+    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Floats, NDArray[Any]]:
+        X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, order="C")
+        check_classification_targets(y)
+        return X, y
+
+    def _observe(self, y: NDArray[Any]) -> int:
+        classes = unique_labels(y)
+        if len(classes) < 2:
+            found = Verbatim(f"1 class, {classes[0]}")
+            raise InvalidArgument(type(self).__name__, "y", "hold at least 2 classes", found)
+        self.classes_ = classes
+        return len(classes)
+
+    def _targets(self, y: NDArray[Any]) -> Ints:
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise InvalidArgument(type(self).__name__, "y", f"hold known classes {self.classes_.tolist()}", unknown[0])
+        return np.asarray(np.searchsorted(self.classes_, y))
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, agents: Any = None) -> Self:
+        """Learn from these rows once, in order.
+
+        Parameters
+        ----------
+        X : array-like of shape (rows, features)
+            Points.
+        y : array-like of shape (rows,)
+            Labels.
+        classes : array-like, optional
+            All labels that will ever occur; needed in the first call.
+        agents : array-like of shape (rows,), optional
+            Networks only: the name of the agent that sees each row. By default agents take turns.
+
+        Returns
+        -------
+        Self
+            The estimator.
+        """
+        return self._partial_fit(X, y, agents, lambda _: self._known_classes(classes))
+
+    def _known_classes(self, classes: Any) -> NDArray[Any]:
+        """The classes as the first call to partial_fit must name them, and a later one may name them again."""
+        owner, first = type(self).__name__, not hasattr(self, "_states")
+        if first and classes is None:
+            raise InvalidArgument(owner, "classes", "be given in the first call to partial_fit", None)
+        if first and np.size(classes) < 2:
+            raise InvalidArgument(owner, "classes", "name at least 2 classes", classes)
+        known = self.classes_ if classes is None else np.asarray(classes)
+        if not first and not np.array_equal(unique_labels(known), self.classes_):
+            raise InvalidArgument(owner, "classes", f"stay {self.classes_.tolist()}", classes)
+        return known
+
+    def decision_function(self, X: Any, *, agent: Hashable | None = None) -> Floats:
+        """The outputs f(x), one column per class; with two classes their difference.
+
+        Parameters
+        ----------
+        X : array-like of shape (rows, features)
+            Points.
+        agent : Hashable, optional
+            Networks only: whose function; by default the average of all.
+
+        Returns
+        -------
+        ndarray of shape (rows,) or (rows, classes)
+            The larger, the more likely.
+        """
+        outputs = self._outputs(X, agent)
+        return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
+
+    def predict(self, X: Any, *, agent: Hashable | None = None) -> NDArray[Any]:
+        """The class with the largest output.
+
+        Parameters
+        ----------
+        X : array-like of shape (rows, features)
+            Points.
+        agent : Hashable, optional
+            Networks only: whose function; by default the average of all.
+
+        Returns
+        -------
+        ndarray of shape (rows,)
+            Labels.
+        """
+        outputs = self._outputs(X, agent)
+        labels: NDArray[Any] = self.classes_[outputs.argmax(axis=1)]
+        return labels
+
+    @property
+    def predict_proba(self) -> Any:
+        """P(y | x) of the softmax over the outputs, one column per class; there only with the logistic loss."""
+        loss = self._agent.loss if hasattr(self, "_states") else self.loss
+        if loss is not None and not isinstance(loss, Logistic):
+            raise AttributeError(f"predict_proba needs the logistic loss, got {loss}")
+        return self._probabilities
+
+    def _probabilities(self, X: Any, *, agent: Hashable | None = None) -> Floats:
+        return Logistic().probabilities(self._outputs(X, agent))
+
+    def _describe_targets(self, arrays: dict[str, NDArray[Any]]) -> Any:
+        if not all(isinstance(label, bool | int | float | str) for label in self.classes_.tolist()):
+            rule = "be numbers, booleans or strings to be saved"
+            raise InvalidArgument(type(self).__name__, "classes_", rule, self.classes_)
+        return {"classes": self.classes_.tolist(), "dtype": self.classes_.dtype.str}
+
+    def _restore_targets(self, description: Any, arrays: dict[str, NDArray[Any]]) -> int:
+        self.classes_ = np.array(description["classes"], dtype=np.dtype(description["dtype"]))
+        return len(self.classes_)
+
+
+class Regression(RegressorMixin, Learner):
+    """Targets are numbers, one or several per row, which are centered and scaled by the first ones seen.
+
+    A compression budget is an absolute distance; this makes the default one fit targets of any size.
+    """
+
+    _classifies = False
+    _default_loss = Squared()
+    _default_step = 1.0
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Floats, NDArray[Any]]:
+        X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, order="C", multi_output=True, y_numeric=True)
+        return X, y
+
+    def _observe(self, y: NDArray[Any]) -> int:
+        table = _table(y)
+        self._flat = y.ndim == 1
+        self.target_offset_ = table.mean(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            spread = table.std(axis=0)
+        if not np.isfinite(spread).all():
+            found = Verbatim(f"values up to {np.abs(table).max():g}")
+            raise InvalidArgument(type(self).__name__, "y", "have a finite variance", found)
+        self.target_scale_ = np.where(spread > 1e-12 * np.abs(self.target_offset_).clip(1e-300), spread, 1.0)
+        return int(table.shape[1])
+
+    def _targets(self, y: NDArray[Any]) -> Floats:
+        table = _table(y)
+        if table.shape[1] != len(self.target_offset_):
+            rule = f"have {len(self.target_offset_)} outputs"
+            raise InvalidArgument(type(self).__name__, "y", rule, Verbatim(f"shape {np.shape(y)}"))
+        return np.asarray((table - self.target_offset_) / self.target_scale_)
+
+    def partial_fit(self, X: Any, y: Any, agents: Any = None) -> Self:
+        """Learn from these rows once, in order. The rows of the first call fix the offset and scale of the targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (rows, features)
+            Points.
+        y : array-like of shape (rows,) or (rows, outputs)
+            Values.
+        agents : array-like of shape (rows,), optional
+            Networks only: the name of the agent that sees each row. By default agents take turns.
+
+        Returns
+        -------
+        Self
+            The estimator.
+        """
+        return self._partial_fit(X, y, agents, lambda y: y)
+
+    def predict(self, X: Any, *, agent: Hashable | None = None) -> Floats:
+        """The value f(x), in the units of the targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (rows, features)
+            Points.
+        agent : Hashable, optional
+            Networks only: whose function; by default the average of all.
+
+        Returns
+        -------
+        ndarray of shape (rows,) or (rows, outputs)
+            Values, shaped like the targets.
+        """
+        outputs = self._outputs(X, agent) * self.target_scale_ + self.target_offset_
+        return np.asarray(outputs[:, 0] if self._flat else outputs)
+
+    def _describe_targets(self, arrays: dict[str, NDArray[Any]]) -> Any:
+        arrays["target_offset"], arrays["target_scale"] = self.target_offset_, self.target_scale_
+        return {"flat": self._flat}
+
+    def _restore_targets(self, description: Any, arrays: dict[str, NDArray[Any]]) -> int:
+        self._flat = bool(description["flat"])
+        offset = matrix("file", "target_offset", arrays["target_offset"][None])[0]
+        scale = matrix("file", "target_scale", arrays["target_scale"][None], columns=len(offset))[0]
+        self.target_offset_, self.target_scale_ = offset, scale
+        return len(offset)
+
+
+def _table(y: NDArray[Any]) -> Floats:
+    return np.asarray(y, dtype=np.float64).reshape(len(y), -1)

@@ -1,0 +1,69 @@
+"""The laws of carriers."""
+
+import time
+from collections.abc import Callable
+
+from kernelmesh.runtimes.carriers import Carrier
+from kernelmesh.runtimes.frames import Frame, Header, Prefix, encode_frame
+from kernelmesh.runtimes.mailbox import Arrival, Event, Mailbox, Presence
+
+__all__ = ["check_carrier"]
+
+
+def check_carrier(
+    pair: Callable[[], tuple[Carrier, Carrier]], *, deliver: Callable[[], None] = lambda: None, patience: float = 20.0
+) -> None:
+    """Check that a carrier obeys the laws of its role; an `AssertionError` names the one that it breaks.
+
+    Parameters
+    ----------
+    pair : Callable
+        Gives two new carriers that connect the agents "a" and "b" with each other.
+    deliver : Callable
+        Lets what is under way arrive, for carriers that need to be told.
+    patience : float
+        Seconds within which things must arrive.
+
+    Examples
+    --------
+    >>> from kernelmesh.runtimes.carriers import MemoryNetwork
+    >>> network = MemoryNetwork()
+    >>> check_carrier(
+    ...     lambda: (network.carrier("a", ["b"]), network.carrier("b", ["a"])), deliver=lambda: network.deliver(0.0)
+    ... )
+    """
+    a, b = pair()
+    boxes = {"a": Mailbox(), "b": Mailbox()}
+    kept: dict[str, list[Event]] = {"a": [], "b": []}
+
+    def wait(name: str, law: str, found: Callable[[Event], bool]) -> None:
+        deadline = time.monotonic() + patience
+        while True:
+            deliver()
+            kept[name] += boxes[name].take(0.0)
+            if any(found(event) for event in kept[name]):
+                return
+            assert time.monotonic() < deadline, f"{law}: not within {patience:g} s; {name} got {kept[name][:5]}"
+            time.sleep(0.005)
+
+    try:
+        a.open(boxes["a"])
+        b.open(boxes["b"])
+        wait("a", "a carrier must tell that a neighbor listens", lambda event: event == Presence("b", True))
+        wait("b", "a carrier must tell that a neighbor listens", lambda event: event == Presence("a", True))
+        for number, size in enumerate((0, 1, 1000, 100_000)):
+            data = encode_frame(Frame(Prefix(7, False, number), Header(step=number), bytes(range(256)) * (size // 256 + 1)))
+            a.send("b", data)
+            law = f"bytes must arrive as they were sent, under the sender's name ({len(data)} bytes)"
+            wait("b", law, lambda event, data=data: event == Arrival("a", data))  # type: ignore[misc]
+        b.send("a", encode_frame(Frame(Prefix(8, False, 1), Header(step=1), b"back")))
+        wait("a", "bytes must go both ways", lambda event: isinstance(event, Arrival) and event.sender == "b")
+        b.close()
+        wait("a", "a carrier must tell that a neighbor has gone", lambda event: event == Presence("b", False))
+        began = time.monotonic()
+        a.send("b", b"to nobody")
+        assert time.monotonic() - began < patience, "sending must not wait for a neighbor that has gone"
+    finally:
+        b.close()
+        a.close()
+        a.close()

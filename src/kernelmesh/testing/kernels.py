@@ -1,0 +1,73 @@
+"""The laws of kernels."""
+
+import copy
+
+import numpy as np
+
+from kernelmesh.checks import Floats
+from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.testing.laws import require, require_close, require_role, require_round_trip
+
+__all__ = ["check_kernel"]
+
+
+def check_kernel(
+    kernel: Kernel, *, points: Floats | None = None, dimension: int = 3, rng: np.random.Generator | None = None
+) -> None:
+    """Check that a kernel is one: symmetric, positive semidefinite, and the same however it is called.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        What to check.
+    points : ndarray of shape (rows, features), optional
+        Where to check it; by default 30 points from a standard normal distribution.
+    dimension : int
+        The length of those points.
+    rng : numpy.random.Generator, optional
+        What they are drawn from.
+
+    Raises
+    ------
+    AssertionError
+        Says which law is broken, and how.
+
+    Examples
+    --------
+    >>> from kernelmesh import Gaussian
+    >>> check_kernel(Gaussian(bandwidth=0.7))
+    """
+    owner = repr(kernel)
+    require_role(kernel, Kernel, owner)
+    if points is None:
+        points = (np.random.default_rng(0) if rng is None else rng).standard_normal((30, dimension))
+    before = points.copy()
+    gram = kernel(points, points)
+    _check_gram(kernel, points, gram, owner)
+    few, others = points[:7], points[-5:]
+    block = kernel(few, others)
+    pairs = [[kernel(x[None], z[None])[0, 0] for z in others] for x in few]
+    require_close(pairs, block, owner, "must give the same for a pair as for a block of points", relative=1e-9)
+    require_close(kernel(points, points), gram, owner, "must give the same when called again")
+    none = points[:0]
+    for left, right, shape in ((few, none, (len(few), 0)), (none, few, (0, len(few)))):
+        found = kernel(left, right).shape
+        require(found == shape, owner, f"must give a matrix of shape {shape} where one side is empty", found)
+    found = kernel.diag(none).shape
+    require(found == (0,), owner, "must have a diag of shape (0,) for no points", found)
+    require(bool((points == before).all()), owner, "must leave its points as they are", "points that changed")
+    require(copy.deepcopy(kernel) == kernel, owner, "must equal a copy of itself", "a copy that differs")
+    require_round_trip("kernel", kernel, owner)
+
+
+def _check_gram(kernel: Kernel, points: Floats, gram: Floats, owner: str) -> None:
+    shape = (len(points), len(points))
+    require(gram.shape == shape, owner, f"must give a matrix of shape {shape} for {len(points)} points", gram.shape)
+    require(gram.dtype == np.float64, owner, "must give float64", gram.dtype)
+    require(bool(np.isfinite(gram).all()), owner, "must be finite", "something that is not")
+    size = float(np.abs(gram).max())
+    require_close(gram, gram.T, owner, "must be symmetric, κ(x, z) = κ(z, x)", relative=1e-10, absolute=1e-13 * size)
+    least = float(np.linalg.eigvalsh(gram).min())
+    law = "must have a positive semidefinite Gram matrix"
+    require(least >= -1e-10 * max(size, 1e-300) * len(gram), owner, law, f"an eigenvalue of {least:.6g}")
+    require_close(kernel.diag(points), np.diagonal(gram), owner, "must have a diag that agrees with κ(x, x)", relative=1e-10)

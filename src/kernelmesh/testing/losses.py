@@ -1,0 +1,102 @@
+"""The laws of losses."""
+
+from typing import Any
+
+import numpy as np
+
+from kernelmesh.checks import Floats
+from kernelmesh.numerics.losses import Loss
+from kernelmesh.testing.laws import require, require_close, require_role, require_round_trip
+
+__all__ = ["check_loss"]
+
+_STEP = 1e-6
+
+
+def check_loss(
+    loss: Loss, *, outputs: int = 3, rows: int = 40, scale: float = 2.0, rng: np.random.Generator | None = None
+) -> None:
+    """Check that a loss is convex, and that its slope is the derivative of its value, or a subgradient at a kink.
+
+    Parameters
+    ----------
+    loss : Loss
+        What to check.
+    outputs : int
+        The length of z: classes, or numbers to predict.
+    rows : int
+        At how many random places to look.
+    scale : float
+        The standard deviation of z.
+    rng : numpy.random.Generator, optional
+        What they are drawn from.
+
+    Raises
+    ------
+    AssertionError
+        Says which law is broken, and how.
+
+    Examples
+    --------
+    >>> from kernelmesh import Huber
+    >>> check_loss(Huber(threshold=0.7))
+    """
+    owner = repr(loss)
+    require_role(loss, Loss, owner)
+    rng = np.random.default_rng(0) if rng is None else rng
+    z, far = scale * rng.standard_normal((2, rows, outputs))
+    y = _targets(loss, rows, outputs, rng)
+    before = z.copy()
+    value, slope = loss.value_and_slope(z, y)
+    for name, array, shape in (("values", value, (rows,)), ("slopes", slope, (rows, outputs))):
+        law = f"must give {name} of shape {shape} for {rows} rows and {outputs} outputs"
+        require(array.shape == shape, owner, law, array.shape)
+        require(array.dtype == np.float64, owner, f"must give {name} in float64", array.dtype)
+    require_close(value, loss.value(z, y), owner, "must give the same values with value_and_slope as with value")
+    require_close(slope, loss.slope(z, y), owner, "must give the same slopes with value_and_slope as with slope")
+    require(bool((z == before).all()), owner, "must leave its outputs z as they are", "numbers that changed")
+    _check_convex(loss, owner, z, far, y)
+    _check_slope(loss, owner, z, y)
+    huge = 1e3 * np.sign(z)
+    finite = all(np.isfinite(array).all() for array in loss.value_and_slope(huge, y))
+    require(finite, owner, "must be finite for outputs of ±1000", "values or slopes that are not")
+    require_round_trip("loss", loss, owner)
+
+
+def _targets(loss: Loss, rows: int, outputs: int, rng: np.random.Generator) -> Any:
+    """Random targets, after `check` has taken them and refused wrong ones."""
+    owner = repr(loss)
+    good: Any = rng.integers(outputs, size=rows) if loss.classifies else rng.standard_normal((rows, outputs))
+    wrong: Any = good + outputs if loss.classifies else np.full_like(good, np.nan)
+    try:
+        loss.check("check_loss", wrong, rows=rows, outputs=outputs)
+    except ValueError:
+        return loss.check("check_loss", good, rows=rows, outputs=outputs)
+    what = f"class numbers beyond {outputs - 1}" if loss.classifies else "targets that are not finite"
+    raise AssertionError(f"{owner}: check must refuse {what}, got no error")
+
+
+def _check_convex(loss: Loss, owner: str, z: Floats, far: Floats, y: Any) -> None:
+    ends = loss.value(z, y), loss.value(far, y)
+    for share in (0.25, 0.5, 0.75):
+        chord = (1 - share) * ends[0] + share * ends[1]
+        inside = loss.value((1 - share) * z + share * far, y)
+        row = int(np.argmax(inside - chord))
+        law = "must be convex: between two places at most what lies on the straight line"
+        found = f"{inside[row]:.6g} above {chord[row]:.6g}"
+        require(bool(inside[row] <= chord[row] + 1e-9 * (1 + abs(chord[row]))), owner, law, found)
+
+
+def _check_slope(loss: Loss, owner: str, z: Floats, y: Any) -> None:
+    """A subgradient of a convex function lies between its slopes to either side, which at a kink are far apart."""
+    value, slope = loss.value_and_slope(z, y)
+    slack = 1e-4 * (1 + np.abs(slope).max())
+    for output in range(z.shape[1]):
+        moved = np.zeros_like(z)
+        moved[:, output] = _STEP
+        left = (value - loss.value(z - moved, y)) / _STEP - slack
+        right = (loss.value(z + moved, y) - value) / _STEP + slack
+        outside = (slope[:, output] < left) | (slope[:, output] > right)
+        row = int(np.argmax(outside))
+        found = f"{slope[row, output]:.6g} where it is {left[row]:.6g} to {right[row]:.6g}, output {output}"
+        require(not outside.any(), owner, "must have a slope that is the derivative of its value", found)

@@ -1,0 +1,189 @@
+"""The laws of consensus protocols."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kernelmesh.agent import Agent, State, advance, relay
+from kernelmesh.checks import Floats
+from kernelmesh.consensus import Consensus, Exchange, Heard, Local, Tuning
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.exchange import Outbox
+from kernelmesh.messages import Message, decode, encode
+from kernelmesh.numerics.compression import Uncompressed
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
+from kernelmesh.numerics.kernels import Gaussian, Kernel
+from kernelmesh.numerics.losses import Logistic
+from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.runtimes.simulation import simulate
+from kernelmesh.streams import ArrayStream
+from kernelmesh.testing.laws import require, require_role, require_round_trip
+
+__all__ = ["check_consensus"]
+
+_CLASSES, _BATCH = 3, 16
+
+
+def check_consensus(
+    protocol: Consensus, *, kernel: Kernel | None = None, step_size: float = 0.5, rng: np.random.Generator | None = None
+) -> None:
+    """Check that a protocol leaves agents alone that agree, and says what it has declared.
+
+    One agent alone learns as with `Local`. Agents that are equal and see the same stay equal, and learn what one alone
+    learns. What is asked, answered and told is what the declared `exchange` says, and survives the wire. The order in which
+    neighbors are heard makes no difference. Settings survive a file.
+
+    Parameters
+    ----------
+    protocol : Consensus
+        What to check.
+    kernel : Kernel, optional
+        The agents' kernel, for points with 2 numbers; by default Gaussian(bandwidth=0.6).
+    step_size : float
+        η of the agents.
+    rng : numpy.random.Generator, optional
+        What samples are drawn from.
+
+    Raises
+    ------
+    AssertionError
+        Says which law is broken, and how.
+
+    Examples
+    --------
+    >>> from kernelmesh import Penalty
+    >>> check_consensus(Penalty(coupling=0.05))
+    """
+    owner = repr(protocol)
+    require_role(protocol, Consensus, owner)
+    found = protocol.exchange
+    require(isinstance(found, Exchange), owner, "must declare its exchange as an Exchange", found)
+    agent = Agent(
+        dimension=2,
+        outputs=_CLASSES,
+        kernel=Gaussian(bandwidth=0.6) if kernel is None else kernel,
+        loss=Logistic(),
+        step_size=step_size,
+        compression=Uncompressed(),
+        consensus=protocol,
+    )
+    rng = np.random.default_rng(0) if rng is None else rng
+    points = rng.standard_normal((4 * _BATCH, 2))
+    labels = rng.integers(_CLASSES, size=len(points))
+    _check_force(agent, owner, points, labels)
+    states = list(_different(agent, rng))
+    _check_exchange(agent, owner, states, points[:_BATCH])
+    _check_order(agent, owner, states, points[:_BATCH], labels[:_BATCH])
+    _check_settings(agent, owner, step_size, points)
+
+
+def _check_force(agent: Agent, owner: str, points: Floats, labels: Any) -> None:
+    """Nobody to disagree with, or nothing to disagree about: what is learned is what `Local` learns."""
+    local = replace(agent, consensus=Local())
+    *_, last = simulate(local, Graph.line(1), [ArrayStream(points, labels, batch_size=_BATCH)])
+    alone = last.states[0].sent
+    for agents, law in ((1, "must learn as Local does where there is nobody else"), (4, "must not pull equal agents")):
+        streams = [ArrayStream(points, labels, batch_size=_BATCH) for _ in range(agents)]
+        *_, last = simulate(agent, Graph.complete(agents), streams)
+        for state in last.states:
+            # what a protocol shows may be one mini-batch behind what it has learned
+            _require_equal(state.sent, alone, owner, law)
+
+
+def _different(agent: Agent, rng: np.random.Generator) -> Iterator[State]:
+    for name in range(4):
+        function = Expansion(agent.kernel, rng.standard_normal((5, 2)), rng.standard_normal((5, _CLASSES)))
+        yield agent.start(name=name, function=function)
+
+
+def _check_exchange(agent: Agent, owner: str, states: list[State], points: Floats) -> None:
+    exchange = agent.consensus.exchange
+    here, there = (Outbox(agent, state, points) for state in states[:2])
+    if exchange.question is not None:
+        law = f"must ask {exchange.question.__name__}, as its exchange declares"
+        require(type(here.question) is exchange.question, owner, law, type(here.question).__name__)
+    else:
+        require(not exchange.mutual, owner, "must declare a question where its exchange is mutual", exchange)
+    reply = there.reply(states[0].name, share(3), here.question)
+    if exchange.replies:
+        wanted = " or ".join(kind.__name__ for kind in exchange.replies)
+        law = f"must say {wanted}, as its exchange declares"
+        require(type(reply) in exchange.replies, owner, law, type(reply).__name__)
+    else:
+        require(reply is None, owner, "must say nothing, as its exchange declares", reply)
+    for message in (here.question, reply):
+        if message is not None:
+            _check_wire(message, owner)
+
+
+def _check_wire(message: Message, owner: str) -> None:
+    law = f"must send a {type(message).__name__} that survives encode and decode"
+    try:
+        back = decode(encode(message))
+    except RefusedMessage as error:
+        raise AssertionError(f"{owner}: {law}, got {error}") from error
+    require(type(back) is type(message), owner, law, type(back).__name__)
+    for name in (*message.inputs, *message.outputs):
+        same = np.array_equal(getattr(back, name), getattr(message, name))
+        require(same, owner, law, f"other {name}")
+
+
+def _heard(agent: Agent, states: list[State], points: Floats) -> list[Heard]:
+    """What the first agent hears of the others, which all have a mini-batch like its own."""
+    outboxes = [Outbox(agent, state, points) for state in states]
+    part, mutual = share(len(states) - 1), agent.consensus.exchange.mutual
+    return [
+        Heard(
+            question=outbox.question if mutual else None,
+            reply=outbox.reply(states[0].name, part, outboxes[0].question),
+            weight=metropolis_weight(part, part),
+            neighbor=state.name,
+            is_first=True,
+            share=part,
+        )
+        for state, outbox in zip(states[1:], outboxes[1:], strict=True)
+    ]
+
+
+def _check_order(agent: Agent, owner: str, states: list[State], points: Floats, labels: Any) -> None:
+    heard = _heard(agent, states, points) if agent.consensus.exchange.replies else []
+    law = "must not depend on the order in which neighbors are heard"
+    one, _ = advance(agent, states[0].copy(), points, labels, heard)
+    other, _ = advance(agent, states[0].copy(), points, labels, heard[::-1])
+    _require_equal(one.sent, other.sent, owner, law)
+    _require_equal(one.function, other.function, owner, law)
+    if agent.consensus.relays:
+        one, other = (relay(agent, states[0].copy(), said) for said in (heard, heard[::-1]))
+        _require_equal(one.sent, other.sent, owner, law)
+
+
+def _check_settings(agent: Agent, owner: str, step_size: float, points: Floats) -> None:
+    protocol = agent.consensus
+    penalty = protocol.penalty(0)
+    require(penalty >= 0, owner, "must have a penalty >= 0", penalty)
+    limit = protocol.max_stable_penalty(agent.kernel, [points], step_size, 4.0)
+    require(limit > 0, owner, "must have a largest stable penalty > 0", limit)
+    tuning = Tuning(
+        step_size=step_size,
+        coupling=Doubling(start=0.01, every=200),
+        dual_budget=0.01,
+        kernel=agent.kernel,
+        batches=[points],
+        stiffness=4.0,
+    )
+    try:
+        tuned = type(protocol).tuned(tuning)
+    except TypeError as error:
+        law = "must define tuned where settings have no default"
+        raise AssertionError(f"{owner}: {law}, got {error}") from error
+    require(type(tuned) is type(protocol), owner, "must give one of its own kind when tuned", tuned)
+    for each in (protocol, tuned):
+        require_round_trip("consensus", each, owner)
+
+
+def _require_equal(left: Expansion, right: Expansion, owner: str, law: str) -> None:
+    distance, norm = left.distance(right), right.norm()
+    require(distance <= 1e-5 * norm, owner, law, f"functions {distance:.3g} apart, of norm {norm:.3g}")

@@ -1,0 +1,248 @@
+"""A package of somebody else, installed beside ours, adds a kernel, a protocol, a stream kind and an experiment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from mesh import ENVIRONMENT, free_port
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+MODULE = '''
+"""What another package defines."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from kernelmesh import ArrayStream, Consensus, Mixture, register
+from kernelmesh.consensus.base import FUNCTIONS
+from kernelmesh.experiments.base import Experiment
+from kernelmesh.messages import Function
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.kernels import Algebra
+from kernelmesh.report import Findings
+from kernelmesh.schema import setting
+from kernelmesh.streams.base import StreamKind
+
+
+@register("kernel")
+@dataclass(frozen=True, kw_only=True)
+class Cauchy(Algebra):
+    """κ(x, z) = 1 / (1 + ‖x − z‖² / d²)."""
+
+    width: float = 1.0
+
+    def __call__(self, left, right):
+        return 1.0 / (1.0 + ((left[:, None] - right[None]) ** 2).sum(axis=2) / self.width**2)
+
+    def diag(self, points):
+        return np.ones(len(points))
+
+
+@register("consensus")
+@dataclass(frozen=True, kw_only=True)
+class HalfWay(Consensus):
+    """g = ½ f + ½ mean_j f_j, then the gradient at g."""
+
+    exchange = FUNCTIONS
+    relays: ClassVar[bool] = True
+
+    def move(self, inputs, heard, edges):
+        there = [said.reply for said in heard if isinstance(said.reply, Function)]
+        part = 0.5 / len(there) if there else 0.0
+        push = -inputs.step_size / len(inputs.points) * inputs.slope
+        return Update(
+            np.concatenate([inputs.points, *(g.centers for g in there)]),
+            np.concatenate([push, *(part * g.weights for g in there)]),
+            0.5 if there else 1.0,
+            shared=True,
+        )
+
+
+class Batches:
+    """The mini-batches of an ArrayStream, as a source."""
+
+    refused, pending = 0, None
+
+    def __init__(self, batches):
+        self._batches, self._next = list(batches), 0
+
+    @property
+    def ended(self):
+        return self._next == len(self._batches)
+
+    @property
+    def position(self):
+        return {"next": self._next, "row": 32 * self._next}
+
+    def take(self):
+        if self.ended:
+            return None
+        self._next += 1
+        return self._batches[self._next - 1]
+
+    def give_back(self):
+        self._next -= 1
+
+    def seek(self, position, pending=None):
+        self._next = position["next"]
+
+    def close(self):
+        pass
+
+
+@register("stream", name="mixture")
+@dataclass(frozen=True, kw_only=True)
+class MixtureStream(StreamKind):
+    """Samples of a mixture of Gaussians that is drawn from a seed."""
+
+    seed: int = setting(0, doc="what everything random is drawn from")
+    samples: int = setting(320, doc="how many samples there are")
+
+    def open(self, columns, *, batch_size):
+        mixture = Mixture.draw(rng=np.random.default_rng(0))
+        rows = mixture.sample(self.samples, rng=np.random.default_rng(self.seed))
+        return Batches(ArrayStream(*rows, batch_size=batch_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    seed: int = 0
+
+
+register(
+    "experiment",
+    Experiment(
+        name="answer",
+        about="an experiment of somebody else's",
+        config=Config,
+        run=lambda config, session: Findings(summary={"answer": 42 + config.seed}),
+    ),
+    name="answer",
+)
+'''
+
+AGENT = """
+name = "{name}"
+mesh = "plugins"
+listen = "tcp/127.0.0.1:{port}"
+at_end = "leave"
+
+[neighbors]
+{other} = "tcp/127.0.0.1:{other_port}"
+
+[model]
+dimension = 2
+outputs = 5
+step_size = 3.0
+kernel = {{ kind = "Cauchy", width = 0.5 }}
+loss = {{ kind = "Logistic" }}
+compression = {{ kind = "Komp", budget = 0.2 }}
+consensus = {{ kind = "HalfWay" }}
+
+[stream]
+kind = "mixture"
+seed = {seed}
+points = ["x1", "x2"]
+targets = "label"
+
+[checkpoint]
+folder = "state/{name}"
+"""
+
+CODE = """
+import numpy as np
+
+from kernelmesh import (
+    Agent, ArrayStream, Graph, Komp, Logistic, Mixture, OnlineKernelClassifier, simulate,
+)
+from kernelmesh.registry import kinds
+from kernelmesh.testing import check_consensus, check_kernel
+
+Cauchy, HalfWay = kinds("kernel")["Cauchy"], kinds("consensus")["HalfWay"]
+check_kernel(Cauchy(width=0.5))
+check_consensus(HalfWay())
+rng = np.random.default_rng(0)
+mixture = Mixture.draw(rng=rng)
+agent = Agent(
+    dimension=2, outputs=5, kernel=Cauchy(width=0.5), loss=Logistic(), step_size=3.0, compression=Komp(budget=0.2),
+    consensus=HalfWay(),
+)
+streams = [ArrayStream(*mixture.sample(640, rng=rng)) for _ in range(4)]
+*_, last = simulate(agent, Graph.ring(4), streams)
+points, labels = mixture.sample(500, rng=rng)
+assert min((f(points).argmax(axis=1) == labels).mean() for f in last.functions) > 0.7
+model = OnlineKernelClassifier(kernel=Cauchy(width=0.5), random_state=0).fit(points, labels)
+model.save("model.safetensors")
+again = OnlineKernelClassifier.load("model.safetensors")
+assert again.kernel == Cauchy(width=0.5)
+assert (again.predict(points) == model.predict(points)).all()
+"""
+
+
+@pytest.fixture
+def installed(tmp_path) -> tuple[Path, dict[str, str]]:
+    """A folder in which to work, and an environment in which the other package is installed."""
+    site = tmp_path / "site"
+    about = site / "their_package-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "their_package.py").write_text(MODULE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[kernelmesh]\ntheirs = their_package\n")
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return tmp_path, {**ENVIRONMENT, "PYTHONPATH": path}
+
+
+def run(installed, *arguments: str) -> str:
+    folder, environment = installed
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_in_code_in_simulation_and_in_files(installed):
+    run(installed, "-c", textwrap.dedent(CODE))
+
+
+def test_in_experiments(installed):
+    assert "half-way" in run(installed, "-m", "kernelmesh", "list", "--protocols")
+    assert "an experiment of somebody else's" in run(installed, "-m", "kernelmesh", "list")
+    run(installed, "-m", "kernelmesh", "run", "answer", "--seed", "1", "--out", "theirs")
+    assert json.loads((installed[0] / "theirs" / "summary.json").read_text())["answer"] == 43
+    options = ["--agents", "4", "--samples", "640", "--set", "held_out=200", "--out", "ours"]
+    run(installed, "-m", "kernelmesh", "run", "gmm-logistic", "--protocol", "half-way", *options)
+    assert json.loads((installed[0] / "ours" / "summary.json").read_text())["accuracy_worst"] > 0.6
+
+
+def test_on_a_mesh_from_toml(installed):
+    pytest.importorskip("zenoh")
+    folder, environment = installed
+    port = free_port(2)
+    for i, (name, other) in enumerate((("north", "south"), ("south", "north"))):
+        text = AGENT.format(name=name, other=other, port=port + i, other_port=port + 1 - i, seed=i)
+        (folder / f"{name}.toml").write_text(text)
+    said = run(installed, "-m", "kernelmesh", "agent", "--check", "north.toml")
+    assert "Cauchy" in said
+    assert "HalfWay" in said
+    assert "half-way" in run(installed, "-m", "kernelmesh", "mesh", "init", "--help")
+    command = [sys.executable, "-m", "kernelmesh", "agent"]
+    agents = [
+        subprocess.Popen([*command, f"{name}.toml"], env=environment, cwd=folder, stderr=subprocess.PIPE, text=True)
+        for name in ("north", "south")
+    ]
+    for agent in agents:
+        _, log = agent.communicate(timeout=120)
+        assert agent.returncode == 0, log
+        assert "has stopped after 320 samples" in log
+        assert "refused" not in log

@@ -1,0 +1,154 @@
+"""What is imported when, and what works where only the base install is there."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+OPTIONAL = ["PIL", "cryptography", "matplotlib", "networkx", "pandas", "pooch", "pyarrow", "sklearn", "zenoh"]
+SLOW = ["numba", "scipy", *OPTIONAL]
+
+CONFIG = """
+name = "alone"
+listen = "tcp/127.0.0.1:7450"
+
+[model]
+dimension = 1
+outputs = 1
+step_size = 0.5
+kernel = { kind = "Gaussian" }
+loss = { kind = "Squared" }
+compression = { kind = "Komp", budget = 0.01 }
+
+[stream]
+kind = "stdin"
+points = ["x"]
+targets = "y"
+
+[checkpoint]
+folder = "state"
+"""
+
+
+def run(code, *arguments):
+    """Run Python code in a process of its own; what it prints, or its error."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def imported(code, *arguments):
+    """Which of the slow modules a program has imported when it ends."""
+    watch = f"""
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps([name for name in {["numpy", *SLOW]} if name in sys.modules])))
+"""
+    return json.loads(run(watch + textwrap.dedent(code), *arguments).splitlines()[-1])
+
+
+COMMAND = "import sys; sys.argv[0] = 'kernelmesh'; from kernelmesh.cli import main; main()"
+
+
+def test_importing_the_package_imports_nothing_large():
+    assert imported("import kernelmesh; dir(kernelmesh)") == []
+
+
+def test_help_needs_no_mathematics():
+    assert imported(COMMAND, "--help") == []
+
+
+def test_settings_need_no_compiled_loops():
+    code = """
+    from kernelmesh import Doubling, Expansion, Gaussian, Graph, Hinge, Komp, Linear
+    Komp.parsimonious(Doubling(start=1.0, every=10), parsimony=0.04), Gaussian() + Linear(), Hinge(), Graph.grid(3, 4)
+    Expansion.zero(Gaussian(), dimension=2, outputs=1)
+    """
+    assert imported(code) == ["numpy"]
+
+
+def test_the_first_compiled_loop_imports_numba():
+    code = "import numpy as np; from kernelmesh import Gaussian; Gaussian()(np.zeros((2, 1)), np.zeros((2, 1)))"
+    assert "numba" in imported(code)
+
+
+@pytest.fixture
+def config(tmp_path):
+    pytest.importorskip("kernelmesh.deploy.launch")
+    path = tmp_path / "agent.toml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def test_checking_a_config_needs_nothing_slow(config):
+    assert imported(COMMAND, "agent", config, "--check") == ["numpy"]
+
+
+# A base install, as Python sees it: everything optional is as if it were not there.
+BASE = f"""
+import importlib.abc, sys
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {OPTIONAL}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def base(code, *arguments):
+    return run(BASE + textwrap.dedent(code), *arguments)
+
+
+def test_the_base_install_learns_alone_and_in_a_network_and_keeps_it(tmp_path):
+    code = """
+    import sys
+    import numpy as np
+    from kernelmesh import (
+        Agent, ArrayStream, Diffusion, ExactDiffusion, Gaussian, Graph, Komp, Proximal, Squared, measure, simulate, storage
+    )
+    x = np.linspace(-1, 1, 64)[:, None]
+    for consensus in (Diffusion(), ExactDiffusion(budget=0.01), Proximal(coupling=1.0)):
+        agent = Agent(
+            dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5,
+            compression=Komp(budget=0.01), consensus=consensus,
+        )
+        graph = Graph.of([("a", "b"), ("b", "c")])
+        *_, last = simulate(agent, graph, [ArrayStream(x, np.sin(3 * x)) for _ in range(3)])
+        measure(last, agent=agent, graph=graph, points=x, targets=np.sin(3 * x))
+        arrays = storage.pack(last.states[0], graph.names)
+        storage.write(sys.argv[1], kind="state", arrays=arrays, settings={})
+        arrays, _ = storage.read(sys.argv[1], kind="state")
+        assert storage.unpack(agent, arrays, name="a", names=graph.names).samples == 64
+    print("learned")
+    """
+    assert base(code, str(tmp_path / "state.safetensors")) == "learned\n"
+
+
+def test_the_base_install_has_the_command(config):
+    assert "Usage" in base(COMMAND, "--help")
+    assert "agent.toml" in base(COMMAND, "agent", config, "--check")
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("from kernelmesh import OnlineKernelClassifier", "sklearn"),
+        ("import kernelmesh; kernelmesh.KernelMeshRegressor", "sklearn"),
+        ("Graph.small_world(9, rng=np.random.default_rng(0))", "experiments"),
+    ],
+)
+def test_what_is_missing_says_which_extra_to_install(code, extra):
+    program = f"""
+    import numpy as np
+    from kernelmesh import Graph, MissingExtra
+    try:
+        {code}
+    except MissingExtra as error:
+        print(error.extra, error)
+    """
+    said = base(program)
+    assert said.startswith(extra)
+    assert f"pip install 'kernelmesh[{extra}]'" in said
