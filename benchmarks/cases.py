@@ -164,9 +164,7 @@ def measured(bench: Bench, job: Callable[[], None], rounds: int) -> tuple[float,
             kernels.append(times[1])
             jobs.append(times[2])
             after = bench.model.function.centers
-            swaps.append(
-                0 if after is before else int((before[: len(after)] != after[: len(before)]).any(axis=1).sum())
-            )
+            swaps.append(0 if after is before else int((before[: len(after)] != after[: len(before)]).any(axis=1).sum()))
     return float(np.median(products)), float(np.median(kernels)), float(np.median(jobs)), float(np.mean(swaps))
 
 
@@ -203,16 +201,10 @@ def large_step() -> list[Line]:
     again, kernel, idle, _ = measured(bench, bench.step(heavy=0), 15)
     slow = materialized_step(bench, 1)
     return [
-        at_least(
-            f"step at M=4300 with {all_swapped:.0f} of 32 points swapped, materialized / ours", slow / everything, 40
-        ),
-        at_most(
-            f"step with {swapped:.0f} of 32 points swapped, everything included / one product P @ k", swap / one, 3
-        ),
+        at_least(f"step at M=4300 with {all_swapped:.0f} of 32 points swapped, materialized / ours", slow / everything, 40),
+        at_most(f"step with {swapped:.0f} of 32 points swapped, everything included / one product P @ k", swap / one, 3),
         Line(f"the same with {all_swapped:.0f} of 32 points swapped", f"{everything / full:.2f}×"),
-        at_most(
-            "step when the batch only replaces itself, without its kernel values / P @ k", (idle - kernel) / again, 1.5
-        ),
+        at_most("step when the batch only replaces itself, without its kernel values / P @ k", (idle - kernel) / again, 1.5),
         Line("P @ k", f"{again * 1e3:.0f} ms"),
         Line("kernel values of the batch / P @ k", f"{kernel / again:.2f}×"),
         Line("materialized step", f"{slow:.1f} s"),

@@ -24,13 +24,13 @@ class Materialized:
 
     def start(self, function: Expansion) -> Model:
         """Nothing is kept between steps but the function itself."""
-        return Model(function, function.inner(function))
+        return Model(function, square_norm=function.inner(function))
 
-    def absorb(self, memory: Model, change: Update, *, samples: int) -> tuple[Model, CompressionReport]:
+    def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
         """Stack, invert, remove one by one."""
-        f = memory.function
-        centers = np.vstack([f.centers, change.points])
-        weights = np.vstack([change.shrink * f.weights, change.coefficients])
+        f = model.function
+        centers = np.vstack([f.centers, update.points])
+        weights = np.vstack([update.shrink * f.weights, update.coefficients])
         gram = f.kernel(centers, centers)
         gram[np.diag_indices_from(gram)] += self.jitter
         inverse = np.linalg.inv(gram)
@@ -50,4 +50,4 @@ class Materialized:
             inverse = np.delete(np.delete(inverse, j, axis=0), j, axis=1)
             removed += 1
         function = Expansion(f.kernel, centers, weights)
-        return Model(function, 0.0), CompressionReport(error=math.sqrt(error), budget=self.budget, removed=removed)
+        return Model(function), CompressionReport(error=math.sqrt(error), budget=self.budget, removed=removed)
