@@ -5,12 +5,15 @@ import pytest
 
 from kernelmesh import (
     Agent,
+    ArrayStream,
     Constant,
+    Diffusion,
     Diverged,
     Doubling,
     ExactDiffusion,
     Expansion,
     Gaussian,
+    Graph,
     Hinge,
     Huber,
     InverseTime,
@@ -21,6 +24,7 @@ from kernelmesh import (
     Squared,
     SquaredHinge,
     Uncompressed,
+    simulate,
 )
 from kernelmesh.agent import check_message
 from kernelmesh.consensus import Heard
@@ -360,3 +364,13 @@ def test_an_interrupt_after_the_workspace_has_changed_costs_nothing_but_time(mom
         agent.step(after, *batch(4), heard)
     _, info = agent.step(newest, *batch(4), heard)
     assert not info.repaired
+
+
+def test_targets_that_are_all_zero_are_no_sign_of_divergence():
+    """What neighbors make of an agent's points is then infinitely worse than predicting 0, and nothing is wrong with that."""
+    agent = make(loss=Squared(), outputs=1, step_size=0.5, consensus=Diffusion())
+    rng = np.random.default_rng(0)
+    points = [rng.standard_normal((64, 2)) for _ in range(2)]
+    streams = [ArrayStream(points[0], np.zeros(64), batch_size=8), ArrayStream(points[1], np.ones(64), batch_size=8)]
+    *_, last = simulate(agent, Graph.line(2), streams)
+    assert last.samples == (64, 64)
