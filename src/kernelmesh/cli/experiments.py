@@ -15,7 +15,6 @@ import typer
 
 from kernelmesh.cli.base import app, console, fail, stderr
 from kernelmesh.errors import InvalidArgument, KernelMeshError, MissingExtra, Verbatim
-from kernelmesh.schema import did_you_mean
 
 if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these commands need
     from kernelmesh.experiments import Event, Experiment, Finished
@@ -108,6 +107,8 @@ def run(
     known = _experiments()
     try:
         if name not in known:
+            from kernelmesh.schema import did_you_mean
+
             raise InvalidArgument("run", "NAME", f"be one of {', '.join(known)}", name, remedy=did_you_mean(name, known))
         given = {key: value for key, value in options.items() if value is not None}
         settings = _settings(name, known[name].config, config, given, change or [])
