@@ -120,7 +120,7 @@ class Bench:
         return self.rng.standard_normal((rows, self.dimension))
 
     def product(self) -> None:
-        """The baseline_loss of large steps: one product of the batch's kernel values with P."""
+        """What large steps are compared with: one product of the batch's kernel values with P."""
         assert self.model.workspace is not None
         product(self.cross, self.model.workspace.buffer)
 

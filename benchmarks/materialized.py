@@ -1,4 +1,4 @@
-"""The baseline_loss: matching pursuit the textbook way, as existing code does it.
+"""What ours is compared with: matching pursuit the textbook way, as existing code does it.
 
 The inverse Gram matrix of all candidates is formed anew in each step, and points are removed one by one with a rank-one
 update of the whole matrix. It plays the same role as `kernelmesh.Komp` and reaches the same result.
