@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
     from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
     from kernelmesh.registry import register
+    from kernelmesh.rules import Averaged, Gradient, Rule, SecondOrder
     from kernelmesh.runtimes.faults import Faults
     from kernelmesh.runtimes.simulation import Round, simulate
     from kernelmesh.streams import ArrayStream, Columns, FileSource, LineSource, Mixture, Paced, Source, Stream
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     __all__ += ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge"]
     __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule"]
     __all__ += ["register"]
+    __all__ += ["Averaged", "Gradient", "Rule", "SecondOrder"]
     __all__ += ["Faults", "Round", "simulate"]
     __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
 
@@ -70,6 +72,7 @@ _HOMES = {
         "numerics.losses": "Hinge Huber Logistic Loss Squared SquaredHinge",
         "numerics.schedules": "Constant Doubling InverseRoot InverseTime Power Schedule",
         "registry": "register",
+        "rules": "Averaged Gradient Rule SecondOrder",
         "runtimes.faults": "Faults",
         "runtimes.simulation": "Round simulate",
         "streams": "ArrayStream Columns FileSource LineSource Mixture Paced Source Stream",

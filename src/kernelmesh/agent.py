@@ -11,6 +11,7 @@ import numpy as np
 
 from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
 from kernelmesh.consensus import Consensus, EdgeMemories, Heard, Local, StepInputs
+from kernelmesh.consensus.base import NOTHING
 from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
 from kernelmesh.messages import Message
 from kernelmesh.numerics.compression import Compression, Model
@@ -19,6 +20,7 @@ from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.numerics.schedules import Schedule, as_schedule
 from kernelmesh.registry import describe
+from kernelmesh.rules import Gradient, Rule, check_rule
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
 
@@ -86,11 +88,12 @@ class Info:
     order : int
         Points in the dictionary after the step.
     norm : float
-        ‖f‖ after the step.
+        ‖f‖ after the step; NaN with rules that do not keep track of it.
     step_size, penalty, budget : float
-        What was in force.
+        What was in force; 0 where there is none.
     error : float
-        ‖f − f̃‖: how far compression moved the function; at most the budget unless `over_budget`.
+        ‖f − f̃‖: how far compression moved the function; at most the budget unless `over_budget`. With `SecondOrder`, by
+        how much the removal of points has raised the loss, and the budget is in the same unit.
     removed, dependent : int
         Candidate points that were dropped, and new ones that lay in the span of the others.
     heard : int
@@ -138,12 +141,14 @@ class Agent:
         κ.
     loss : Loss
         ℓ.
-    step_size : float or Schedule
-        η, below 1 / regularization.
-    regularization : float
-        λ.
-    compression : Compression
-        How the function is kept small.
+    rule : Rule
+        How the function moves when samples arrive: `Gradient()`, as in the paper, unless told otherwise.
+    step_size : float or Schedule, optional
+        η, below 1 / regularization, for rules that take one.
+    regularization : float, optional
+        λ; by default that of the rule: 10⁻⁶ for gradient steps, where it weighs against the mean loss.
+    compression : Compression, optional
+        How the function is kept small, for rules that take a step size; others have their own way.
     consensus : Consensus
         How the agent comes to agree with its neighbors; alone unless told otherwise.
     radius : float
@@ -166,9 +171,10 @@ class Agent:
     outputs: int
     kernel: Kernel
     loss: Loss
-    step_size: Schedule | float
-    regularization: float = 1e-6
-    compression: Compression
+    rule: Rule = field(default_factory=Gradient)
+    step_size: Schedule | float | None = None
+    regularization: float | None = None
+    compression: Compression | None = None
     consensus: Consensus = field(default_factory=Local)
     radius: float = math.inf
     explosion: float = 1e4
@@ -176,9 +182,10 @@ class Agent:
     def __post_init__(self) -> None:
         integer("Agent", "dimension", self.dimension, minimum=1)
         integer("Agent", "outputs", self.outputs, minimum=1)
+        rule = check_rule("Agent", self.rule)
         for role, kind, example in (
             ("kernel", Kernel, "Gaussian(bandwidth=1.0)"),
-            ("compression", Compression, "Komp(budget=0.1)"),
+            *([("compression", Compression, "Komp(budget=0.1)")] if rule.takes_step_size else []),
             ("consensus", Consensus, "Local()"),
         ):
             value = getattr(self, role)
@@ -186,11 +193,27 @@ class Agent:
                 raise InvalidArgument("Agent", role, f"be a {role}", value, remedy=f"for example {example}")
         if check_loss("Agent", self.loss).classifies and self.outputs < 2:
             raise InvalidArgument("Agent", "outputs", "be >= 2 with a classification loss", self.outputs)
-        object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
-        non_negative("Agent", "regularization", self.regularization)
+        if self.regularization is None:
+            object.__setattr__(self, "regularization", rule.usual_regularization)
+        rule.check("Agent", self.loss, non_negative("Agent", "regularization", self.regularization))
         positive("Agent", "radius", self.radius, infinite=True)
         positive("Agent", "explosion", self.explosion, infinite=True)
+        self._check_rule(type(rule).__name__)
         self.step_size_at(0)
+
+    def _check_rule(self, name: str) -> None:
+        """Refuse what the rule has no use for, and ask for what it needs."""
+        if not self.rule.listens and self.consensus.exchange != NOTHING:
+            raise InvalidArgument("Agent", "consensus", f"be Local() with the rule {name}", self.consensus)
+        if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
+            raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius)
+        if self.rule.takes_step_size:
+            object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
+            return
+        for setting in ("step_size", "compression"):
+            if getattr(self, setting) is not None:
+                rule = f"be left out with the rule {name}, which has its own way"
+                raise InvalidArgument("Agent", setting, rule, getattr(self, setting))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -200,16 +223,20 @@ class Agent:
             "outputs": self.outputs,
             "kernel": describe(self.kernel),
             "loss": describe(self.loss),
+            **({} if isinstance(self.rule, Gradient) else {"rule": type(self.rule).__name__}),
             "consensus": type(self.consensus).__name__,
         }
 
     def step_size_at(self, samples: int) -> float:
-        """η after so many samples; refuses η ≥ 1/λ, with which shrinking would overshoot."""
+        """η after so many samples, 0 with rules that take none; refuses η ≥ 1/λ, with which shrinking would overshoot."""
+        if self.step_size is None:
+            return 0.0
         eta = cast(Schedule, self.step_size)(samples)
         if not 0.0 <= eta < math.inf:
             raise InvalidArgument("Agent", "step_size", f"be finite and >= 0 at sample {samples}", eta)
-        if eta * self.regularization >= 1.0:
-            limit = 1.0 / self.regularization
+        regularization = cast(float, self.regularization)
+        if eta * regularization >= 1.0:
+            limit = 1.0 / regularization
             raise InvalidArgument("Agent", "step_size", f"be < 1/regularization = {limit:g} at sample {samples}", eta)
         return eta
 
@@ -224,7 +251,8 @@ class Agent:
                 f"have dimension {self.dimension}, outputs {self.outputs} and kernel {self.kernel}",
                 Verbatim(f"{function.dimension}, {function.outputs} and {function.kernel}"),
             )
-        return State(name=name, model=self.compression.start(function))
+        model = self.rule.start(function, self.compression, cast(float, self.regularization))
+        return State(name=name, model=model, shown=self.rule.shown(model, None))
 
     def check_state(self, owner: str, state: State) -> None:
         """Refuse a state that was started with other settings."""
@@ -279,10 +307,10 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     """
     state.model.check_ownership()
     try:
-        model, edges, shown = _combined(agent, state, heard)
+        model, edges, combined = _combined(agent, state, heard)
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
-            model, _ = agent.compression.absorb(model, update, samples=state.samples)
+            model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
     except FloatingPointError as error:
         state.model.invalidate()
         _blame(heard)
@@ -290,7 +318,7 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     except BaseException:
         state.model.invalidate()
         raise
-    return replace(state, model=model, steps=state.steps + 1, edges=edges, shown=shown)
+    return replace(state, model=model, steps=state.steps + 1, edges=edges, shown=agent.rule.shown(model, combined))
 
 
 def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
@@ -306,7 +334,7 @@ def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Seq
 def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
     step_size = agent.step_size_at(state.samples)
     try:
-        model, edges, shown = _combined(agent, state, heard)
+        model, edges, combined = _combined(agent, state, heard)
         f = model.function
         cross = agent.kernel(points, f.centers)
         here = f.from_cross(cross)
@@ -322,11 +350,13 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
                 slope=slope,
                 cross=cross,
                 step_size=step_size,
-                regularization=agent.regularization,
+                regularization=cast(float, agent.regularization),
                 samples=state.samples,
+                combined=combined is not None,
             )
-            update = agent.consensus.move(inputs, heard, edges)
-        model, report = agent.compression.absorb(model, update, samples=state.samples)
+            model, report = agent.rule.learn(
+                model, inputs, lambda inputs: agent.consensus.move(inputs, heard, edges), agent.compression
+            )
     except FloatingPointError as error:
         _blame(heard)
         raise _diverged(agent, state, step_size, str(error)) from None
@@ -343,7 +373,7 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         samples=state.samples + len(points),
         steps=state.steps + 1,
         edges=edges,
-        shown=shown,
+        shown=agent.rule.shown(model, combined),
         baseline_loss=baseline_loss,
     )
     info = Info(
@@ -371,7 +401,7 @@ def _combined(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Model
         return state.model, edges, None
     model = state.model
     if not update.is_identity:
-        model, _ = agent.compression.absorb(model, update, samples=state.samples)
+        model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
     return model, edges, model.function
 
 

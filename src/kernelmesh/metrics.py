@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from kernelmesh.agent import Agent
+from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
@@ -163,7 +163,7 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
         round=now.number,
         samples=max(now.samples),
         objective=objective,
-        regularized_objective=objective + 0.5 * agent.regularization * sum(s.model.square_norm for s in now.states),
+        regularized_objective=objective + sum(_regularizer(agent, state) for state in now.states),
         disagreement=disagreement(now.functions, graph),
         score_mean=float(np.mean(scores)),
         score_worst=worst(scores),
@@ -176,3 +176,10 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
         bytes_per_sample=float(now.bytes_sent.sum()) / learned,
         over_budget=sum(info.over_budget for info in infos),
     )
+
+
+def _regularizer(agent: Agent, state: State) -> float:
+    """λ/2 ‖f‖², or its share in one sample with rules that weigh it against the sum of all losses."""
+    weight = 0.5 * cast(float, agent.regularization) / (1 if agent.rule.takes_step_size else max(state.samples, 1))
+    carried = state.model.square_norm
+    return weight * (state.function.inner(state.function) if math.isnan(carried) else carried)

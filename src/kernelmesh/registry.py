@@ -30,12 +30,13 @@ ROLES: Mapping[str, str] = {
     "compression": "kernelmesh.numerics.compression",
     "graph": "kernelmesh.numerics.graphs",
     "consensus": "kernelmesh.consensus",
+    "rule": "kernelmesh.rules",
     "stream": "kernelmesh.streams",
     "experiment": "kernelmesh.experiments",
 }
 """Every role, and the module whose import registers the kinds that come with kernelmesh."""
 
-_SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "consensus")  # the roles that files may name
+_SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "consensus", "rule")  # the roles that files may name
 
 _T = TypeVar("_T")
 _known: dict[str, dict[str, Any]] = {role: {} for role in ROLES}
@@ -51,7 +52,7 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     Parameters
     ----------
     role : str
-        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "stream", "experiment".
+        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "stream", "experiment".
     kind : type or value, optional
         What to register; left out where this is used as a decorator.
     name : str, optional
@@ -141,7 +142,7 @@ def kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
-_ROLE_NAMES = {"Kernel": "kernel", "Loss": "loss", "Schedule": "schedule", "Compression": "compression"}
+_ROLE_NAMES = {role.capitalize(): role for role in ("kernel", "loss", "schedule", "compression", "rule")}
 
 
 def role_of(field: dataclasses.Field[Any]) -> str | None:

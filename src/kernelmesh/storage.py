@@ -112,12 +112,13 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
     With its workspace, M² numbers more, whoever goes on from the file goes on bit for bit; else P is formed anew.
     """
     functions: dict[str, Expansion | Offer] = {"function": state.model.function}
-    if state.shown is not None:
+    if state.shown is not None and state.shown.centers is not state.sent.centers:  # else the rule makes it from the model
         functions["shown"] = state.shown
     arrays: dict[str, NDArray[Any]] = {
         "clock": np.array([state.samples, state.steps], dtype=np.int64),
         "baseline_loss": np.array([state.baseline_loss]),
         **(_pack_workspace(state.model) if workspace else {}),
+        **{f"model.{name}": array for name, array in state.model.arrays().items()},
     }
     for neighbor, edge in state.edges.items():
         of = f"edge.{names.index(neighbor)}"
@@ -196,13 +197,15 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
     started = agent.start(name=name, function=found)
     if found is not None and started.function.order == found.order:
         # the file has the points in their order; `start` may have left some out
-        started = dataclasses.replace(started, model=_unpack_workspace(started.model, arrays))
+        model = _unpack_workspace(started.model, arrays)
+        of_model = {key.removeprefix("model."): value for key, value in arrays.items() if key.startswith("model.")}
+        started = dataclasses.replace(started, model=agent.rule.unpack(model, of_model))
     numbers = [int(key.split(".")[1]) for key in arrays if key.startswith("edge.") and key.count(".") == 1]
     return dataclasses.replace(
         started,
         samples=samples,
         steps=steps,
         edges={names[n]: edge(f"edge.{n}") for n in sorted(numbers)},
-        shown=function("shown"),
+        shown=agent.rule.shown(started.model, function("shown")),
         baseline_loss=float(arrays["baseline_loss"][0]),
     )

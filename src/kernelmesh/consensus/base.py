@@ -124,6 +124,8 @@ class StepInputs:
     step_size: float
     regularization: float
     samples: int
+    combined: bool = False
+    """Whether `Consensus.combine` has already led to where the neighbors are."""
 
     @property
     def shrink(self) -> float:

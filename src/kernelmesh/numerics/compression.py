@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,11 +99,15 @@ class Model:
     function: Expansion
     _: KW_ONLY
     square_norm: float = 0.0
-    """‖f‖², carried along: projections are orthogonal, so ‖f‖² = ‖f̃‖² − error²."""
+    """‖f‖², carried along: projections are orthogonal, so ‖f‖² = ‖f̃‖² − error². NaN with rules that project otherwise."""
     workspace: InverseGram | None = None
     generation: int = 0
 
-    def copy(self) -> Model:
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What a file must keep of the model beside its function and P, which can be formed anew."""
+        return {}
+
+    def copy(self) -> Self:
         """An independent copy that can be stepped on its own."""
         if self.workspace is None or self.workspace.generation == BROKEN:
             return self
@@ -123,12 +127,17 @@ class Model:
     def check_ownership(self) -> None:
         """Refuse to go on with a workspace that a newer Model has taken over."""
         if self.workspace is not None and self.workspace.generation not in (self.generation, BROKEN):
-            raise RuntimeError(
-                "Model: this state was already stepped and its workspace now belongs to the newer state; "
-                "step the newest state, keep state.copy() before stepping, or begin anew from its function"
-            )
+            raise self.outdated()
 
-    def scaled(self, factor: float) -> Model:
+    @staticmethod
+    def outdated() -> RuntimeError:
+        """The error for a model whose workspace a newer one has taken over."""
+        return RuntimeError(
+            "Model: this state was already stepped and its workspace now belongs to the newer state; "
+            "step the newest state, keep state.copy() before stepping, or begin anew from its function"
+        )
+
+    def scaled(self, factor: float) -> Self:
         """The model of factor · f over the same points."""
         weights = self.function.weights * factor
         function = Expansion.trusted(self.function.kernel, self.function.centers, weights)
@@ -256,6 +265,27 @@ class Komp:
     def vanishing(cls, step_size: Schedule | float, *, max_order: int | None = None) -> Komp:
         """ε = η², the budget of the paper for diminishing steps (Corollary 1)."""
         return cls(budget=Power(of=as_schedule("Komp", "step_size", step_size), exponent=2.0), max_order=max_order)
+
+    @classmethod
+    def averaging(cls, step_size: Schedule | float, *, parsimony: float = 0.06, max_order: int | None = None) -> Komp:
+        """ε = K η^{1/2}, a budget for the rule `Averaged`, whose average settles while its steps stay large.
+
+        Parameters
+        ----------
+        step_size : float or Schedule
+            η, that of the agent.
+        parsimony : float
+            K: larger means fewer points and a coarser function.
+        max_order : int, optional
+            The largest number of points the dictionary may ever hold.
+
+        Returns
+        -------
+        Komp
+            Compression with that budget.
+        """
+        eta, scale = as_schedule("Komp", "step_size", step_size), non_negative("Komp", "parsimony", parsimony)
+        return cls(budget=Power(of=eta, scale=scale, exponent=0.5), max_order=max_order)
 
     def start(self, function: Expansion) -> Model:
         inverse = InverseGram()

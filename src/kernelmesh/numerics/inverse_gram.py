@@ -6,7 +6,7 @@ This is the one large thing an agent owns: M² numbers. It lives in a buffer tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,22 @@ class Plan:
         out[self.gaps] = staying[self.movers]
         out[self.slots] = entering
         return out
+
+    def losing(self, terms: Floats) -> Plan:
+        """The same exchange, after which P also loses GᵀG, with G = `terms` over the points that remain, as arranged."""
+        old = np.zeros((len(terms), self.gained.shape[1]))
+        shared = min(self.order, len(self.staying))
+        old[:, :shared] = terms[:, :shared]
+        old[:, self.gaps] = 0.0
+        old[:, self.slots] = 0.0
+        old[:, self.movers] = terms[:, self.gaps]
+        new = terms[:, self.slots]
+        return replace(
+            self,
+            lost=np.concatenate([self.lost, old]),
+            rows=self.rows - product(new.T, old),
+            block=self.block - product(new.T, new),
+        )
 
 
 class InverseGram:
@@ -147,6 +163,13 @@ class InverseGram:
         self.order = plan.order
         if self.width > 64 and self.width > 1.25 * _roomy(self.order):
             self._resize(_roomy(self.order))
+        self.changes += 1
+        self.generation = self.changes
+
+    def lose(self, terms: Floats) -> None:
+        """P ← P − GᵀG with G = `terms`, padded to the buffer's width."""
+        self.generation = BROKEN
+        accumulate(self.buffer, terms, -terms)
         self.changes += 1
         self.generation = self.changes
 

@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,18 @@ from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics import compiled
 from kernelmesh.registry import register
 
-__all__ = ["ClassTargets", "Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge", "ValueTargets", "check_loss"]
+__all__ = [
+    "ClassTargets",
+    "CurvedLoss",
+    "Hinge",
+    "Huber",
+    "Logistic",
+    "Loss",
+    "Squared",
+    "SquaredHinge",
+    "ValueTargets",
+    "check_loss",
+]
 
 
 @runtime_checkable
@@ -52,14 +63,47 @@ class Loss(Protocol):
         """Both at once, which every step needs."""
 
 
-class _Both:
-    """`value_and_slope` for losses whose value and slope have nothing in common."""
+@runtime_checkable
+class CurvedLoss(Loss, Protocol):
+    """A loss that can tell how it curves, which second-order learning needs; all that come with kernelmesh can."""
+
+    def curvature(self, z: Floats, y: Any) -> Floats:
+        """One number h ≥ 0 for each row that stands for ∂²ℓ / ∂z²: the model is ℓ(z') ≈ ℓ(z) + ℓ'(z' − z) + h/2 ‖z' − z‖²."""
+
+    def implicit_step(self, start: Floats, covariance: Floats, y: Any, *, iterations: int) -> tuple[Floats, Floats]:
+        """a = ℓ'(z) at z = z₀ − T a, and z, nearly: the minimum of Σ ℓ(z, y) + ½ (z − z₀)ᵀ T⁻¹ (z − z₀), T = `covariance`."""
+
+
+# Outputs that move less than this have been found.
+_SETTLED = 1e-3
+
+
+class _Defaults:
+    """What a loss need not define itself."""
+
+    refines = True
+    """Whether an implicit step gains from more than one iteration: not where its bound is exact, nor at kinks."""
 
     def value_and_slope(self: Loss, z: Floats, y: Any) -> tuple[Floats, Floats]:
         return self.value(z, y), self.slope(z, y)
 
+    def curvature_bound(self: Any, z: Floats, y: Any) -> Floats:
+        """A number for each row that ∂²ℓ / ∂z² never exceeds; at kinks, which have none, one that suits a step from z."""
+        return cast(Floats, self.curvature(z, y))
 
-class ClassTargets(_Both):
+    def implicit_step(self: Any, start: Floats, covariance: Floats, y: Any, *, iterations: int) -> tuple[Floats, Floats]:
+        """By majorize-minimize iterations: with h ≥ ℓ'', a ← (I + h T)⁻¹ [ℓ'(z) + h (z₀ − z)], z ← z₀ − T a."""
+        root = np.sqrt(self.curvature_bound(start, y))
+        lower = compiled.newton.factorize(covariance, root)
+        force, there, moved = compiled.newton.refine(lower, root, covariance, start, start, self.slope(start, y))
+        for _ in range(iterations - 1 if self.refines else 0):
+            if moved < _SETTLED:
+                break
+            force, there, moved = compiled.newton.refine(lower, root, covariance, start, there, self.slope(there, y))
+        return force, there
+
+
+class ClassTargets(_Defaults):
     """What losses share whose targets are class numbers 0 … C − 1, one output per class."""
 
     classifies = True
@@ -68,7 +112,7 @@ class ClassTargets(_Both):
         return class_labels(owner, "y", y, classes=outputs, rows=rows)
 
 
-class ValueTargets(_Both):
+class ValueTargets(_Defaults):
     """What losses share whose targets are real numbers, one per output; a vector is taken as one output."""
 
     classifies = False
@@ -100,11 +144,22 @@ class Logistic(ClassTargets):
         compiled.losses.softmax(z, y, values, slopes)
         return values, slopes
 
+    def curvature(self, z: Floats, y: Ints) -> Floats:
+        """‖H‖² / tr H of the Hessian H = diag(p) − p pᵀ: exact for two classes and where all classes are equally likely."""
+        return compiled.losses.softmax_curvature(z, _LEAST_CURVATURE)
+
+    def implicit_step(self, start: Floats, covariance: Floats, y: Ints, *, iterations: int) -> tuple[Floats, Floats]:
+        return compiled.newton.implicit_softmax(start, covariance, y, iterations, _SETTLED)
+
     def probabilities(self, z: Floats) -> Floats:
         """P(y = d | x) = exp(z_d) / Σ_d' exp(z_d')."""
         slopes = self.slope(z, np.zeros(len(z), dtype=np.int64))
         slopes[:, 0] += 1.0
         return slopes
+
+
+# Where the model is sure of itself the loss is flat; some curvature remains, so that every sample is remembered.
+_LEAST_CURVATURE = 1e-3
 
 
 def _push(z: Floats, y: Ints, rivals: Ints, force: Floats) -> Floats:
@@ -129,6 +184,8 @@ class Hinge(ClassTargets):
     array([[-1.,  1.,  0.]])
     """
 
+    refines = False
+
     def value(self, z: Floats, y: Ints) -> Floats:
         margin, _ = compiled.losses.margins(z, y)
         return np.asarray(np.maximum(margin, 0.0))
@@ -136,6 +193,11 @@ class Hinge(ClassTargets):
     def slope(self, z: Floats, y: Ints) -> Floats:
         margin, rivals = compiled.losses.margins(z, y)
         return _push(z, y, rivals, (margin > 0.0).astype(np.float64))
+
+    def curvature(self, z: Floats, y: Ints) -> Floats:
+        """‖ℓ'‖²: a kink has no second derivative; the squared slope stands for it, as in online Newton steps."""
+        margin, _ = compiled.losses.margins(z, y)
+        return np.where(margin > 0.0, 2.0, 0.0)
 
 
 @register("loss")
@@ -157,6 +219,14 @@ class SquaredHinge(ClassTargets):
         margin, rivals = compiled.losses.margins(z, y)
         return _push(z, y, rivals, 2.0 * np.maximum(margin, 0.0))
 
+    def curvature(self, z: Floats, y: Ints) -> Floats:
+        """4 where the margin is violated: the largest eigenvalue of the Hessian, 2 (e_r − e_y)(e_r − e_y)ᵀ."""
+        margin, _ = compiled.losses.margins(z, y)
+        return np.where(margin > 0.0, 4.0, 0.0)
+
+    def curvature_bound(self, z: Floats, y: Ints) -> Floats:
+        return np.full(len(z), 4.0)
+
 
 @register("loss")
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +239,16 @@ class Squared(ValueTargets):
     array([[2.]])
     """
 
+    refines = False
+
     def value(self, z: Floats, y: Floats) -> Floats:
         return np.asarray(0.5 * ((z - y) ** 2).sum(axis=1))
 
     def slope(self, z: Floats, y: Floats) -> Floats:
         return z - y
+
+    def curvature(self, z: Floats, y: Floats) -> Floats:
+        return np.ones(len(z))
 
 
 @register("loss")
@@ -204,6 +279,14 @@ class Huber(ValueTargets):
 
     def slope(self, z: Floats, y: Floats) -> Floats:
         return np.clip(z - y, -self.threshold, self.threshold)
+
+    def curvature(self, z: Floats, y: Floats) -> Floats:
+        """min(1, δ / |r|), the mean over the outputs: the curvature of a parabola that touches the loss at r and −r."""
+        far = np.abs(z - y)
+        return np.asarray((self.threshold / np.maximum(far, self.threshold)).mean(axis=1))
+
+    def curvature_bound(self, z: Floats, y: Floats) -> Floats:
+        return np.ones(len(z))
 
 
 def check_loss(owner: str, loss: object) -> Loss:

@@ -2,14 +2,21 @@
 
 import numpy as np
 
-from kernelmesh.numerics.compiled.jit import Classes, Indices, Matrix, OwnMatrix, OwnVector, compile_on_first_call
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.numerics.compiled.jit import Classes, Indices, Matrix, OwnMatrix, OwnVector, compile_on_first_call, compiled
 
-__all__ = ["margins", "softmax"]
+__all__ = ["margins", "softmax", "softmax_curvature"]
 
 
 @compile_on_first_call()
 def softmax(z: Matrix, y: Classes, values: OwnVector, slopes: OwnMatrix) -> None:
     """values = log Σ_d exp(z_d) − z_y for each row, slopes = exp(z_d) / Σ_d' exp(z_d') − [d = y]."""
+    fill_softmax(z, y, values, slopes)
+
+
+@compiled()
+def fill_softmax(z: Floats, y: Ints, values: Floats, slopes: Floats) -> None:
+    """`softmax` for compiled code."""
     rows, outputs = z.shape
     for i in range(rows):
         top = z[i, 0]
@@ -23,6 +30,29 @@ def softmax(z: Matrix, y: Classes, values: OwnVector, slopes: OwnMatrix) -> None
             slopes[i, d] /= total
         slopes[i, y[i]] -= 1.0
         values[i] = np.log(total) + top - z[i, y[i]]
+
+
+@compile_on_first_call()
+def softmax_curvature(z: Matrix, least: float) -> OwnVector:
+    """‖H‖² / tr H for each row, H = diag(p) − p pᵀ, p the softmax of z; at least `least`."""
+    rows, outputs = z.shape
+    out = np.empty(rows)
+    p = np.empty(outputs)
+    for i in range(rows):
+        top = z[i, 0]
+        for d in range(1, outputs):
+            top = max(top, z[i, d])
+        total = 0.0
+        for d in range(outputs):
+            p[d] = np.exp(z[i, d] - top)
+            total += p[d]
+        second, third = 0.0, 0.0
+        for d in range(outputs):
+            share = p[d] / total
+            second += share * share
+            third += share * share * share
+        out[i] = max((second - 2.0 * third + second * second) / max(1.0 - second, 1e-300), least)
+    return out
 
 
 @compile_on_first_call()

@@ -1,0 +1,365 @@
+"""Second-order steps: the small dense work of a mini-batch, and which points to keep by what the loss says."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.checks import Floats
+from kernelmesh.numerics.compiled.jit import (
+    Classes,
+    Flags,
+    Indices,
+    Matrix,
+    OwnMatrix,
+    Vector,
+    compile_on_first_call,
+    compiled,
+)
+from kernelmesh.numerics.compiled.linear import cholesky, pivoted_cholesky, solve, solve_transposed, transposed
+from kernelmesh.numerics.compiled.losses import fill_softmax
+
+__all__ = ["blend", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
+__all__ += ["refine", "relift"]
+
+
+@compile_on_first_call()
+def covariance(cross: Matrix, lifted: Matrix) -> OwnMatrix:
+    """T = H κ(D, X) for H = κ(X, D) R, made symmetric; `lifted` is H, perhaps wider."""
+    order = cross.shape[1]
+    if order == 0:
+        return np.zeros((cross.shape[0], cross.shape[0]))
+    out: Floats = np.dot(np.ascontiguousarray(lifted[:, :order]), cross.T)
+    for i in range(out.shape[0]):
+        for j in range(i):
+            here = 0.5 * (out[i, j] + out[j, i])
+            out[i, j] = here
+            out[j, i] = here
+    return out
+
+
+@compiled()
+def _factorize(covariance: Floats, root: Floats) -> Floats:
+    n = root.size
+    square = np.empty((n, n))
+    for i in range(n):
+        for j in range(n):
+            square[i, j] = root[i] * covariance[i, j] * root[j]
+        square[i, i] += 1.0
+    return cholesky(square)
+
+
+@compile_on_first_call()
+def factorize(covariance: Matrix, root: Vector) -> OwnMatrix:
+    """L with L Lᵀ = I + √h T √h."""
+    return _factorize(covariance, root)
+
+
+@compiled(fastmath={"contract", "reassoc"})
+def _refine(
+    lower: Floats, root: Floats, covariance: Floats, start: Floats, here: Floats, slope: Floats, force: Floats, there: Floats
+) -> float:
+    rows, outputs = start.shape
+    for b in range(rows):
+        for c in range(outputs):
+            force[b, c] = slope[b, c] / root[b] + root[b] * (start[b, c] - here[b, c]) if root[b] > 0.0 else 0.0
+    solve(lower, force)
+    solve_transposed(lower, force)
+    for b in range(rows):
+        for c in range(outputs):
+            force[b, c] *= root[b]
+    moved = 0.0
+    image = np.dot(covariance, force)
+    for b in range(rows):
+        for c in range(outputs):
+            new = start[b, c] - image[b, c]
+            moved = max(moved, abs(new - here[b, c]))
+            there[b, c] = new
+    return moved
+
+
+@compile_on_first_call()
+def refine(
+    lower: Matrix, root: Vector, covariance: Matrix, start: Matrix, here: Matrix, slope: Matrix
+) -> tuple[OwnMatrix, OwnMatrix, float]:
+    """One step towards a = ℓ'(z), z = z₀ − T a: a ← (I + h T)⁻¹ [ℓ'(z) + h (z₀ − z)] with h = root², then z ← z₀ − T a.
+
+    `lower` is `factorize(T, root)`. Returns a, z and how far z has moved.
+    """
+    force, there = np.empty(start.shape), np.empty(start.shape)
+    moved = _refine(lower, root, covariance, start, here, slope, force, there)
+    return force, there, moved
+
+
+@compile_on_first_call()
+def implicit_softmax(
+    start: Matrix, covariance: Matrix, y: Classes, iterations: int, settled: float
+) -> tuple[OwnMatrix, OwnMatrix]:
+    """The implicit step of the softmax loss, whose curvature is at most ½ (Böhning): a and z."""
+    root = np.full(start.shape[0], np.sqrt(0.5))
+    lower = _factorize(covariance, root)
+    force, slope, values = np.empty(start.shape), np.empty(start.shape), np.empty(start.shape[0])
+    there = start.copy()
+    for _ in range(iterations):
+        fill_softmax(there, y, values, slope)
+        if _refine(lower, root, covariance, start, there, slope, force, there) < settled:
+            break
+    return force, there
+
+
+@compile_on_first_call()
+def overlook(force: Matrix, own: Vector, regularization: float, limit: float) -> tuple[Indices, float]:
+    """The samples that may be worth a point, and what overlooking the others can cost.
+
+    A point at x_b lowers the loss by at most ½ ‖a_b‖² κ(x, x) / λ, what it would gain if nothing else knew of x; those that
+    could gain least are overlooked while the sum stays within the limit.
+    """
+    rows, outputs = force.shape
+    gains = np.zeros(rows)
+    for b in range(rows):
+        for c in range(outputs):
+            gains[b] += force[b, c] * force[b, c]
+        gains[b] *= 0.5 * own[b] / regularization
+    turn = np.argsort(gains)
+    spent, few = 0.0, 0
+    while few < rows and spent + gains[turn[few]] <= limit:
+        spent += gains[turn[few]]
+        few += 1
+    return np.sort(turn[few:]), spent
+
+
+@compile_on_first_call()
+def novel(
+    schur: OwnMatrix, rows: Indices, cross: Matrix, lifted: Matrix, own: Vector, tolerance: float, force: Matrix
+) -> tuple[Indices, float]:
+    """Which of the samples `rows` are new to the dictionary, and a bound of what they could gain, times λ.
+
+    `schur` is κ(X, X_rows) and becomes S = κ(X, X_rows) − κ(X, D) Zᵀ, Z = `lifted`. New are those whose distance² to the
+    span of the dictionary and of each other exceeds tolerance · κ(x, x). Together, points I lower the loss by at most
+    ½ tr(aᵀ S_·I S_II⁻¹ S_I· a) / λ: the minimum is convex in T, and this is its slope.
+    """
+    order, many = cross.shape[1], rows.size
+    if order > 0 and many > 0:
+        schur -= np.dot(cross, transposed(lifted[:, :order]))
+    square, own_rows = np.empty((many, many)), np.empty(many)
+    for i in range(many):
+        own_rows[i] = own[rows[i]]
+        for j in range(many):
+            square[i, j] = schur[rows[i], j]
+    turn, rank, lower = pivoted_cholesky(square, own_rows, tolerance)
+    chosen = turn[:rank].copy()
+    if rank == 0:
+        return chosen, 0.0
+    top = np.zeros((rank, rank))
+    for a in range(rank):
+        for b in range(a + 1):
+            top[a, b] = lower[b, chosen[a]]
+    image = np.zeros((rank, force.shape[1]))
+    for b in range(force.shape[0]):
+        for a in range(rank):
+            for c in range(force.shape[1]):
+                image[a, c] += schur[b, chosen[a]] * force[b, c]
+    solve(top, image)
+    return chosen, 0.5 * (image * image).sum()
+
+
+@compiled(fastmath={"contract", "reassoc"})
+def _prune(
+    inverse: Floats, order: int, left: Floats, right: Floats, weights: Floats, budget: float, max_order: int
+) -> tuple[NDArray[np.bool_], float]:
+    """Remove the point whose loss is least, ½ ‖W_j‖² / R̃_jj, while the sum stays within the budget or too many are left.
+
+    R̃ = R ⊕ 0 + VᵀY with R = inverse[:order, :order], V = left, Y = right. Removing j takes u uᵀ, u = R̃_:j / √R̃_jj, off R̃
+    and moves the weights by −u W_j / √R̃_jj; only the diagonal and the columns of removed points are ever formed.
+    `weights` is C × n and is used up.
+    """
+    rank, n = left.shape
+    outputs = weights.shape[0]
+    diagonal, power, cost, least_allowed = np.zeros(n), np.zeros(n), np.empty(n), np.empty(n)
+    for a in range(rank):
+        for i in range(n):
+            diagonal[i] += left[a, i] * right[a, i]
+    for i in range(n):
+        if i < order:
+            diagonal[i] += inverse[i, i]
+        least_allowed[i] = 1e-10 * abs(diagonal[i])
+    for c in range(outputs):
+        for i in range(n):
+            power[i] += weights[c, i] * weights[c, i]
+    stays = np.ones(n, dtype=np.bool_)
+    gone = 0
+    spent = 0.0
+    directions = np.empty((min(n, 64), n))
+    column = np.empty(n)
+    while gone < n:
+        least = np.inf
+        j = -1
+        for i in range(n):
+            if stays[i]:
+                cost[i] = power[i] / diagonal[i]
+                if cost[i] < least:
+                    least = cost[i]
+                    j = i
+        if j < 0 or (spent + 0.5 * least > budget and n - gone <= max_order):
+            break
+        spent += 0.5 * least
+        if gone == directions.shape[0]:
+            longer = np.empty((min(n, 2 * gone), n))
+            longer[:gone] = directions
+            directions = longer
+        for i in range(n):
+            column[i] = 0.0
+        if j < order:
+            for i in range(order):
+                column[i] = inverse[j, i]
+        for a in range(rank):
+            here = left[a, j]
+            if here != 0.0:
+                for i in range(n):
+                    column[i] += here * right[a, i]
+        for a in range(gone):
+            here = directions[a, j]
+            for i in range(n):
+                column[i] -= here * directions[a, i]
+        root = math.sqrt(diagonal[j])
+        stays[j] = False
+        for i in range(n):
+            directions[gone, i] = column[i] / root
+        gone += 1
+        for i in range(n):
+            power[i] = 0.0
+        for c in range(outputs):
+            share = weights[c, j] / diagonal[j]
+            for i in range(n):
+                weights[c, i] -= column[i] * share
+                power[i] += weights[c, i] * weights[c, i]
+        for i in range(n):
+            diagonal[i] = max(diagonal[i] - directions[gone - 1, i] * directions[gone - 1, i], least_allowed[i])
+    return stays, spent
+
+
+@compile_on_first_call()
+def prior(schur: Matrix, chosen: Indices, regularization: float) -> tuple[OwnMatrix, OwnMatrix, OwnMatrix]:
+    """What new points I add to the covariance: (λ S_II)⁻¹, E = S_·I (λ S_II)⁻¹ and E S_I·; `schur` is S_·I."""
+    new = chosen.size
+    square = np.empty((new, new))
+    for a in range(new):
+        for b in range(new):
+            square[a, b] = schur[chosen[a], b]
+    lower = cholesky(square)
+    inverse = np.eye(new)
+    solve(lower, inverse)
+    solve_transposed(lower, inverse)
+    for a in range(new):
+        for b in range(new):
+            inverse[a, b] /= regularization
+    spread = np.dot(schur, inverse)
+    return inverse, spread, np.dot(spread, schur.T)
+
+
+@compile_on_first_call()
+def choose(
+    inverse: Matrix,
+    order: int,
+    lifted: Matrix,
+    entering: Matrix,
+    prior: Matrix,
+    spread: Matrix,
+    lower: Matrix,
+    root: Vector,
+    force: Matrix,
+    weights: Matrix,
+    budget: float,
+    max_order: int,
+) -> tuple[Flags, float]:
+    """Which of the old points, then of the new ones, stay, and by how much removing the others raises the loss.
+
+    With Z the rows `entering` of the new points over the old ones, H = `lifted`, J = [I, E] with E = `spread`, and
+    V = [[H, 0], [−Z, I]], the covariance after the step over all points is R ⊕ 0 + Vᵀ Ω V,
+    Ω = 0 ⊕ (λS)⁻¹ − Jᵀ √h (I + √h T √h)⁻¹ √h J, and the weights are W − Vᵀ Jᵀ a. `lower` is the factor of I + √h T √h.
+    """
+    batch, new = spread.shape
+    outputs = weights.shape[1]
+    joint = np.zeros((batch, batch + new))
+    for b in range(batch):
+        joint[b, b] = 1.0
+        for q in range(new):
+            joint[b, batch + q] = spread[b, q]
+    scaled = np.empty_like(joint)
+    for b in range(batch):
+        for q in range(batch + new):
+            scaled[b, q] = root[b] * joint[b, q]
+    solve(lower, scaled)
+    middle = -np.dot(transposed(scaled), scaled)
+    for a in range(new):
+        for b in range(new):
+            middle[batch + a, batch + b] += prior[a, b]
+    basis = np.zeros((batch + new, order + new))
+    basis[:batch, :order] = lifted[:, :order]
+    for q in range(new):
+        for i in range(order):
+            basis[batch + q, i] = -entering[q, i]
+        basis[batch + q, order + q] = 1.0
+    image = np.dot(middle, basis)
+    step = np.dot(transposed(force), np.dot(joint, basis))
+    candidates = np.empty((outputs, order + new))
+    for c in range(outputs):
+        for i in range(order):
+            candidates[c, i] = weights[i, c] - step[c, i]
+        for i in range(order, order + new):
+            candidates[c, i] = -step[c, i]
+    return _prune(inverse, order, basis, image, candidates, budget, max_order)
+
+
+@compile_on_first_call()
+def relift(
+    lifted: Matrix,
+    cross: Matrix,
+    leaving: Indices,
+    arriving: Matrix,
+    gained: Matrix,
+    lost: Matrix,
+    rows: Matrix,
+    block: Matrix,
+) -> tuple[OwnMatrix, OwnMatrix]:
+    """H = κ(X, D) R for the R after an exchange that was planned: over the old points (0 where they leave) and the new ones.
+
+    With C = Q_Rᵀ the factor of R_RR, taking the points R out leaves H − (C⁻¹ H_Rᵀ)ᵀ Q; the entering points then add
+    (κ(X, D) Yᵀ) Y + κ(X, X_I) [rows] over the old ones, and are themselves κ(X, D) [rows]ᵀ + κ(X, X_I) [block].
+    """
+    order = cross.shape[1]
+    old = lifted.copy()
+    if leaving.size > 0:
+        lower = transposed(lost[:, leaving])
+        at = transposed(old[:, leaving])
+        solve(lower, at)
+        old -= np.dot(transposed(at), lost)
+        old[:, leaving] = 0.0
+    if rows.shape[0] == 0:
+        return old, np.zeros((len(old), 0))
+    fresh = np.dot(arriving, block)
+    if order > 0:
+        fresh += np.dot(cross, transposed(rows[:, :order]))
+        old += np.dot(np.dot(cross, transposed(gained[:, :order])), gained)
+    old += np.dot(arriving, rows)
+    old[:, leaving] = 0.0
+    return old, fresh
+
+
+@compile_on_first_call()
+def lost(lower: Matrix, root: Vector, lifted: Matrix) -> OwnMatrix:
+    """L⁻¹ √h H."""
+    out = np.empty(lifted.shape)
+    for b in range(lifted.shape[0]):
+        for i in range(lifted.shape[1]):
+            out[b, i] = root[b] * lifted[b, i]
+    solve(lower, out)
+    return out
+
+
+@compile_on_first_call()
+def blend(target: OwnMatrix, other: Matrix, kept: float, share: float) -> None:
+    """target ← kept · target + share · other."""
+    for i in range(target.shape[0]):
+        for j in range(target.shape[1]):
+            target[i, j] = kept * target[i, j] + share * other[i, j]

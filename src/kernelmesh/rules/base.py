@@ -1,0 +1,79 @@
+"""The role that every learning rule plays."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
+
+from kernelmesh.consensus import StepInputs
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.losses import Loss
+
+__all__ = ["Move", "Rule", "check_rule"]
+
+Move = Callable[[StepInputs], Update]
+"""The gradient step with what the neighbors said in it: `Consensus.move`."""
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """How an agent's function moves when samples arrive.
+
+    The role that every learning rule plays. A rule derives from it and defines `learn`; everything else has a default here
+    that suits rules which keep one function and its dictionary. `register("rule")` makes it known to files and to the
+    command line.
+
+    Attributes
+    ----------
+    takes_step_size : bool
+        Whether the rule needs a step size and a compression from the agent; one that does not has its own ways for both.
+    listens : bool
+        Whether what neighbors say can take part in a step.
+    usual_regularization : float
+        λ, where the agent is not told any.
+
+    Examples
+    --------
+    >>> from kernelmesh import Gradient
+    >>> isinstance(Gradient(), Rule)
+    True
+    """
+
+    takes_step_size: ClassVar[bool] = True
+    listens: ClassVar[bool] = True
+    usual_regularization: ClassVar[float] = 1e-6
+
+    def check(self, owner: str, loss: Loss, regularization: float) -> None:
+        """Refuse settings of the agent that this rule cannot learn with."""
+
+    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> Model:
+        """A model that holds `function` (for a new agent: the zero function)."""
+        assert compression is not None
+        return compression.start(function)
+
+    def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
+        """Go where the neighbors are, without learning from samples."""
+        assert compression is not None
+        return compression.absorb(model, update, samples=samples)[0]
+
+    def learn(
+        self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
+    ) -> tuple[Model, CompressionReport]:
+        """Learn from a mini-batch, and take over the model's workspace."""
+
+    def shown(self, model: Model, combined: Expansion | None) -> Expansion | None:
+        """What was learned, where that is not `model.function`; `combined` is where a protocol's first move led, if any."""
+        return combined
+
+    def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:
+        """A model that was stored: as started from its function, now with its own `arrays`, which are checked."""
+        return model
+
+
+def check_rule(owner: str, rule: object) -> Rule:
+    """Refuse what does not play the role of a learning rule."""
+    if not isinstance(rule, Rule) or isinstance(rule, type):
+        raise InvalidArgument(owner, "rule", "be a learning rule", rule, remedy="for example Gradient() or SecondOrder()")
+    return rule

@@ -1,0 +1,339 @@
+"""Second-order steps: what a batch learner finds, in one pass, without a step size."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.checks import Floats, Ints, integer, matrix, non_negative, positive
+from kernelmesh.consensus import StepInputs
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics import compiled
+from kernelmesh.numerics.compression import Compression, CompressionReport, Komp, Model
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
+from kernelmesh.numerics.losses import CurvedLoss, Loss
+from kernelmesh.numerics.products import product
+from kernelmesh.registry import register
+from kernelmesh.rules.base import Move, Rule
+
+__all__ = ["SecondOrder", "SecondOrderModel"]
+
+# The share of the budget that may go to samples that are not even considered as points, because they can gain so little.
+_OVERLOOKED = 0.5
+# After so many changes of P one column of P K is compared with the identity.
+_WATCH = 16
+# By how much what is known of f(x) may exceed its limits before R is repaired.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class SecondOrderModel(Model):
+    """A function, and the covariance R of its weights, which says how far new samples may move it."""
+
+    covariance: InverseGram = dataclasses.field(default_factory=InverseGram)
+    turn: int = 0
+    """The update that the covariance is the result of, by which an outdated model is told."""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        r = self.covariance
+        clock = np.array([r.width, r.changes, r.generation], dtype=np.int64)
+        return {"covariance": r.matrix.copy(), "covariance_clock": clock}
+
+    def copy(self) -> Self:
+        return replace(super().copy(), covariance=self.covariance.copy())
+
+    def invalidate(self) -> None:
+        super().invalidate()
+        if self.covariance.generation != self.turn:
+            self.covariance.generation = BROKEN
+
+    def check_ownership(self) -> None:
+        super().check_ownership()
+        if self.covariance.generation not in (self.turn, BROKEN):
+            raise self.outdated()
+
+
+class _View(NamedTuple):
+    """A mini-batch as seen from a dictionary: κ(X, D), H = κ(X, D) R, T = H κ(D, X), and the implicit step from there."""
+
+    cross: Floats
+    lifted: Floats
+    covariance: Floats
+    force: Floats
+    """a = ℓ'(z), z = f(X) − T a: the slopes where the step leads."""
+    there: Floats
+    """z."""
+
+
+class _Candidates(NamedTuple):
+    """Samples that may become points: which, their rows Z = κ(X_I, D) P, and S_·I = κ(X, X_I) − κ(X, D) Zᵀ."""
+
+    rows: Ints
+    lifted: Floats
+    schur: Floats
+
+
+@register("rule")
+@dataclass(frozen=True, kw_only=True)
+class SecondOrder(Rule):
+    """f ← argmin over span(D) of Σ_b ℓ(f(x_b), y_b) + ½ (w − W)ᵀ A (w − W),  A = λ K_DD + Σ_t h_t k_D(x_t) k_D(x_t)ᵀ.
+
+    The past is kept as a quadratic model of its loss over the dictionary D: A is one M × M matrix for all outputs, with one
+    curvature h_t for each sample, and each mini-batch is solved against it (a Newton step, taken implicitly). There is no
+    step size, and the objective is Σ_t ℓ(f(x_t), y_t) + (λ/2) ‖f‖²: λ, the agent's `regularization`, is 1/C of an SVM. With
+    the squared loss this is kernel ridge regression on the dictionary, exactly.
+
+    Points are chosen by what they are worth to the loss: with R = A⁻¹, removing point j raises the quadratic model by
+    ½ ‖W_j‖² / R_jj, and the cheapest are removed while that stays within the budget, ε for each sample of the mini-batch.
+
+    Each agent has a covariance R of its own; with neighbors that see other data it would be biased, so that the rule is for
+    agents that learn alone. Cost of a step with M points, B samples, C outputs and q points in and out: O(M² B), with
+    products of M × M × B for R, for P where samples are new to the dictionary, and for the update of R; M² numbers more than
+    `Gradient` keeps.
+
+    Parameters
+    ----------
+    budget : float
+        ε: by how much removing points may raise the loss, per sample and in its unit (nats for `Logistic`).
+    max_order : int, optional
+        The largest number of points the dictionary may ever hold, whatever the budget says.
+    novelty : float
+        ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
+    half_life : float
+        Samples after which what was learned weighs half, for streams that change; infinite means that nothing is forgotten.
+    iterations : int
+        How many majorize-minimize iterations an implicit step may take.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelmesh import Agent, Gaussian, SecondOrder, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), rule=SecondOrder())
+    >>> state, _ = agent.step(agent.start(), np.array([[0.0], [1.0]]), np.array([1.0, -1.0]))
+    >>> agent.predict(state, np.array([[0.0]])).round(2)
+    array([[0.8]])
+    """
+
+    takes_step_size = False
+    listens = False
+    usual_regularization = 0.1
+
+    budget: float = 0.02
+    max_order: int | None = None
+    novelty: float = 0.01
+    half_life: float = math.inf
+    iterations: int = 5
+
+    def __post_init__(self) -> None:
+        non_negative("SecondOrder", "budget", self.budget)
+        if self.max_order is not None:
+            integer("SecondOrder", "max_order", self.max_order, minimum=1)
+        positive("SecondOrder", "novelty", self.novelty)
+        positive("SecondOrder", "half_life", self.half_life, infinite=True)
+        integer("SecondOrder", "iterations", self.iterations, minimum=1)
+
+    def check(self, owner: str, loss: Loss, regularization: float) -> None:
+        if not isinstance(loss, CurvedLoss):
+            rule = "have refines, curvature and curvature_bound with the rule SecondOrder"
+            raise InvalidArgument(owner, "loss", rule, loss)
+        positive(owner, "regularization", regularization)
+
+    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> SecondOrderModel:
+        """A function that was learned elsewhere counts as its mean, of which nothing else is known: R = P / λ."""
+        started = Komp(budget=0.0).start(function)
+        inverse = started.workspace
+        assert inverse is not None
+        covariance = inverse.copy()
+        covariance.buffer /= regularization
+        return SecondOrderModel(
+            started.function,
+            square_norm=math.nan,
+            workspace=inverse,
+            generation=inverse.generation,
+            covariance=covariance,
+            turn=covariance.generation,
+        )
+
+    def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> SecondOrderModel:
+        assert isinstance(model, SecondOrderModel)
+        order = model.function.order
+        inverse = matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order)
+        width, changes, turn = (integer("file", "model.covariance_clock", n, minimum=0) for n in arrays["covariance_clock"])
+        kept = InverseGram.restored(inverse, width=width, changes=changes, generation=turn, probed=0, bound=1.0)
+        return replace(model, covariance=kept, turn=turn)
+
+    def learn(
+        self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
+    ) -> tuple[Model, CompressionReport]:
+        assert isinstance(model, SecondOrderModel)
+        model, view, repaired = self._look(model, inputs)
+        inverse, covariance = model.claim(), model.covariance
+        order, batch = inputs.function.order, len(inputs.points)
+        budget = self.budget * batch
+        new, spent = self._candidates(model, inputs, view.force, budget)
+        stays = np.concatenate([np.ones(order, dtype=np.bool_), np.zeros(len(new.rows), dtype=np.bool_)])
+        if len(new.rows):
+            stays, cost = self._choice(model, inputs, view, new, budget - spent)
+            spent += cost
+        if stays[:order].all() and not stays[order:].any():
+            function = self._settle(model, inputs, view)
+        else:
+            function = self._exchange(model, inputs, view, new, stays)
+        if math.isfinite(self.half_life):
+            kept = 0.5 ** (batch / self.half_life)
+            covariance.generation = BROKEN
+            compiled.newton.blend(covariance.buffer, inverse.buffer, kept, (1.0 - kept) / inputs.regularization)
+            covariance.generation = covariance.changes
+        after = replace(model, function=function, generation=inverse.generation, turn=covariance.generation)
+        removed, dependent = order + batch - function.order, batch - len(new.rows)
+        return after, CompressionReport(error=spent, budget=budget, removed=removed, dependent=dependent, repaired=repaired)
+
+    def _look(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, _View, bool]:
+        """The mini-batch as the model sees it; a model with a broken or drifted workspace is repaired first."""
+        model, repaired = self._sound(model, inputs)
+        r = model.covariance
+        lifted = r.lift(r.padded(inputs.cross))
+        covariance = compiled.newton.covariance(inputs.cross, lifted)
+        spread, prior = np.diagonal(covariance), inputs.function.kernel.diag(inputs.points) / inputs.regularization
+        # what is known of f(x) can be neither negative nor less than what was known before the first sample
+        if not (np.all(spread >= -_ROUNDING * prior) and np.all(spread <= (1.0 + _ROUNDING) * prior)):
+            _restore_order(r, model.claim(), inputs.regularization)
+            repaired = True
+            lifted = r.lift(r.padded(inputs.cross))
+            covariance = compiled.newton.covariance(inputs.cross, lifted)
+        force, there = self._step(inputs, inputs.here, covariance)
+        return model, _View(inputs.cross, lifted, covariance, force, there), repaired
+
+    def _sound(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, bool]:
+        """P is looked at every so often and formed anew when it has drifted, as `Komp` does it; R cannot be formed anew."""
+        f, inverse = model.function, model.workspace
+        assert inverse is not None
+        if BROKEN in (inverse.generation, model.covariance.generation):
+            return self.start(f, None, inputs.regularization), True
+        if inverse.generation - inverse.probed < _WATCH or not inverse.order:
+            return model, False
+        index = int(inverse.order * math.modf(inverse.generation / _WATCH * 0.6180339887498949)[0])
+        if inverse.probe(f.kernel, f.centers, index):
+            return model, False
+        if not inverse.rebuild(f.kernel, f.centers):
+            return self.start(f, None, inputs.regularization), True
+        return model, True
+
+    def _step(self, inputs: StepInputs, start: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+        """a = ℓ'(z), z = z₀ − T a, and z."""
+        loss = cast(CurvedLoss, inputs.loss)
+        return loss.implicit_step(start, covariance, inputs.targets, iterations=self.iterations)
+
+    def _candidates(
+        self, model: SecondOrderModel, inputs: StepInputs, force: Floats, budget: float
+    ) -> tuple[_Candidates, float]:
+        """The samples that are new to the dictionary and may be worth a point, and what overlooking the others can cost."""
+        kernel, inverse = inputs.function.kernel, model.claim()
+        own = kernel.diag(inputs.points)
+        rows, overlooked = compiled.newton.overlook(force, own, inputs.regularization, _OVERLOOKED * budget)
+        lifted = inverse.lift(inverse.padded(inputs.cross[rows]))
+        schur = kernel(inputs.points, inputs.points[rows])
+        chosen, bound = compiled.newton.novel(schur, rows, inputs.cross, lifted, own, self.novelty, force)
+        gain = bound / inputs.regularization
+        if overlooked + gain <= budget:  # no exchange can be worth it
+            chosen, overlooked = chosen[:0], overlooked + gain
+        return _Candidates(rows[chosen], lifted[chosen], np.ascontiguousarray(schur[:, chosen])), overlooked
+
+    def _choice(
+        self, model: SecondOrderModel, inputs: StepInputs, view: _View, new: _Candidates, budget: float
+    ) -> tuple[NDArray[np.bool_], float]:
+        """Which of the old points and of the candidates stay, and what that costs."""
+        prior, spread, added = compiled.newton.prior(new.schur, new.rows, inputs.regularization)
+        covariance = view.covariance + added
+        force, there = self._step(inputs, inputs.here, covariance)
+        root = np.sqrt(cast(CurvedLoss, inputs.loss).curvature(there, inputs.targets))
+        order = inputs.function.order
+        return compiled.newton.choose(
+            model.covariance.buffer,
+            order,
+            view.lifted,
+            new.lifted,
+            prior,
+            spread,
+            compiled.newton.factorize(covariance, root),
+            root,
+            force,
+            inputs.function.weights,
+            budget,
+            self.max_order or order + len(new.rows),
+        )
+
+    def _settle(self, model: SecondOrderModel, inputs: StepInputs, view: _View) -> Expansion:
+        """Learn from the mini-batch over the dictionary as it is."""
+        f = inputs.function
+        weights = f.weights - product(view.lifted[:, : f.order].T, view.force)
+        lost = self._lost(inputs, view)
+        _check_finite(weights, lost)
+        model.covariance.lose(lost)
+        return Expansion.trusted(f.kernel, f.centers, weights)
+
+    def _exchange(
+        self, model: SecondOrderModel, inputs: StepInputs, view: _View, new: _Candidates, stays: NDArray[np.bool_]
+    ) -> Expansion:
+        """Exchange points and learn from the mini-batch over the new dictionary; nothing changes before all is worked out."""
+        f, inverse, r = inputs.function, model.claim(), model.covariance
+        schur = np.ascontiguousarray(new.schur[new.rows])
+        nothing = np.zeros((len(new.rows), f.outputs))
+        given: dict[str, Any] = {"lifted": new.lifted, "weights": f.weights, "shrink": 1.0, "coefficients": nothing}
+        plan = r.plan(stays, schur=inputs.regularization * schur, **given)
+        of_points = inverse.plan(stays, schur=schur, **given)
+        entering = inputs.points[new.rows[plan.kept]]
+        arriving = f.kernel(inputs.points, entering)
+        leaving = np.flatnonzero(~stays[: f.order])
+        old, fresh = compiled.newton.relift(
+            r.padded(view.lifted[:, : f.order]),
+            inputs.cross,
+            leaving,
+            arriving,
+            plan.gained,
+            plan.lost,
+            plan.rows,
+            plan.block,
+        )
+        cross = np.ascontiguousarray(plan.arrange(inputs.cross.T, arriving.T).T)
+        lifted = np.ascontiguousarray(plan.arrange(old[:, : f.order].T, fresh.T).T)
+        mean = plan.weights()
+        covariance = compiled.newton.covariance(cross, lifted)
+        start = product(cross, mean)
+        force, there = self._step(inputs, start, covariance)
+        lost = self._lost(inputs, _View(cross, lifted, covariance, force, there))
+        weights = mean - product(lifted.T, force)
+        _check_finite(weights, lost)
+        centers = plan.arrange(f.centers, entering)
+        inverse.apply(of_points)
+        r.apply(plan.losing(lost))
+        return Expansion.trusted(f.kernel, centers, weights)
+
+    def _lost(self, inputs: StepInputs, view: _View) -> Floats:
+        """G with which R becomes R − GᵀG: G = (I + √h T √h)^{−1/2} √h H, h the curvatures where the step leads."""
+        root = np.sqrt(cast(CurvedLoss, inputs.loss).curvature(view.there, inputs.targets))
+        return compiled.newton.lost(compiled.newton.factorize(view.covariance, root), root, view.lifted)
+
+
+def _check_finite(weights: Floats, lost: Floats) -> None:
+    if not (np.isfinite(weights).all() and np.isfinite(lost).all()):
+        raise FloatingPointError("the function is no longer finite")
+
+
+def _restore_order(covariance: InverseGram, inverse: InverseGram, regularization: float) -> None:
+    """Make R positive definite and at most P / λ again, after rounding has led it astray: O(M³), and hardly ever needed.
+
+    With P = C Cᵀ, the eigenvalues of λ C⁻¹ R C⁻ᵀ belong into (0, 1].
+    """
+    from scipy.linalg import cholesky, eigh, solve_triangular
+
+    lower = cholesky(inverse.matrix, lower=True)
+    half = solve_triangular(lower, covariance.matrix, lower=True)
+    values, vectors = eigh(regularization * solve_triangular(lower, half.T, lower=True))
+    root = (lower @ vectors) * np.sqrt(np.clip(values, 1e-12, 1.0) / regularization)
+    covariance.matrix[...] = root @ root.T
