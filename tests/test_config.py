@@ -273,6 +273,49 @@ TABLE = [
         "checkpiont",
         ["unknown table", "did you mean checkpoint?"],
     ),
+    (
+        "unknown table like a key",
+        [("[model]", "[modle]"), ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', "")],
+        "[modle]",
+        "modle",
+        ["be one of neighbors, model, stream, checkpoint, tls, got an unknown table; did you mean model?"],
+    ),
+    (
+        "unknown tables like a key",
+        [("[model]", "[[modle]]"), ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', "")],
+        "[[modle]]",
+        "modle",
+        ["got an unknown table; did you mean model?"],
+    ),
+    (
+        "unknown key like a table",
+        [('mode = "free"', 'modle = "free"')],
+        "modle",
+        "modle",
+        ["be one of name, mesh, listen, mode", "got an unknown key; did you mean mode?"],
+    ),
+    (
+        "unknown key like a key of another table",
+        [("every = 100", "every = 100\nbatch_sise = 77")],
+        "batch_sise",
+        "checkpoint.batch_sise",
+        ["be one of folder, every, got an unknown key"],
+    ),
+    (
+        "unknown table in a table",
+        [("[model.kernel]", "[model.kernle]")],
+        "[model.kernle]",
+        "model.kernle",
+        ["be one of step_size, kernel, loss, compression, consensus, got an unknown table; did you mean kernel?"],
+    ),
+    (
+        "unknown table where there are none",
+        [("every = 100", "every = 100\n[checkpoint.folders]")],
+        "folders",
+        "checkpoint.folders",
+        ["be one of folder, every, got an unknown table"],
+    ),
+    ("table of another table", [("[model.kernel]", "[kernel]")], "[kernel]", "kernel", ["kernel belongs in [model]"]),
     ("no such table", [("[checkpoint]", "[checkpiont]")], None, "checkpoint", ["be a table, [checkpoint]", "got nothing"]),
     (
         "key in the wrong table",
@@ -515,6 +558,20 @@ def test_mistakes_are_told_with_their_line(folder, changes, marker, key, words):
     told = [mistake for mistake in found if mistake.startswith(f"{line}: {key} must ")]
     assert len(told) == 1, found
     assert all(word in told[0] for word in words), told
+
+
+@pytest.mark.parametrize(
+    ("addition", "end"),
+    [
+        ("evry = 5", "an unknown key; did you mean every?"),
+        ("batch_sise = 77", "an unknown key"),
+        ("[checkpoint.folders]", "an unknown table"),
+        ("[checkpoint.modle]", "an unknown table"),
+    ],
+)
+def test_a_table_suggests_its_own_keys_and_tables_alone(folder, addition, end):
+    (found,) = mistakes_of(folder, f"{BASE}{addition}\n")
+    assert found.endswith(f"got {end}")
 
 
 def test_syntax_has_the_line_of_tomllib(folder):

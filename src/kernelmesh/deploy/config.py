@@ -10,7 +10,7 @@ from kernelmesh.agent import Agent
 from kernelmesh.checks import non_negative
 from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local
 from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection
-from kernelmesh.deploy.tables import Table, declared, read_root
+from kernelmesh.deploy.tables import Table, declared, read_root, with_tables
 from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Verbatim
 from kernelmesh.numerics.compression import Compression, Komp
 from kernelmesh.numerics.schedules import Constant, Power, Schedule
@@ -68,7 +68,7 @@ def read(path: str | os.PathLike[str]) -> Config:
         "stream": stream and _stream(stream, model, agent),
         "checkpoint": folder and folder.make(CheckpointSection),
     }
-    root.finish([*settings_of(AgentSection), *filter(None, SECTIONS)])
+    root.finish(settings_of(AgentSection), tables=filter(None, SECTIONS))
     root.problems.check()
     return Config(path=path.absolute(), stay=top.at_end == "stay", log=top.log, **parts)
 
@@ -112,7 +112,7 @@ def _tls(root: Table) -> Tls | None:
     if table is None:
         return None
     values = table.read(Tls)
-    table.finish(list(settings_of(Tls)))
+    table.finish(settings_of(Tls))
     files = {key: values[key] for key in ("authority", "certificate", "key")}
     if table.ok(*files):
         name = root.values.get("name")
@@ -132,7 +132,7 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
     _expand_parsimony(table, values["step_size"])
     values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
     values["consensus"] = table.value(settings["consensus"]) or _usual_consensus(values["compression"], alone=alone)
-    table.finish(list(settings))
+    table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
 
 
@@ -184,7 +184,9 @@ def _stream_kind(table: Table) -> StreamKind | None:
     """The kind of the stream with its own settings, which stand in the same table."""
     kind = table.kind("stream")
     # without a kind, what any kind has may be meant
-    own = {key for each in (kinds("stream").values() if kind is None else [kind]) for key in declared(each)}
+    own = {
+        key: made for each in (kinds("stream").values() if kind is None else [kind]) for key, made in declared(each).items()
+    }
 
     def of_another_kind(key: str) -> InvalidArgument | None:
         owners = [f'"{name}"' for name, other in kinds("stream").items() if key in declared(other)]
@@ -193,7 +195,7 @@ def _stream_kind(table: Table) -> StreamKind | None:
         rule, remedy = f'be left out with kind = "{table.values["kind"]}"', f"only kind = {' or '.join(owners)} has it"
         return InvalidArgument("", key, rule, table.values[key], remedy=remedy)
 
-    table.finish([*settings_of(StreamSection), *sorted(own)], of_another_kind)
+    table.finish([*settings_of(StreamSection), *sorted(own)], tables=with_tables(own), hint=of_another_kind)
     made = None if kind is None else table.build(kind, table.read(kind))
     if made is None or isinstance(made, StreamKind):
         return made

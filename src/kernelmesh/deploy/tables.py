@@ -7,7 +7,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from kernelmesh.numerics.schedules import as_schedule
 from kernelmesh.registry import find, kinds, role_of
 from kernelmesh.schema import Setting, did_you_mean, one_of, settings_of
 
-__all__ = ["Problems", "Table", "declared", "read_root"]
+__all__ = ["Problems", "Table", "declared", "read_root", "with_tables"]
 
 _T = TypeVar("_T")
 
@@ -199,8 +199,8 @@ class Table:
 
     def make(self, kind: Callable[..., _T], *, others: tuple[str, ...] = ()) -> _T | None:
         """What a dataclass makes of the table, in which there may be `others` than its own keys."""
-        values = self.read(kind)
-        self.finish([*others, *declared(kind)])
+        values, settings = self.read(kind), declared(kind)
+        self.finish([*others, *settings], tables=with_tables(settings))
         return self.build(kind, values)
 
     def kind(self, role: str) -> Any:
@@ -231,22 +231,41 @@ class Table:
                 self.add(key, error)
                 values[key] = stand_in(settings[key])
 
-    def finish(self, known: list[str], hint: Callable[[str], InvalidArgument | None] = lambda key: None) -> None:
-        """A key that nobody reads is a mistake; `hint` may know more about one."""
+    def finish(
+        self,
+        keys: Iterable[str],
+        *,
+        tables: Iterable[str] = (),
+        hint: Callable[[str], InvalidArgument | None] = lambda key: None,
+    ) -> None:
+        """What nobody reads is a mistake; `tables` are the keys that may be tables, and `hint` may know more about one."""
+        known, nested = list(dict.fromkeys(keys)), list(dict.fromkeys(tables))
         for key, value in self.values.items():
-            if key not in known:
-                what = Verbatim("an unknown table" if isinstance(value, dict) else "an unknown key")
-                remedy = self._home(key) or did_you_mean(key, known)
-                rule = f"be one of {', '.join(dict.fromkeys(known))}"
-                self.add(key, hint(key) or InvalidArgument("", key, rule, what, remedy=remedy))
+            if key in known or key in nested:
+                continue
+            meant = (nested if _is_table(value) else known) or known
+            what = Verbatim("an unknown table" if _is_table(value) else "an unknown key")
+            remedy = self._home(key, value) or did_you_mean(key, nested if _is_table(value) else known)
+            self.add(key, hint(key) or InvalidArgument("", key, f"be one of {', '.join(meant)}", what, remedy=remedy))
 
-    def _home(self, key: str) -> str:
+    def _home(self, key: str, value: Any) -> str:
         """Where a key of another table belongs, if this is one."""
         for table, section in SECTIONS.items():
-            if key in settings_of(section) and table not in (self.path or ("",)):
+            settings = settings_of(section)
+            if key in (with_tables(settings) if _is_table(value) else settings) and table not in (self.path or ("",)):
                 where = f"in [{table}]" if table else "at the top of the file, before the first [table]"
                 return f"{key} belongs {where}"
         return ""
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a value is a table, or an array of tables."""
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value))
+
+
+def with_tables(settings: Mapping[str, Setting]) -> list[str]:
+    """Those whose values may be tables: a kind with its options; the kind of a stream is just a name."""
+    return [name for name, setting in settings.items() if setting.role not in (None, "stream")]
 
 
 _EXAMPLES = {setting.role: setting.example for setting in settings_of(ModelSection).values() if setting.role}
