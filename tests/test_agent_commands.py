@@ -19,10 +19,11 @@ from kernelmesh import Hinge, registry
 from kernelmesh.cli import app
 from kernelmesh.deploy.client import AgentAddress, AgentClient
 from kernelmesh.deploy.config import read
+from kernelmesh.deploy.launch import launch
 from kernelmesh.deploy.mesh_folder import MeshPlan, agents_of, create_mesh
 from kernelmesh.deploy.processes import AgentProcess, ProcessState
 from kernelmesh.deploy.watching import AgentView, MeshWatcher
-from kernelmesh.errors import UnreachableAgent
+from kernelmesh.errors import InvalidConfig, UnreachableAgent
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.runtimes.status import NeighborStatus, Status
@@ -159,6 +160,42 @@ class TestCheck:
         assert code == 2
         assert "bandwidth" in text
         assert "batch_size" in text
+
+    @pytest.mark.parametrize(
+        ("pair", "key", "words"),
+        [
+            (('["x1", "x2"]', '["x1", "x9"]'), "points", "got 'x9'; its columns are 'x1', 'x2', 'label'"),
+            (
+                ('targets = "label"', 'targets = "lable"'),
+                "targets",
+                "got 'lable'; did you mean label? its columns are 'x1', 'x2', 'label'",
+            ),
+        ],
+        ids=["points", "targets"],
+    )
+    def test_a_column_that_the_data_lack_is_told_with_its_line_and_key(self, pair, key, words, tmp_path):
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5))[0]
+        line = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if pair[0] in text)
+        change(file, pair)
+        data = tmp_path / "mesh" / "data" / "agent-0.csv"
+        mistake = f"{file}:{line}: stream.{key} must name columns of {data}, {words}"
+        assert invoke("agent", "--check", file) == (2, f"{mistake}\n")
+        with pytest.raises(InvalidConfig) as refused:
+            launch(read(file))
+        assert str(refused.value) == mistake
+
+    def test_data_that_do_not_fit_are_told_with_the_line_of_the_stream(self, tmp_path):
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5))[0]
+        data = tmp_path / "mesh" / "data" / "agent-0.csv"
+        line = {text.split()[0]: number for number, text in enumerate(file.read_text().splitlines(), 1) if text}
+        data.write_text("x1,x2,label\n0.1,0.2,red\n")
+        code, text = invoke("agent", "--check", file)
+        assert code == 2
+        assert f"{file}:{line['[stream]']}: stream must have columns and classes that fit the data" in text
+        data.write_text('x1,"x2\n')
+        code, text = invoke("agent", "--check", file)
+        assert code == 2
+        assert f"{file}:{line['path']}: the header of {data} must be a line of CSV" in text
 
     @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"name = "], ids=["none", "empty", "bytes", "half"])
     def test_no_such_file(self, content, tmp_path):

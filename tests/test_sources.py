@@ -193,7 +193,7 @@ garbage = st.one_of(
 def usable(line, format):
     parser = LineParser(VALUES, format)
     if format == "csv":
-        parser.read_header(b"a,b,y,z", "test")
+        parser.read_header(b"a,b,y,z", owner="test", table="test")
     return bool(parser.parse([line]).valid.size)
 
 
@@ -244,7 +244,7 @@ def test_reading_many_lines_at_once_is_reading_them_one_by_one(columns, format, 
     lines = good * data.draw(st.integers(0, 40)) + lines + good
     parser = LineParser(columns, format)
     if format == "csv":
-        parser.read_header(b"a,b,y,z", "test")
+        parser.read_header(b"a,b,y,z", owner="test", table="test")
     at_once = parser.parse(lines)
     with mock.patch.object(streams.columns, "_column", number_by_number):
         singly = [parser.parse([line]) for line in lines]
@@ -479,10 +479,12 @@ def test_what_a_file_source_refuses(tmp_path):
     with pytest.raises(ValueError, match="LineSource"):
         FileSource(tmp_path / "pipe", VALUES, format="csv", follow=True)
     for content, message in (
-        ("", r"must name the column 'a', got the columns \(none\)"),
-        ("a,b,z\n", "must name the column 'y', got the columns 'a', 'b', 'z'"),
-        ("a,b,y,z,a\n", "must name the column 'a' only once"),
-        ('a,b,"y\n', "must be a line of CSV"),
+        ("", r"FileSource: points must name columns of .*samples.csv, got 'a'; its columns are none"),
+        ("a,b,z\n", "FileSource: targets must name columns of .*samples.csv, got 'y'; its columns are 'a', 'b', 'z'"),
+        ("a,b,Y,z\n", r"targets must name .*, got 'y'; did you mean Y\? its columns are 'a', 'b', 'Y', 'z'"),
+        ("a,b,y,z,a\n", "points must name columns that .*samples.csv has only once, got 'a'"),
+        ('a,b,"y\n', "the header of .*samples.csv must be a line of CSV"),
+        (f"{'a,' * 1000}\n", r"its columns are ('a', )+.*\.\.\.$"),
     ):
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
@@ -491,7 +493,7 @@ def test_what_a_file_source_refuses(tmp_path):
     source = FileSource(path, VALUES, follow=True)
     assert source.take() is None
     path.write_text("a,b\n")
-    with pytest.raises(ValueError, match="must name the column 'y'"):
+    with pytest.raises(ValueError, match=r"targets must name columns of .*, got 'y'"):
         source.take()
     path.write_text("a,b,y,z\n1,2,3,4\n")
     source = FileSource(path, VALUES)
@@ -500,7 +502,7 @@ def test_what_a_file_source_refuses(tmp_path):
             source.seek({**source.position, **change})
     with pytest.raises(ValueError, match="pending must be None"):
         source.seek(source.position, Batch(np.zeros((1, 2)), np.zeros((1, 2))))
-    with pytest.raises(ValueError, match="must have the column 'z', got the columns 'a', 'b', 'y'"):
+    with pytest.raises(ValueError, match=r"targets must name columns of .*, got 'z'; its columns are 'a', 'b', 'y'"):
         FileSource(write(tmp_path, [(1.0, 2.0, 3.0)], "parquet", header="aby"), VALUES)
 
 
@@ -652,15 +654,15 @@ def test_a_wrong_header_reaches_whoever_takes():
     source = LineSource(VALUES, format="csv")
     read_stdin(source, io.BytesIO(b"a,b,c\n1,2,3\n")).join(5)
     assert not source.ended
-    with pytest.raises(ValueError, match="must name the column 'y'"):
+    with pytest.raises(ValueError, match=r"targets must name columns of .*, got 'y'"):
         source.take()
     direct = LineSource(VALUES, format="csv")
-    with pytest.raises(ValueError, match="must name the column 'y'"):
+    with pytest.raises(ValueError, match=r"targets must name columns of .*, got 'y'"):
         direct.feed(b"a,b,c\n")
     unfinished = LineSource(VALUES, format="csv")
     unfinished.feed(b"a,b,c")
     unfinished.finish()
-    with pytest.raises(ValueError, match="must name the column 'y'"):
+    with pytest.raises(ValueError, match=r"targets must name columns of .*, got 'y'"):
         unfinished.take()
     done = LineSource(VALUES, format="ndjson")
     done.finish()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelmesh.cli.base import app, fail, reported, say
-from kernelmesh.errors import Diverged, InvalidArgument
+from kernelmesh.errors import Diverged, InvalidArgument, InvalidConfig
 
 if TYPE_CHECKING:
     from kernelmesh.checks import Floats
@@ -59,6 +59,8 @@ def _check(settings: Config) -> None:
     logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stderr)
     try:
         launch.preview(settings)
+    except InvalidConfig as error:
+        fail(error, code=2)
     except (ImportError, OSError, ValueError) as error:
         line = toml_positions.locate(settings.path.read_text(encoding="utf-8")).of(("stream", "path"))
         fail(f"{settings.path}:{line}: {error}", code=2)
@@ -94,13 +96,13 @@ def _run(settings: Config, parent: int) -> None:
     with _ended(name, code=2):
         from threadpoolctl import threadpool_limits
 
-        from kernelmesh.deploy.launch import launch
+        from kernelmesh.deploy.launch import launch, stream_mistakes
 
         threadpool_limits(1)  # the products are small, and hosts have other things to do
         runner = launch(settings)
     _stop_on_signals(runner, parent)
     _log.info("%s is up on %s, process %d", name, settings.membership.listen, os.getpid())
-    with _ended(name, code=1, hint=f"; what was learned is in {settings.checkpoint.folder}"):
+    with _ended(name, code=1, hint=f"; what was learned is in {settings.checkpoint.folder}"), stream_mistakes(settings):
         _learn(runner)
     if trouble := runner.status().trouble:
         fail(f"agent {name}: the last steps could not be saved: {trouble}", code=1)

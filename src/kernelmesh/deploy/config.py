@@ -11,7 +11,8 @@ from kernelmesh.checks import non_negative
 from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local
 from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection
 from kernelmesh.deploy.tables import Table, declared, read_root, with_tables
-from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Verbatim
+from kernelmesh.deploy.toml_positions import KeyPath, locate
+from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Problem, Verbatim
 from kernelmesh.numerics.compression import Compression, Komp
 from kernelmesh.numerics.schedules import Constant, Power, Schedule
 from kernelmesh.registry import kinds
@@ -51,6 +52,11 @@ class Config:
         )
         source = self.stream.kind.open(columns, batch_size=self.stream.batch_size)
         return Paced(source, self.stream.rate) if self.stream.rate > 0 else source
+
+    def problem(self, key: KeyPath, error: InvalidArgument) -> Problem:
+        """A mistake that shows only when the settings are used, with its line in the file."""
+        line = locate(self.path.read_text(encoding="utf-8")).of(key)
+        return Problem(str(self.path), line, ".".join(map(str, key)), error.requirement)
 
 
 def read(path: str | os.PathLike[str]) -> Config:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernelmesh.deploy.config import Config
-from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
+from kernelmesh.deploy.sections import StreamSection
+from kernelmesh.deploy.tables import declared
+from kernelmesh.errors import Diverged, InvalidArgument, InvalidConfig, Verbatim
+from kernelmesh.schema import settings_of
 
 if TYPE_CHECKING:
     from kernelmesh.runtimes.runner import AgentRunner
 
-__all__ = ["launch", "preview", "warm_up"]
+__all__ = ["launch", "preview", "stream_mistakes", "warm_up"]
 
 
 def launch(config: Config) -> AgentRunner:
@@ -25,7 +29,9 @@ def launch(config: Config) -> AgentRunner:
 
     warm_up(config)
     with contextlib.ExitStack() as opened:
-        source: Any = opened.enter_context(contextlib.closing(config.open_stream()))
+        with stream_mistakes(config):
+            source: Any = config.open_stream()
+        opened.enter_context(contextlib.closing(source))
         store = CheckpointStore(config.checkpoint.folder, agent=config.agent, every=config.checkpoint.every)
         opened.enter_context(contextlib.closing(store))
         key = config.stream.kind.subscription
@@ -56,7 +62,7 @@ def preview(config: Config) -> None:
     """Read the first mini-batch where that does no harm, so that columns or classes that do not fit are found early."""
     if not config.stream.kind.rereadable:
         return
-    with contextlib.closing(config.open_stream()) as source:
+    with stream_mistakes(config), contextlib.closing(config.open_stream()) as source:
         for _ in range(8):
             if source.take() is not None:
                 return
@@ -65,4 +71,18 @@ def preview(config: Config) -> None:
         if source.refused:
             found = Verbatim(f"{source.refused} invalid rows and no valid one")
             remedy = "see the first ones above" if config.stream.classes else "text classes need classes = [...]"
-            raise InvalidArgument("stream", "columns and classes", "fit the data", found, remedy=remedy)
+            error = InvalidArgument("", "stream", "have columns and classes that fit the data", found, remedy=remedy)
+            raise InvalidConfig([config.problem(("stream",), error)])
+
+
+@contextlib.contextmanager
+def stream_mistakes(config: Config) -> Iterator[None]:
+    """Report what a stream refuses as a mistake of the file: users know its keys, not the class that reads the data."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if error.argument in settings_of(StreamSection) or error.argument in declared(type(config.stream.kind)):
+            problem = config.problem(("stream", error.argument), error)
+        else:  # the data are to blame
+            problem = config.problem(("stream", "path"), error)._replace(key=error.argument)
+        raise InvalidConfig([problem]) from None

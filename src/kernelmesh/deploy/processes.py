@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelmesh.deploy.client import AgentClient
 from kernelmesh.deploy.config import Config
-from kernelmesh.deploy.toml_positions import KeyPath, locate
+from kernelmesh.deploy.toml_positions import KeyPath
 from kernelmesh.errors import InvalidArgument, InvalidConfig, Problem, Verbatim
 
 __all__ = ["AgentProcess", "ProcessState", "check_together", "start_all", "stop_all"]
@@ -108,9 +108,7 @@ def check_together(configs: Sequence[Config]) -> None:
     problems: list[Problem] = []
 
     def add(config: Config, key: KeyPath, rule: str, value: object) -> None:
-        line = locate(config.path.read_text(encoding="utf-8")).of(key)
-        requirement = InvalidArgument("", "", rule, value).requirement
-        problems.append(Problem(str(config.path), line, ".".join(map(str, key)), requirement))
+        problems.append(config.problem(key, InvalidArgument("", "", rule, value)))
 
     for config in configs:
         member = config.membership

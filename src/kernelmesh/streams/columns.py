@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from kernelmesh.checks import Floats, integer
-from kernelmesh.errors import InvalidArgument, InvalidRow, Verbatim
+from kernelmesh.errors import InvalidArgument, InvalidRow, Verbatim, format_value
+from kernelmesh.schema import did_you_mean
 from kernelmesh.streams.base import Batch
 
 __all__ = ["Columns", "plain"]
@@ -82,13 +83,16 @@ class Columns:
         """All columns that are read."""
         return self.points + self.targets
 
-    def check_header(self, names: Sequence[str], owner: str, argument: str, verb: str) -> None:
+    def check_header(self, names: Sequence[str], *, owner: str, table: str) -> None:
         """Refuse a table whose columns, of these names, do not have each that is read just once."""
-        for name in self.names:
-            if names.count(name) != 1:
-                rule = f"{verb} the column {name!r}{' only once' if name in names else ''}"
-                found = Verbatim(f"the columns {', '.join(map(repr, names)) or '(none)'}")
-                raise InvalidArgument(owner, argument, rule, found)
+        for argument, wanted in (("points", self.points), ("targets", self.targets)):
+            for name in wanted:
+                if names.count(name) != 1:
+                    rule = f"name columns that {table} has only once" if name in names else f"name columns of {table}"
+                    there = format_value(Verbatim(", ".join(map(repr, names)) or "none"))
+                    hint = "" if name in names else did_you_mean(name, names)
+                    remedy = f"{hint} its columns are {there}" if hint else f"its columns are {there}"
+                    raise InvalidArgument(owner, argument, rule, name, remedy=remedy)
 
     def read(self, record: Mapping[str, Any]) -> tuple[list[float], Any]:
         """The point and the target of one record, whose values are text or numbers; InvalidRow if it is invalid."""

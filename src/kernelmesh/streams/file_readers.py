@@ -182,11 +182,12 @@ class TextReader:
         line = file.readline(_CHUNK)
         if not line.endswith(b"\n"):
             if len(line) == _CHUNK:
-                found = Verbatim(f"a longer line in {self._file.path}")
-                raise InvalidArgument("FileSource", "header", f"have at most {MAX_LINE_BYTES} bytes", found)
+                header = f"the header of {self._file.path}"
+                rule = f"have at most {MAX_LINE_BYTES} bytes"
+                raise InvalidArgument("FileSource", header, rule, Verbatim("a longer line"))
             if self._follow:
                 return False
-        self._parser.read_header(line, f"FileSource: {self._file.path}")
+        self._parser.read_header(line, owner="FileSource", table=str(self._file.path))
         if not self._offset:
             self._offset, self._line = len(line), 2
         return True
@@ -269,7 +270,7 @@ class ParquetReader:
             self._seen = identity
             return  # it is being written: the end of the file, which says what is in it, comes last
         self._seen = identity
-        self._columns.check_header(self._table.schema_arrow.names, "FileSource", str(self._file.path), "have")
+        self._columns.check_header(self._table.schema_arrow.names, owner="FileSource", table=str(self._file.path))
         start = self._start()
         self._file.check(start, size=self._table.metadata.num_rows, read=self._offset, unit="rows")
         self._file.learn(start)

@@ -21,7 +21,7 @@ class LineParser:
     A record is one line: a field in quotes cannot hold a newline, because one could not tell whether the rest is yet to come.
 
     >>> parser = LineParser(Columns(points=("x",), targets=("y",), labels=False), "csv")
-    >>> parser.read_header(b"x,note,y", "samples.csv")
+    >>> parser.read_header(b"x,note,y", owner="FileSource", table="samples.csv")
     >>> parser.parse([b"1,a,2", b"3,b"]).invalid
     [(1, 'Columns: line must have 3 fields, as the header has, got 2')]
     """
@@ -37,13 +37,13 @@ class LineParser:
         """Whether the next line is the header."""
         return self.format == "csv" and not self._indices
 
-    def read_header(self, line: bytes, owner: str) -> None:
-        """Read the header."""
+    def read_header(self, line: bytes, *, owner: str, table: str) -> None:
+        """Read the header of a table, which errors call `table`."""
         try:
             names = self._fields([line.decode("utf-8-sig").rstrip("\r\n")])[0]
         except (InvalidRow, UnicodeDecodeError) as error:
-            raise InvalidArgument(owner, "header", f"be a line of CSV ({error})", line) from None
-        self.columns.check_header(names, owner, "header", "name")
+            raise InvalidArgument(owner, f"the header of {table}", f"be a line of CSV ({error})", line) from None
+        self.columns.check_header(names, owner=owner, table=table)
         self._width = len(names)
         self._indices = {name: names.index(name) for name in self.columns.names}
 

@@ -156,9 +156,8 @@ class LineSource:
 
     def _too_long(self) -> None:
         if self._parser.needs_header:
-            raise self._fail(
-                InvalidArgument("LineSource", "header", f"have at most {MAX_LINE_BYTES} bytes", Verbatim("a longer line"))
-            )
+            header, rule = "the header of the input", f"have at most {MAX_LINE_BYTES} bytes"
+            raise self._fail(InvalidArgument("LineSource", header, rule, Verbatim("a longer line")))
         self._refused.add(f"line {self._line}: dropped", f"it must have at most {MAX_LINE_BYTES} bytes")
 
     def _fail(self, error: ValueError) -> ValueError:
@@ -169,7 +168,7 @@ class LineSource:
     def _put(self, lines: list[bytes], *, wait: bool) -> None:
         if lines and self._parser.needs_header:
             try:
-                self._parser.read_header(lines[0], "LineSource")
+                self._parser.read_header(lines[0], owner="LineSource", table="the input")
             except ValueError as error:
                 raise self._fail(error) from None
             self._line += 1
