@@ -334,6 +334,28 @@ def test_ctrl_c_now_keeps_the_cells_that_are_done_and_ends_the_workers(tmp_path)
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_ctrl_c_twice_keeps_the_cells_that_are_done_and_ends_the_workers_without_a_traceback(tmp_path, capfd):
+    cells = {"quick": Cell(double, 1), **{f"slow-{n}": Cell(_sleep, n) for n in range(40)}}
+    presses = []
+
+    def stop():
+        """True once the first cell is done; asked again, the user presses a second time."""
+        if presses:
+            raise KeyboardInterrupt
+        presses.extend((tmp_path / "cells").glob("*.json"))
+        return bool(presses)
+
+    assert run_cells(cells, folder=tmp_path, stop=stop) == {"quick": {"twice": 2}}
+    assert [file.name for file in (tmp_path / "cells").iterdir()] == ["quick.json"]
+    assert not multiprocessing.active_children()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_stopped_run_begins_no_cells(tmp_path):
+    assert run_cells({"slow": Cell(_sleep, 0)}, folder=tmp_path, stop=lambda: True) == {}
+
+
 def _sleep(_):
     time.sleep(120)
     return {}

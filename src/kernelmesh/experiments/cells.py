@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,19 +69,20 @@ def run_cells(
     done = {name: found for name, cell in cells.items() if (found := _read(saved, name, cell.settings)) is not None}
     publish(Progress(done=len(done), total=len(cells), unit="cells"))
     missing = {name: cell for name, cell in cells.items() if name not in done}
+    workers = min(os.cpu_count() or 1, max(len(missing), 1))
     try:
-        with _pool(len(missing)) as pool:
+        with _pool(workers) as pool:
             with _ignored_interrupts():  # workers inherit it, so that Ctrl-C cannot hit one that is still starting
-                running = {pool.submit(cell.function, cell.settings): name for name, cell in missing.items()}
+                running = _submit(pool, missing, 0 if stop() else workers)
             while running:
                 for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
-                    name = running.pop(future)
-                    done[name] = dict(future.result())
-                    _write(saved, name, cells[name].settings, done[name])
-                    publish(CellFinished(name, done[name]))
+                    name, result = running.pop(future), dict(future.result())
+                    _write(saved, name, cells[name].settings, result)
+                    done[name] = result
+                    publish(CellFinished(name, result))
                     publish(Progress(done=len(done), total=len(cells), unit="cells", part=name))
-                if stop():
-                    running = {future: name for future, name in running.items() if not future.cancel()}
+                if not stop():
+                    running |= _submit(pool, missing, workers - len(running))
     except BrokenProcessPool:
         saved_cells = f"{len(done)} of {len(cells)} cells are saved; --resume continues"
         raise WorkerKilled(f"a worker process was killed (out of memory?); {saved_cells}") from None
@@ -90,12 +91,18 @@ def run_cells(
     return {name: done[name] for name in cells if name in done}
 
 
+def _submit(pool: ProcessPoolExecutor, missing: dict[str, Cell], count: int) -> dict[Future[Mapping[str, Any]], str]:
+    """Hand so many of the missing cells to the workers, and no more: what waits in a pool is in the way when it must end."""
+    names = list(missing)[:count]
+    cells = {name: missing.pop(name) for name in names}
+    return {pool.submit(cell.function, cell.settings): name for name, cell in cells.items()}
+
+
 @contextlib.contextmanager
-def _pool(cells: int) -> Iterator[ProcessPoolExecutor]:
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes, which do not outlive an error."""
     others = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")
-    workers = min(os.cpu_count() or 1, max(cells, 1))
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_set_up_worker) as pool:
         try:
             yield pool
