@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelmesh import errors, registry, storage
-from kernelmesh.cli import app
+from kernelmesh.cli import app, experiments
 from kernelmesh.consensus import Consensus
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, heterogeneous, learn, run, theory, violation
 from kernelmesh.experiments.cells import run_cells
@@ -434,6 +434,54 @@ def coin():
     del registry._known["experiment"]["coin"]
 
 
+def printed(*arguments):
+    done = CliRunner().invoke(app, ["run", *map(str, arguments)], env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+def test_resuming_says_what_was_done_before(coin, tmp_path):
+    folder = tmp_path / "new"
+    options = ("coin", "--all", "--resume", "--out", folder)
+    code, text = printed(*options)
+    assert code == 0
+    assert text.splitlines().count(f"nothing to resume in {folder}; starting anew") == 1
+    assert "1/1 cells: a, 0:00:00 left" in text
+    code, text = printed(*options)
+    assert code == 0
+    assert "1/1 cells: already complete, 0:00:00 left" in text
+    assert "starting" not in text
+    code, text = printed(*options, "--set", "throws=8")
+    assert code == 2
+    assert text.strip() == "run: --resume must continue a run with the settings of that run, got others for cell a"
+
+
+def test_a_network_with_nothing_to_resume_says_so(tmp_path):
+    tiny = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
+    code, text = printed("gmm-logistic", *tiny, "--resume", "--out", tmp_path)
+    assert code == 0
+    assert text.splitlines().count(f"nothing to resume in {tmp_path}; starting anew") == 1
+    code, text = printed("gmm-logistic", *tiny, "--resume", "--out", tmp_path)
+    assert code == 0
+    assert "6/6 rounds: already complete" in text
+    assert "starting" not in text
+
+
+def test_the_progress_bar_follows_the_events():
+    bar = experiments._Bar("gmm-logistic")
+
+    def text(event):
+        bar.show(event)
+        return bar._bar.tasks[0].fields["text"]
+
+    assert text(Started("gmm-logistic", None)) == "starting (compiles on first use)"
+    assert text(Progress(done=0, total=None, unit="steps", part="filters")) == "filters"
+    assert text(Progress(done=0, total=6, unit="rounds", part="one")) == "one: 0/6 rounds: starting (compiles on first use)"
+    assert text(Progress(done=6, total=6, unit="rounds", part="one")) == "one: 6/6 rounds: already complete"
+    assert text(Progress(done=3, total=6, unit="rounds", part="two")) == "two: 3/6 rounds: resumed"
+    bar.show(CellFinished("a", {}))
+    assert text(Progress(done=4, total=6, unit="cells", part="a")) == "4/6 cells: a"
+
+
 def test_an_experiment_from_outside_is_listed_and_run(coin, tmp_path):
     listed = CliRunner().invoke(app, ["list"]).output
     assert "throws of a coin" in listed
@@ -444,6 +492,7 @@ def test_an_experiment_from_outside_is_listed_and_run(coin, tmp_path):
     assert 0 <= summary["heads"] <= 7
     done = CliRunner().invoke(app, ["run", "coin", "--all", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
+    assert "nothing to resume" not in done.output
     assert json.loads((tmp_path / "summary.json").read_text())["twice"] == 200
 
 

@@ -147,7 +147,8 @@ def _run(experiment: Experiment, config: Any, folder: Path, *, table: bool, resu
     try:
         with _Bar(experiment.name) as bar, warnings.catch_warnings():
             warnings.showwarning = _warn
-            return run(experiment, config, folder, table=table, resume=resume, observers=(bar.show,), stop=bar.stop_requested)
+            observers = (_FreshStart(folder), bar.show) if resume else (bar.show,)
+            return run(experiment, config, folder, table=table, resume=resume, observers=observers, stop=bar.stop_requested)
     except ValueError as error:
         fail(str(error), code=2)
     except (KernelMeshError, MemoryError, OSError) as error:
@@ -215,16 +216,37 @@ def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     stderr.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
+_STARTING = "starting (compiles on first use)"
+
+
+class _FreshStart:
+    """Says so when `--resume` finds nothing: no round and no cell is done when the first part of a run starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._checked = folder, False
+
+    def __call__(self, event: Event) -> None:
+        from kernelmesh.experiments import events
+
+        if self._checked or not isinstance(event, events.Progress) or event.total is None:
+            return
+        self._checked = True
+        if not event.done:
+            note = f"nothing to resume in {self._folder}; starting anew"
+            stderr.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
 class _Bar:
     """A progress bar that also turns Ctrl-C into a stop after the current step, where nothing is half done."""
 
     def __init__(self, name: str) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        newest = TextColumn("{task.fields[steps]}{task.fields[newest]},")
-        self._bar = Progress(BarColumn(bar_width=6), newest, TimeRemainingColumn(), TextColumn("left"), console=console)
-        self._task = self._bar.add_task(name, total=None, steps="", newest="starting (compiles on first use)")
-        self._stop = False
+        text = TextColumn("{task.fields[text]},")
+        self._bar = Progress(BarColumn(bar_width=6), text, TimeRemainingColumn(), TextColumn("left"), console=console)
+        self._task = self._bar.add_task(name, total=None, text=_STARTING)
+        self._newest = ""
+        self._begun = self._stop = False
 
     def __enter__(self) -> _Bar:
         self._before = signal.signal(signal.SIGINT, self._interrupt)
@@ -232,6 +254,7 @@ class _Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._bar.update(self._task, visible=self._begun)  # of what never began there is nothing to show
         self._bar.stop()
         signal.signal(signal.SIGINT, self._before)
 
@@ -247,14 +270,17 @@ class _Bar:
         from kernelmesh.experiments import events
 
         match event:
+            case events.Progress(total=None, part=part):
+                self._bar.update(self._task, completed=0, total=None, text=part)
             case events.Progress(done=done, total=total, unit=unit, part=part):
-                steps = f"{part}: " if part and unit == "rounds" else ""
-                steps += f"{done}/{total} {unit}: " if total is not None else part
-                self._bar.update(self._task, completed=done, total=total, steps=steps)
+                self._begun = True
+                steps = f"{part}: {done}/{total} {unit}" if part and unit == "rounds" else f"{done}/{total} {unit}"
+                # without news of this run, an earlier one has come so far
+                newest = self._newest or ("already complete" if done == total else "resumed" if done else _STARTING)
+                self._bar.update(self._task, completed=done, total=total, text=f"{steps}: {newest}")
             case events.Measured(measures=found):
-                newest = f"{found.samples} samples, objective {found.objective:.3g}, order {found.order_mean:.1f}"
-                self._bar.update(self._task, newest=newest)
+                self._newest = f"{found.samples} samples, objective {found.objective:.3g}, order {found.order_mean:.1f}"
             case events.CellFinished(name=name):
-                self._bar.update(self._task, newest=name)
+                self._newest = name
             case _:
                 pass
