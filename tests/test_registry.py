@@ -161,6 +161,56 @@ class TestSettings:
         with pytest.raises(UnreadableFile, match=f"settings: {words}"):
             restore(description)
 
+    @pytest.mark.parametrize(
+        ("value", "role", "words"),
+        [
+            (Gaussian(bandwidth=1.0), "loss", "settings: kind must be that of a loss, got Gaussian, a kernel"),
+            (Hinge(), "kernel", "settings: kind must be that of a kernel, got Hinge, a loss"),
+            ((Constant(1.0), Hinge()), "schedule", "settings: kind must be that of a schedule, got Hinge, a loss"),
+            ({"kind": "Komp", "budget": describe(Hinge())}, None, "Komp: budget must be a schedule, got Hinge, a loss"),
+            (
+                {"kind": "Scaled", "kernel": describe(Komp(budget=0.1)), "factor": 2.0},
+                "kernel",
+                "Scaled: kernel must be a kernel, got Komp, a compression",
+            ),
+            ({"kind": "Gausian"}, "kernel", r"kind must be one of Gaussian, [^;]*Sum, got 'Gausian'"),
+        ],
+        ids=range(6),
+    )
+    def test_a_kind_must_play_the_role_that_is_expected_of_it(self, value, role, words):
+        description = value if isinstance(value, dict) else describe(value)
+        with pytest.raises(UnreadableFile, match=words):
+            restore(description, role=role)
+
+    def test_kinds_of_others_must_have_parts_of_the_right_role_too(self, monkeypatch):
+        monkeypatch.setitem(registry._known, "consensus", {**kinds("consensus"), "Alone": Alone})
+        description = describe(Alone(kernel=Gaussian(bandwidth=1.0), rates=(Constant(1.0),)))
+        assert restore(description, role="consensus").rates == (Constant(1.0),)
+        for key, wrong, words in (
+            ("kernel", describe(Hinge()), "Alone: kernel must be a kernel, got Hinge, a loss"),
+            ("rates", describe((Constant(1.0), Hinge())), "Alone: rates must be a schedule, got Hinge, a loss"),
+        ):
+            with pytest.raises(UnreadableFile, match=words):
+                restore({**description, key: wrong})
+
+    def test_a_name_that_two_roles_have_is_that_of_the_role_expected(self, monkeypatch):
+        monkeypatch.setitem(registry._known, "loss", {**kinds("loss"), "Gaussian": Hinge})
+        assert restore({"kind": "Gaussian"}, role="loss") == Hinge()
+        assert restore({"kind": "Gaussian", "bandwidth": 1.0}, role="kernel") == Gaussian(bandwidth=1.0)
+
+    @pytest.mark.parametrize(
+        ("call", "owner"),
+        [
+            (lambda: registry.find("nope", "Hinge"), "find"),
+            (lambda: kinds("nope"), "kinds"),
+            (lambda: restore({"kind": "Hinge"}, role="nope"), "restore"),
+        ],
+        ids=["find", "kinds", "restore"],
+    )
+    def test_an_unknown_role_is_refused_with_those_that_are_known(self, call, owner):
+        with pytest.raises(InvalidArgument, match=f"{owner}: role must be one of kernel, loss, .*experiment, got 'nope'"):
+            call()
+
     def test_what_nobody_registered_cannot_be_described(self):
         with pytest.raises(
             InvalidArgument, match=r"each part must be a dataclass of a registered kind .*register\(.kernel., C"

@@ -69,8 +69,7 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     >>> register("kernel", Gaussian) is Gaussian  # once more does no harm
     True
     """
-    if role not in ROLES:
-        raise InvalidArgument("register", "role", f"be one of {', '.join(ROLES)}", role)
+    _check_role("register", role)
     if kind is None:
         return lambda kind: register(role, kind, name=name)
     if not getattr(kind, "__module__", "").startswith("kernelmesh."):
@@ -97,9 +96,7 @@ def kinds(role: str) -> dict[str, Any]:
     >>> kinds("loss")["Hinge"].__name__
     'Hinge'
     """
-    if role not in ROLES:
-        raise InvalidArgument("kinds", "role", f"be one of {', '.join(ROLES)}", role)
-    importlib.import_module(ROLES[role])
+    _load_own("kinds", role)
     _load_plugins()
     return dict(_known[role])
 
@@ -110,10 +107,21 @@ def find(role: str, name: str) -> Any:
     >>> find("loss", "Hinge").__name__
     'Hinge'
     """
-    importlib.import_module(ROLES[role])
+    _load_own("find", role)
     if name not in _known[role]:
         _load_plugins()
     return _known[role].get(name)
+
+
+def _check_role(owner: str, role: str) -> None:
+    if role not in ROLES:
+        raise InvalidArgument(owner, "role", f"be one of {', '.join(ROLES)}", role)
+
+
+def _load_own(owner: str, role: str) -> None:
+    """Import the module that registers the kinds of a role that come with kernelmesh."""
+    _check_role(owner, role)
+    importlib.import_module(ROLES[role])
 
 
 @cache
@@ -177,32 +185,52 @@ def describe(value: Any) -> Any:
     raise InvalidArgument("settings", "each part", "be a dataclass of a registered kind to be saved", value, remedy=remedy)
 
 
-def restore(description: Any) -> Any:
+def restore(description: Any, *, role: str | None = None) -> Any:
     """Turn a description back into settings, checking every one of them as if it had just been written.
 
-    >>> restore({'kind': 'Gaussian', 'bandwidth': 2.0})
+    A kind must play the role that is expected of it: `role`, if one is given, and within another kind that of its field.
+
+    >>> restore({'kind': 'Gaussian', 'bandwidth': 2.0}, role="kernel")
     Gaussian(bandwidth=2.0)
+    >>> restore({'kind': 'Gaussian', 'bandwidth': 2.0}, role="loss")
+    Traceback (most recent call last):
+    kernelmesh.errors.UnreadableFile: settings: kind must be that of a loss, got Gaussian, a kernel
     """
+    if role is not None:
+        _check_role("restore", role)
+    return _restore(description, role, "settings: kind must be that of")
+
+
+def _restore(description: Any, role: str | None, rule: str) -> Any:
+    """`rule` begins the error about a kind of another role: who must have what there."""
     if not isinstance(description, dict):
         return description
     fields = dict(description)
     name = fields.pop("kind", None)
     if name == "tuple" and isinstance(fields.get("items"), list):
-        return tuple(restore(item) for item in fields["items"])
-    found: dict[str, Any] = {}
-    for role in _SETTINGS:
-        found |= kinds(role)
-    if not isinstance(name, str) or name not in found:
-        remedy = "if it is your own, import the module that registers it first"
-        rule = f"be one of {', '.join(sorted(found))}"
-        raise UnreadableFile(f"settings: kind must {rule}, got {format_value(name)}; {remedy}")
-    kind = found[name]
+        return tuple(_restore(item, role, rule) for item in fields["items"])
+    kind = _find_kind(name, role, rule)
+    roles = {field.name: role_of(field) for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
     # files from before version 4 have British spelling
-    fields = {key.replace("neighbours", "neighbors"): restore(value) for key, value in fields.items()}
+    fields = {key.replace("neighbours", "neighbors"): value for key, value in fields.items()}
+    fields = {key: _restore(value, roles.get(key), f"{name}: {key} must be") for key, value in fields.items()}
     try:
         return kind(**fields)
     except TypeError as error:
         raise UnreadableFile(f"settings: {name} cannot have {format_value(fields)} ({error})") from None
+
+
+def _find_kind(name: Any, role: str | None, rule: str) -> Any:
+    """The kind that a description names; it must play the role."""
+    found = {each: kinds(each) for each in _SETTINGS}
+    playing = [each for each, known in found.items() if isinstance(name, str) and name in known]
+    if not playing:
+        known = sorted({each for other in _SETTINGS if role in (None, other) for each in found[other]})
+        remedy = "if it is your own, import the module that registers it first"
+        raise UnreadableFile(f"settings: kind must be one of {', '.join(known)}, got {format_value(name)}; {remedy}")
+    if role is not None and role not in playing:
+        raise UnreadableFile(f"{rule} a {role}, got {name}, a {playing[0]}")
+    return found[role or playing[-1]][name]
 
 
 def fingerprint(description: Any) -> int:
