@@ -23,7 +23,8 @@ from kernelmesh.deploy.launch import launch
 from kernelmesh.deploy.mesh_folder import MeshPlan, agents_of, create_mesh
 from kernelmesh.deploy.processes import AgentProcess, ProcessState
 from kernelmesh.deploy.watching import AgentView, MeshWatcher
-from kernelmesh.errors import InvalidConfig, UnreachableAgent
+from kernelmesh.errors import InvalidArgument, InvalidConfig, UnreachableAgent
+from kernelmesh.messages import Values, decode, encode
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.runtimes.status import NeighborStatus, Status
@@ -360,6 +361,50 @@ class TestAsk:
         assert code == 0, text
         assert text.splitlines()[0] == header
         assert text.splitlines()[1].startswith(row)
+
+    def test_a_request_that_the_agent_would_not_read_is_refused_before_it_is_sent(self, tmp_path):
+        (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5))
+        assert AgentAddress.read(file).max_bytes == 1 << 24
+        change(file, ('log = "info"', 'log = "info"\nmax_bytes = 2048'))
+        with AgentClient.from_file(file) as client:
+            with pytest.raises(InvalidArgument) as refused:
+                client.predict(np.zeros((1000, 2)))
+            assert not client.is_open
+        assert re.fullmatch(
+            r"predict: points must fit in a request of 2048 bytes, the max_bytes of agent-0, got 1000 points in \d+ bytes; "
+            r"request fewer at a time, or raise max_bytes in the agent's file and restart it",
+            str(refused.value),
+        )
+
+    def test_a_file_is_sent_in_requests_that_the_agent_reads(self, tmp_path, monkeypatch):
+        (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5))
+        change(file, ('log = "info"', 'log = "info"\nmax_bytes = 2048'))
+        sizes = []
+
+        def answer(self, kind, payload):
+            sizes.append(len(payload))
+            return encode(Values(np.zeros((len(decode(payload).points), 5))))
+
+        monkeypatch.setattr(AgentClient, "_request", answer)
+        code, text = invoke("ask", file, "--file", tmp_path / "mesh" / "data" / "test.csv")
+        assert code == 0, text
+        assert len(text.splitlines()) == 2501
+        assert max(sizes) <= 2048
+
+    @pytest.mark.parametrize(("rows", "hinted"), [(10, False), (10_000, True)])
+    def test_no_answer_to_a_large_request_hints_at_its_size(self, rows, hinted):
+        class Silent:
+            def get(self, key, **_):
+                return []
+
+            def close(self):
+                pass
+
+        with AgentClient(AgentAddress(name="north", mesh="demo", endpoint="tcp/127.0.0.1:7450")) as client:
+            client._session = Silent()
+            with pytest.raises(UnreachableAgent, match="north does not answer") as unanswered:
+                client.predict(np.zeros((rows, 2)))
+        assert ("bytes within its max_bytes?" in str(unanswered.value)) == hinted
 
     def test_nobody_there(self, tmp_path):
         file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5, port=free_port(3)))[0]

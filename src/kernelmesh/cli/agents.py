@@ -160,9 +160,15 @@ def ask(
     with reported("ask"), AgentClient.from_file(config, client=client, host=host) as agent:
         given = _points(x or [], agent.address) if file is None else _from_file(file, agent.address)
         points = matrix("ask", "--x" if file is None else "--file", given)
-        rows = max(1, _VALUES_PER_REQUEST // points.shape[1])
+        rows = _rows_per_request(agent.address, points.shape[1])
         outputs = np.concatenate([agent.predict(points[i : i + rows]) for i in range(0, len(points), rows)])
     _print(agent.address, points, outputs)
+
+
+def _rows_per_request(address: AgentAddress, columns: int) -> int:
+    """So many that a request has about a megabyte, and at most half of what the agent reads."""
+    values = _VALUES_PER_REQUEST if address.max_bytes is None else min(_VALUES_PER_REQUEST, address.max_bytes // 16)
+    return max(1, values // columns)
 
 
 def _points(texts: list[str], address: AgentAddress) -> list[list[float]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kernelmesh.checks import Floats
-from kernelmesh.errors import InvalidArgument, RefusedMessage, UnreachableAgent
+from kernelmesh.errors import InvalidArgument, RefusedMessage, UnreachableAgent, Verbatim
 from kernelmesh.runtimes.mailbox import BUSY
-from kernelmesh.runtimes.membership import Tls, agent_name, endpoint
+from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint
 from kernelmesh.runtimes.status import Status
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentAddress", "AgentClient"]
 
+_SURE_TO_FIT = 1 << 16  # bytes that every agent reads, or refuses with an answer
 _PAUSE = 0.05  # seconds before an agent that has too much to do is asked again
 
 
@@ -45,6 +46,8 @@ class AgentAddress:
         What the columns and classes of its data are called; empty if not known.
     loss : Loss, optional
         Its loss.
+    max_bytes : int, optional
+        The largest request that it reads, in bytes, if that is known.
 
     Examples
     --------
@@ -60,10 +63,11 @@ class AgentAddress:
     targets: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     loss: Loss | None = field(default=None, repr=False)
+    max_bytes: int | None = None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, client: str | None = None, host: str | None = None) -> AgentAddress:
-        """From the agent's file, of which only the address, the columns, the loss and the TLS part are used.
+        """From the agent's file, of which only the address, the columns, the loss, `max_bytes` and the TLS part are used.
 
         With TLS the client's own files, CLIENT.pem and CLIENT.key, are beside the authority's. `host` replaces the host in
         the address, for an agent that listens on all interfaces.
@@ -89,6 +93,7 @@ class AgentAddress:
             endpoint=address.replace("/0.0.0.0:", "/127.0.0.1:").replace("/[::]:", "/[::1]:"),
             tls=_client_files(path, tls, client) if "tls" in data else None,
             loss=_loss(model.get("loss")),
+            max_bytes=limit if type(limit := data.get("max_bytes", Membership.max_bytes)) is int else None,
             **{key: _names(stream.get(key)) for key in ("points", "targets", "classes")},
         )
 
@@ -165,10 +170,16 @@ class AgentClient:
         return self._session is not None
 
     def predict(self, points: Floats) -> Floats:
-        """f at each row of `points`."""
+        """f at each row of `points`, in one request."""
         from kernelmesh.messages import Points, Values, decode, encode
 
-        answer = decode(self._request("predict", encode(Points(points))))
+        request, limit = encode(Points(points)), self.address.max_bytes
+        if limit is not None and len(request) > limit:  # which the agent would refuse or not even answer
+            rule = f"fit in a request of {limit} bytes, the max_bytes of {self.address.name}"
+            found = Verbatim(f"{len(points)} points in {len(request)} bytes")
+            remedy = "request fewer at a time, or raise max_bytes in the agent's file and restart it"
+            raise InvalidArgument("predict", "points", rule, found, remedy=remedy)
+        answer = decode(self._request("predict", request))
         if not isinstance(answer, Values):
             raise RefusedMessage("answer: must be values", type(answer).__name__)
         return answer.values
@@ -206,5 +217,5 @@ class AgentClient:
         raise UnreachableAgent(
             f"{self.address.name} does not answer at {self.address.endpoint}"
             + (f" (is {self.address.tls.certificate.stem} among its clients?)" if self.address.tls else "")
-            + (f" (is a request of {len(payload)} bytes within its max_bytes?)" if len(payload) > 1 << 19 else "")
+            + (f" (is a request of {len(payload)} bytes within its max_bytes?)" if len(payload) > _SURE_TO_FIT else "")
         )
