@@ -210,7 +210,7 @@ class TestCheck:
     def test_a_folder_in_place_of_a_file(self, tmp_path):
         code, text = invoke("agent", "--check", tmp_path)
         assert code == 2
-        assert "the file must be readable" in text
+        assert "the file cannot be read" in text
 
 
 class TestAgent:
@@ -309,7 +309,7 @@ class TestAsk:
             (("--x", "nan, 1"), "--x"),
             (("--x", "1, 2, 3"), "must be 2 numbers (x1, x2)"),
             (("--x", "1"), "must be 2 numbers (x1, x2)"),
-            (("--file", "/nowhere/points.csv"), "--file must be a CSV file"),
+            (("--file", "/nowhere/points.csv"), "--file must be a readable CSV file"),
             (("--file", __file__), "x1, x2"),
         ],
         ids=lambda value: " ".join(value)[-25:] if isinstance(value, tuple) else "",
@@ -481,7 +481,7 @@ class TestMesh:
             (('mesh = "demo"', 'mesh = "other"'), "mesh must be the same for all agents (agent-0 has 'demo')"),
             (('mode = "free"', 'mode = "lock-step"'), "mode must be the same for all agents"),
             (("bandwidth = 0.6", "bandwidth = 0.7"), "be the same for all agents"),
-            (('agent-0 = "', '# agent-0 = "'), "neighbors must name agent-0 too, which names agent-1, got agent-2"),
+            (('agent-0 = "', '# agent-0 = "'), "neighbors must also name agent-0, which names agent-1, got agent-2"),
         ],
         ids=lambda value: value[1] if isinstance(value, tuple) else "",
     )

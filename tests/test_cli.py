@@ -93,20 +93,20 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be an integer >= 1, got 0"),
         (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty, proximal"),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be an integer >= 0"),
-        (["run", "gmm-logistic", "--out", "/dev/null/x"], "run: --out must be a folder that can be written"),
+        (["run", "gmm-logistic", "--out", "/dev/null/x"], "run: --out must be a writable folder"),
         (["run", "gmm-logistic", "--set", "bandwith=2"], "run: --set must be NAME=VALUE with NAME one of seed, agents"),
         (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
         (
             ["run", "slabs", "--partition", "one-class"],
             "run: --partition must be a setting of slabs, got 'one-class'; its settings are seed",
         ),
-        (["run", "budget-sweep", "--all"], "run: --all must be given to an experiment with a table of its own"),
+        (["run", "budget-sweep", "--all"], "run: --all must be used with an experiment that has a table, got budget-sweep"),
         (
             ["run", "heterogeneous", "--all", "--protocol", "local"],
             "run: --protocol must be left out with --all, which goes through every protocol",
         ),
         (["run", "heterogeneous", "--samples", "3", "--agents", "2"], "run: samples must be enough for one mini-batch"),
-        (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a config.json that can be read"),
+        (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a readable config.json"),
         (["run", "gmm-logistic", "--set", "bandwidth=-1"], "gmm-logistic: bandwidth must be a finite number > 0, got -1.0"),
     ],
 )
@@ -126,7 +126,7 @@ def test_the_settings_of_a_run_repeat_it(tmp_path):
     assert (tmp_path / "a" / "rounds.csv").read_text() == (tmp_path / "b" / "rounds.csv").read_text()
     other = kernelmesh("run", "gmm-hinge", "--config", config, "--out", str(tmp_path / "c"))
     assert other.returncode == 2
-    assert "--config must be of the experiment gmm-hinge, got one of gmm-logistic" in other.stderr
+    assert "--config must come from the experiment gmm-hinge, got one from gmm-logistic" in other.stderr
 
 
 def test_divergence_in_the_first_round_is_an_error(tmp_path):

@@ -110,7 +110,9 @@ def mistakes_of(folder, text):
     lines = str(refused.value).split("\n")
     assert tuple(lines) == tuple(map(str, refused.value.problems))
     for line in lines:
-        assert re.match(re.escape(f"{path}:") + r"\d+: \S.* must .*, got ", line), line
+        assert re.match(
+            re.escape(f"{path}:") + r"\d+: \S.* (must .*, got |is missing|is not valid TOML: |cannot be used: )", line
+        ), line
     return [line.removeprefix(f"{path}:") for line in lines]
 
 
@@ -241,7 +243,7 @@ def test_every_option_is_read(folder, changes, seen):
 
 # What is changed, a text on the line that must be named (None: the first line), the key, and words of the mistake.
 TABLE = [
-    ("no name", [('name = "agent-0"\n', "")], None, "name", ["be given", "got nothing", "for example"]),
+    ("no name", [('name = "agent-0"\n', "")], None, "name", ['name is missing; for example name = "north"']),
     ("name of bad letters", [('"agent-0"\nmesh', '"agent 0"\nmesh')], "agent 0", "name", ["letters", "'agent 0'"]),
     ("name of wrong type", [('name = "agent-0"', "name = 3")], "name = 3", "name", ["letters", "got 3"]),
     ("bad mesh", [('mesh = "demo"', 'mesh = "a/b"')], "a/b", "mesh", ["letters"]),
@@ -316,7 +318,7 @@ TABLE = [
         ["be one of folder, every, got an unknown table"],
     ),
     ("table of another table", [("[model.kernel]", "[kernel]")], "[kernel]", "kernel", ["kernel belongs in [model]"]),
-    ("no such table", [("[checkpoint]", "[checkpiont]")], None, "checkpoint", ["be a table, [checkpoint]", "got nothing"]),
+    ("no such table", [("[checkpoint]", "[checkpiont]")], None, "checkpoint", ["is missing; add a table [checkpoint]"]),
     (
         "key in the wrong table",
         [("every = 100", 'every = 100\nlisten = "x"')],
@@ -334,20 +336,26 @@ TABLE = [
     ("neighbor's address", [("7451", "x")], "agent-1", "neighbors.agent-1", ["be tcp/HOST:PORT"]),
     ("neighbor's type", [('agent-2 = ""', "agent-2 = 4")], "agent-2", "neighbors.agent-2", ["got 4"]),
     ("neighbor's name", [('agent-2 = ""', '"a b" = ""')], '"a b"', 'neighbors."a b"', ["letters"]),
-    ("oneself as neighbor", [('agent-2 = ""', 'agent-0 = ""')], 'agent-0 = ""', "neighbors.agent-0", ["be another agent"]),
+    (
+        "oneself as neighbor",
+        [('agent-2 = ""', 'agent-0 = ""')],
+        'agent-0 = ""',
+        "neighbors.agent-0",
+        ["be an agent other than this one"],
+    ),
     (
         "address twice",
         [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7451"')],
         "agent-2",
         "neighbors.agent-2",
-        ["another address than agent-1"],
+        ["an address other than that of agent-1"],
     ),
     (
         "own address",
         [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7450"')],
         "agent-2",
         "neighbors.agent-2",
-        ["another address than this agent"],
+        ["an address other than that of this agent"],
     ),
     (
         "neighbors no table",
@@ -358,7 +366,7 @@ TABLE = [
     ),
     ("dimension", [("dimension = 2", "dimension = 0")], "dimension", "model.dimension", ["be an integer >= 1, got 0"]),
     ("dimension true", [("dimension = 2", "dimension = true")], "dimension", "model.dimension", ["got True"]),
-    ("no outputs", [("outputs = 5\n", "")], "[model]", "model.outputs", ["be given", "for example outputs = 5"]),
+    ("no outputs", [("outputs = 5\n", "")], "[model]", "model.outputs", ["is missing", "for example outputs = 5"]),
     ("one class", [("outputs = 5", "outputs = 1")], "outputs", "model.outputs", [">= 2 with a classification loss"]),
     ("regularization", [("1e-6", "-1.0")], "regularization", "model.regularization", [">= 0, got -1.0"]),
     ("radius", [("step_size = 3.0", "step_size = 3.0\nradius = 0")], "radius", "model.radius", ["> 0, got 0"]),
@@ -383,7 +391,7 @@ TABLE = [
         [("step_size = 3.0", 'step_size = { kind = "InverseRoot" }')],
         "step_size",
         "model.step_size.scale",
-        ["be given"],
+        ["is missing"],
     ),
     (
         "kernel's bandwidth",
@@ -411,7 +419,7 @@ TABLE = [
         [('kind = "Gaussian"\n', "")],
         "[model.kernel]",
         "model.kernel.kind",
-        ["be one of Gaussian", "got nothing"],
+        ["is missing; it is one of Gaussian, Laplacian"],
     ),
     (
         "kernel no table",
@@ -455,14 +463,14 @@ TABLE = [
         [('compression = { kind = "Komp", budget = 0.2 }\n', "")],
         "[model]",
         "model.compression",
-        ["be given", 'for example compression = { kind = "Komp"'],
+        ["is missing", 'for example compression = { kind = "Komp"'],
     ),
     (
         "consensus",
         [("\n[model.kernel]", 'consensus = { kind = "Penalty" }\n[model.kernel]')],
         "Penalty",
         "model.consensus.coupling",
-        ["be given"],
+        ["is missing"],
     ),
     (
         "consensus' budget",
@@ -477,11 +485,17 @@ TABLE = [
         ["be a constant number"],
     ),
     ("stream's kind", [('"file"', '"fiel"')], "fiel", "stream.kind", ["be one of file, stdin, zenoh", "did you mean file?"]),
-    ("no path", [('path = "data.csv"\n', "")], "[stream]", "stream.path", ["be given"]),
+    ("no path", [('path = "data.csv"\n', "")], "[stream]", "stream.path", ["is missing"]),
     ("no such file", [('"data.csv"', '"gone.csv"')], "gone", "stream.path", ["be a file that exists"]),
     ("path too long", [('"data.csv"', f'"{"x" * 5000}.csv"')], "path", "stream.path", ["be a file that exists"]),
     ("folder as file", [('"data.csv"', '"."\nformat = "csv"')], "path", "stream.path", ["be a file"]),
-    ("format not told", [('"data.csv"', '"data.txt"')], "[stream]", "stream.format", ["be one of csv, ndjson, parquet"]),
+    (
+        "format not told",
+        [('"data.csv"', '"data.txt"')],
+        "[stream]",
+        "stream.format",
+        ["is missing", "one of csv, ndjson, parquet"],
+    ),
     ("format", [('"data.csv"', '"data.csv"\nformat = "xls"')], "format", "stream.format", ["be one of csv, ndjson, parquet"]),
     (
         "follow with stdin",
@@ -509,19 +523,19 @@ TABLE = [
         [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"'), ("follow = false\n", "")],
         "[stream]",
         "stream.key",
-        ["be given"],
+        ["is missing"],
     ),
     ("points", [('["x1", "x2"]', '["x1"]')], "points", "stream.points", ["model.dimension = 2"]),
-    ("points of numbers", [('["x1", "x2"]', "[1, 2]")], "points", "stream.points", ["list of texts"]),
+    ("points of numbers", [('["x1", "x2"]', "[1, 2]")], "points", "stream.points", ["list of strings"]),
     (
         "a point twice",
         [('["x1", "x2"]', '["x1", "x1"]')],
         "points",
         "stream.points",
-        ["each one once", "'x1' is there twice"],
+        ["each one only once", "'x1' appears twice"],
     ),
     ("targets", [('"label"', '["a", "b"]')], "targets", "stream.targets", ["be one column"]),
-    ("targets among points", [('"label"', '"x1"')], "targets", "stream.targets", ["other columns than the points", "'x1'"]),
+    ("targets among points", [('"label"', '"x1"')], "targets", "stream.targets", ["columns other than the points", "'x1'"]),
     ("targets of numbers", [('"Logistic"', '"Squared"')], "targets", "stream.targets", ["model.outputs = 5"]),
     ("classes", [("follow = false", 'classes = ["a"]')], "classes", "stream.classes", ["model.outputs = 5"]),
     (
@@ -534,7 +548,7 @@ TABLE = [
     ("batch_size", [("batch_size = 32", "batch_size = 0.5")], "batch_size", "stream.batch_size", ["integer >= 1, got 0.5"]),
     ("rate", [("rate = 0", "rate = -1")], "rate", "stream.rate", [">= 0, got -1"]),
     ("follow", [("follow = false", 'follow = "no"')], "follow", "stream.follow", ["be true or false, got 'no'"]),
-    ("folder", [('folder = "state/agent-0"', "folder = 1")], "folder", "checkpoint.folder", ["be a text"]),
+    ("folder", [('folder = "state/agent-0"', "folder = 1")], "folder", "checkpoint.folder", ["be a string"]),
     ("file as folder", [('"state/agent-0"', '"data.csv"')], "folder", "checkpoint.folder", ["be a folder"]),
     ("every", [("every = 100", "every = 0")], "every", "checkpoint.every", [">= 1, got 0"]),
     ("a giant", [("every = 100", "every = 0x" + "f" * 4000)], "every", "checkpoint.every", ["64 bits"]),
@@ -555,7 +569,7 @@ def test_mistakes_are_told_with_their_line(folder, changes, marker, key, words):
     line = 1 if marker is None else line_with(text, marker)
     found = mistakes_of(folder, text)
     assert len(found) <= 2  # a misspelt key is also missing under its right name
-    told = [mistake for mistake in found if mistake.startswith(f"{line}: {key} must ")]
+    told = [mistake for mistake in found if mistake.startswith((f"{line}: {key} must ", f"{line}: {key} is missing"))]
     assert len(told) == 1, found
     assert all(word in told[0] for word in words), told
 
@@ -591,12 +605,12 @@ def test_syntax_has_the_line_of_tomllib(folder):
 
 
 def test_files_that_cannot_be_read(folder):
-    with pytest.raises(InvalidConfig, match=r"gone\.toml: the file must be readable, got No such file"):
+    with pytest.raises(InvalidConfig, match=r"gone\.toml: the file cannot be read: No such file"):
         read(folder / "gone.toml")
-    with pytest.raises(InvalidConfig, match="got Is a directory"):
+    with pytest.raises(InvalidConfig, match="cannot be read: Is a directory"):
         read(folder)
     (folder / "bytes.toml").write_bytes(b'name = "a"\nmesh = "\xff"\n')
-    with pytest.raises(InvalidConfig, match=r"bytes\.toml:2: the file must be UTF-8, got the byte 0xff"):
+    with pytest.raises(InvalidConfig, match=r"bytes\.toml:2: the file must be UTF-8 text, got the byte 0xff"):
         read(folder / "bytes.toml")
 
 
@@ -627,7 +641,7 @@ def test_several_options_of_one_thing_are_all_told(folder):
 
 
 def test_mistakes_can_be_sent_to_another_process():
-    mistakes = InvalidConfig([Problem("a", 1, "x", "be 1, got 2"), Problem("a", 2, "", "be 1, got 2")])
+    mistakes = InvalidConfig([Problem("a", 1, "x", "must be 1, got 2"), Problem("a", 2, "", "is missing")])
     copied = pickle.loads(pickle.dumps(mistakes))
     assert (str(copied), copied.problems) == (str(mistakes), mistakes.problems)
 
@@ -919,9 +933,9 @@ def with_tls(mesh, *changes):
         ([('"tls/agent-0.pem"', '"tls/gone.pem"')], "tls.certificate", ["be a file that can be read"]),
         ([('"tls/agent-0.pem"', '"tls/agent-1.pem"')], "tls.certificate", ["common name 'agent-0'", "got 'agent-1'"]),
         ([('["operator"]', '["op erator"]')], "tls.clients", ["letters"]),
-        ([('["operator"]', '"operator"')], "tls.clients", ["list of texts"]),
+        ([('["operator"]', '"operator"')], "tls.clients", ["list of strings"]),
         ([('["operator"]', '["operator"]\ncleints = 1')], "tls.cleints", ["did you mean clients?"]),
-        ([('key = "tls/agent-0.key"', "")], "tls.key", ["be given"]),
+        ([('key = "tls/agent-0.key"', "")], "tls.key", ["is missing"]),
         ([('log = "info"', 'insecure = true\nlog = "info"')], "insecure", ["be false or left out"]),
         ([("tls/127.0.0.1:7450", "tcp/127.0.0.1:7450")], "listen", ["be tls/HOST:PORT (with TLS files)"]),
         ([("tls/127.0.0.1:7451", "tcp/127.0.0.1:7451")], "neighbors.agent-1", ["be tls/HOST:PORT"]),
@@ -931,7 +945,7 @@ def test_mistakes_with_tls(mesh, changes, key, words):
     text, found = with_tls(mesh, *changes)
     last = key.split(".")[-1]
     line = line_with(text, f"{last} =") if f"\n{last} =" in text else line_with(text, "[tls]")
-    told = [mistake for mistake in found if mistake.startswith(f"{line}: {key} must ")]
+    told = [mistake for mistake in found if mistake.startswith((f"{line}: {key} must ", f"{line}: {key} is missing"))]
     assert told, found
     assert all(any(word in mistake for mistake in told) for word in words), told
 
@@ -972,5 +986,5 @@ def test_without_the_library_tls_is_a_mistake_with_the_remedy(mesh, monkeypatch)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     monkeypatch.delitem(sys.modules, "kernelmesh.deploy.certificates")
     text, (found,) = with_tls(mesh)
-    assert found.startswith(f"{line_with(text, '[tls]')}: tls must ")
+    assert found.startswith(f"{line_with(text, '[tls]')}: tls cannot be used: ")
     assert "pip install 'kernelmesh[zenoh]'" in found

@@ -11,6 +11,7 @@ import pytest
 
 from kernelmesh import errors
 from kernelmesh.errors import (
+    MISSING,
     Diverged,
     InvalidArgument,
     InvalidConfig,
@@ -28,8 +29,8 @@ from kernelmesh.errors import (
 from kernelmesh.exchange import MissingBase
 
 PROBLEMS = (
-    Problem("a.toml", 3, "model.kernel", "be a kernel, got 'rbf'"),
-    Problem("a.toml", 0, "", "have a section [model]"),
+    Problem("a.toml", 3, "model.kernel", "must be a kernel, got 'rbf'"),
+    Problem("a.toml", 0, "", "must have a section [model]"),
 )
 EXAMPLES = {
     # error: the built-in one that it is, its fields, its text
@@ -40,8 +41,17 @@ EXAMPLES = {
     ),
     InvalidArgument("Agent", "kernel", "be a kernel", "rbf", remedy="for example Gaussian()"): (
         ValueError,
-        {"value": "rbf", "remedy": "for example Gaussian()", "requirement": "be a kernel, got 'rbf'; for example Gaussian()"},
+        {
+            "value": "rbf",
+            "remedy": "for example Gaussian()",
+            "predicate": "must be a kernel, got 'rbf'; for example Gaussian()",
+        },
         "Agent: kernel must be a kernel, got 'rbf'; for example Gaussian()",
+    ),
+    InvalidArgument("agent", "name", "be given", MISSING, remedy='for example name = "north"'): (
+        ValueError,
+        {"rule": "be given", "value": MISSING, "predicate": 'is missing; for example name = "north"'},
+        'agent: name is missing; for example name = "north"',
     ),
     InvalidRow("line 3: x must be a number, got 'a'"): (ValueError, {}, "line 3: x must be a number, got 'a'"),
     UnreadableFile("model: must be complete"): (ValueError, {}, "model: must be complete"),
@@ -131,7 +141,7 @@ def test_the_same_error_in_the_name_of_another_owner():
     error = InvalidArgument("Komp", "budget", "be >= 0", -1, remedy="0 keeps everything")
     other = error.owned_by("OnlineKernelClassifier")
     assert str(other) == "OnlineKernelClassifier: budget must be >= 0, got -1; 0 keeps everything"
-    assert (error.owner, other.requirement) == ("Komp", error.requirement)
+    assert (error.owner, other.predicate) == ("Komp", error.predicate)
 
 
 def test_values_are_shown_as_they_are_and_cut_where_they_are_long():

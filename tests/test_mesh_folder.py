@@ -141,8 +141,8 @@ def test_options_reach_the_files(tmp_path):
         ({"seed": -1}, "seed must be an integer >= 0"),
         ({"rate": -1}, "rate must be a finite number >= 0"),
         ({"tls": "yes"}, "tls must be true or false"),
-        ({"host": "10.0.0.1"}, r"host must make addresses.*got '10.0.0.1'; a real network needs TLS"),
-        ({"host": "a b"}, "host must make addresses"),
+        ({"host": "10.0.0.1"}, r"host must be a host that agents can listen on.*got '10.0.0.1'; a real network needs TLS"),
+        ({"host": "a b"}, "host must be a host that agents can listen on"),
     ],
 )
 def test_refused_options_write_nothing(tmp_path, options, words):
@@ -156,10 +156,10 @@ def test_refused_folders(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("")
     for name in ("file", "full"):
-        with pytest.raises(ValueError, match=r"create_mesh: folder must be new or empty, got .*; name another one"):
+        with pytest.raises(ValueError, match=r"create_mesh: folder must be new or empty, got .*; choose another folder"):
             create_mesh(tmp_path / name, MeshPlan(samples=1))
     (tmp_path / "empty").mkdir()
-    for name, why in (("empty", "has none"), ("gone", "is no folder"), ("file", "is no folder")):
+    for name, why in (("empty", "has none"), ("gone", "is not a folder"), ("file", "is not a folder")):
         with pytest.raises(ValueError, match=f"mesh: FOLDER must hold one TOML file per agent, got .*{why}"):
             agents_of(tmp_path / name)
     assert len(create_mesh(tmp_path / "empty", MeshPlan(samples=1))) == 5
@@ -214,12 +214,12 @@ def test_keys_are_never_overwritten(tmp_path):
     create_authority(tmp_path)
     issue(tmp_path, "a")
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"create_authority: the file must be new, got .*authority\.key"):
+    with pytest.raises(ValueError, match=r"create_authority: the file must not exist yet, got .*authority\.key"):
         create_authority(tmp_path)
-    with pytest.raises(ValueError, match=r"issue: the file must be new, got .*a\.key.*remove a\.pem and a\.key"):
+    with pytest.raises(ValueError, match=r"issue: the file must not exist yet, got .*a\.key.*remove a\.pem and a\.key"):
         issue(tmp_path, "a")
     (tmp_path / "a.key").unlink()
-    with pytest.raises(ValueError, match=r"issue: the file must be new, got .*a\.pem"):
+    with pytest.raises(ValueError, match=r"issue: the file must not exist yet, got .*a\.pem"):
         issue(tmp_path, "a")
     assert contents(tmp_path) == {name: data for name, data in before.items() if name != "a.key"}
 
@@ -236,7 +236,7 @@ def test_refused_hosts_and_a_missing_authority(tmp_path):
         issue(tmp_path, "a")
     create_authority(tmp_path)
     for host in ("a b", "", 7):
-        with pytest.raises(ValueError, match="issue: hosts must be names or IP addresses"):
+        with pytest.raises(ValueError, match="issue: hosts must be host names or IP addresses"):
             issue(tmp_path, "a", hosts=(host,))
 
 

@@ -298,7 +298,7 @@ def test_class_names_and_class_numbers():
 @pytest.mark.parametrize(
     ("columns", "record", "message"),
     [
-        (LABELS, {"a": 1, "b": 2}, "column 'y' must be there, got the columns ['a', 'b']"),
+        (LABELS, {"a": 1, "b": 2}, "column 'y' is missing; the columns are 'a', 'b'"),
         (LABELS, {"a": 1, "b": True, "y": 0}, "column 'b' must be a finite number, got True"),
         (LABELS, {"a": 1, "b": None, "y": 0}, "column 'b' must be a finite number, got None"),
         (LABELS, {"a": float("inf"), "b": 1, "y": 0}, "column 'a' must be a finite number, got inf"),
@@ -312,22 +312,22 @@ def test_class_names_and_class_numbers():
 def test_a_bad_row_is_told_by_column_rule_and_value(columns, record, message):
     with pytest.raises(InvalidRow) as caught:
         columns.read(record)
-    assert str(caught.value) == f"Columns: {message}"
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"points": ()}, "points must be different names"),
-        ({"points": "ab"}, "points must be different names"),
-        ({"points": ("a", "a")}, "points must be different names"),
-        ({"points": ("a", 1)}, "points must be different names"),
+        ({"points": ()}, "points must be one or more distinct names"),
+        ({"points": "ab"}, "points must be one or more distinct names"),
+        ({"points": ("a", "a")}, "points must be one or more distinct names"),
+        ({"points": ("a", 1)}, "points must be one or more distinct names"),
         ({"targets": ("a",)}, "targets must differ from the points"),
-        ({"targets": ("y", "z")}, "targets must be one column"),
+        ({"targets": ("y", "z")}, "targets must be a single column when labels is True"),
         ({"labels": 1}, "labels must be True"),
         ({"labels": False, "outputs": 2}, "outputs must be 1, the number of target columns"),
         ({"labels": False, "classes": ("u", "v")}, "classes must be None"),
-        ({"classes": ("u", "u")}, "classes must be different names"),
+        ({"classes": ("u", "u")}, "classes must be one or more distinct names"),
         ({"classes": ("u", "v"), "outputs": 3}, "outputs must be 2, the number of classes"),
         ({"outputs": 0}, "outputs must be an integer >= 1"),
     ],
@@ -411,7 +411,7 @@ def test_the_log_names_the_file_the_line_and_the_reason_and_stays_short(tmp_path
     drain(source)
     assert source.refused == 1234
     assert len(caplog.messages) == 5 + 3
-    assert caplog.messages[1] == (f"{path}, line 5: dropped (2 so far): Columns: column 'a' must be a finite number, got 'x'")
+    assert caplog.messages[1] == (f"{path}, line 5: dropped (2 so far): column 'a' must be a finite number, got 'x'")
     assert "line 2001: dropped (1000 so far)" in caplog.messages[-1]
 
 

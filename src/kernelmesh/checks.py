@@ -42,7 +42,7 @@ def non_negative(owner: str, argument: str, value: object, *, infinite: bool = F
 
 
 def integer(owner: str, argument: str, value: object, *, minimum: int) -> int:
-    """A integer ≥ `minimum`."""
+    """An integer ≥ `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < minimum:
         raise InvalidArgument(owner, argument, f"be an integer >= {minimum}", value)
     return int(value)

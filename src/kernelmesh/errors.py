@@ -6,12 +6,13 @@ never heard of kernelmesh can handle it.
 
 from __future__ import annotations
 
+import enum
 import pickle
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra", "Problem"]
-__all__ += ["RefusedMessage", "UnreachableAgent", "UnreadableFile", "UnstablePenalty", "Verbatim", "format_value"]
+__all__ = ["MISSING", "Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra"]
+__all__ += ["Problem", "RefusedMessage", "UnreachableAgent", "UnreadableFile", "UnstablePenalty", "Verbatim", "format_value"]
 
 _LONGEST = 120
 
@@ -27,6 +28,19 @@ class Verbatim(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+class _Missing(enum.Enum):
+    """Nothing where something is required; an enumeration, so that there is one of it in every process."""
+
+    MISSING = "nothing"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+MISSING = _Missing.MISSING
+"""The value of an argument that is required and was not given."""
 
 
 def format_value(value: object) -> str:
@@ -53,6 +67,8 @@ class KernelMeshError(Exception):
 class InvalidArgument(KernelMeshError, ValueError):
     """Something from outside breaks a rule: `Owner: argument must <rule>, got <value>`, then the remedy, if there is one.
 
+    Of an argument that was not given, it says `Owner: argument is missing`, then the remedy.
+
     Parameters
     ----------
     owner : str
@@ -62,7 +78,7 @@ class InvalidArgument(KernelMeshError, ValueError):
     rule : str
         What follows on "must".
     value : object
-        What was found instead.
+        What was found instead; `MISSING` for nothing.
     remedy : str
         What to do about it; may be empty.
 
@@ -77,9 +93,9 @@ class InvalidArgument(KernelMeshError, ValueError):
         super().__init__(owner, argument, rule, value, remedy)
 
     @property
-    def requirement(self) -> str:
-        """Everything that follows on "must": the rule, the value and the remedy."""
-        text = f"{self.rule}, got {format_value(self.value)}"
+    def predicate(self) -> str:
+        """Everything that follows on the argument: what is wrong with it, and the remedy."""
+        text = "is missing" if self.value is MISSING else f"must {self.rule}, got {format_value(self.value)}"
         return f"{text}; {self.remedy}" if self.remedy else text
 
     def owned_by(self, owner: str) -> InvalidArgument:
@@ -87,7 +103,7 @@ class InvalidArgument(KernelMeshError, ValueError):
         return InvalidArgument(owner, self.argument, self.rule, self.value, remedy=self.remedy)
 
     def __str__(self) -> str:
-        return f"{self.owner}: {self.argument} must {self.requirement}"
+        return f"{self.owner}: {self.argument} {self.predicate}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         value = self.value
@@ -188,12 +204,12 @@ class Problem(NamedTuple):
     """Counted from 1; 0 where no line is to blame."""
     key: str
     """Where in the file, such as `model.kernel`; empty for the file as a whole."""
-    requirement: str
-    """What follows on "must"."""
+    predicate: str
+    """What follows on the key: what is wrong with it."""
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.line else self.path
-        return f"{where}: {self.key or 'the file'} must {self.requirement}"
+        return f"{where}: {self.key or 'the file'} {self.predicate}"
 
 
 class InvalidConfig(KernelMeshError, ValueError):
@@ -202,11 +218,11 @@ class InvalidConfig(KernelMeshError, ValueError):
     Parameters
     ----------
     problems : sequence of Problem
-        The problems, each with its path, line, key and requirement.
+        The problems, each with its path, line, key and predicate.
 
     Examples
     --------
-    >>> str(InvalidConfig([Problem("a.toml", 3, "model.dimension", "be an integer >= 1, got 0")]))
+    >>> str(InvalidConfig([Problem("a.toml", 3, "model.dimension", "must be an integer >= 1, got 0")]))
     'a.toml:3: model.dimension must be an integer >= 1, got 0'
     """
 

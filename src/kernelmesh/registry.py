@@ -76,7 +76,7 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
         importlib.import_module(ROLES[role])  # so that ours come first, and others cannot take their names
     name = name or str(getattr(kind, "__name__", ""))
     if (not name.isidentifier() and not re.fullmatch(r"[a-z0-9-]+", name)) or name == "tuple":
-        raise InvalidArgument("register", "name", "be that of a class, or letters and dashes", name)
+        raise InvalidArgument("register", "name", "be a class name, or letters and dashes", name)
     for other in _SETTINGS if role in _SETTINGS else (role,):  # files name a kind without its role
         there = _known[other].get(name)
         if there is not None and (other, _origin(there)) != (role, _origin(kind)):

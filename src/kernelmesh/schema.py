@@ -112,17 +112,17 @@ def at_least(minimum: int) -> Check:
 def text(owner: str, argument: str, value: Any) -> str:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise InvalidArgument(owner, argument, "be a text in quotes", value)
+        raise InvalidArgument(owner, argument, "be a string that is not empty", value)
     return value
 
 
 def texts(owner: str, argument: str, value: Any) -> tuple[str, ...]:
     """A list of different texts."""
     if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) and item for item in value):
-        raise InvalidArgument(owner, argument, "be a list of texts in quotes", value)
+        raise InvalidArgument(owner, argument, "be a list of strings", value)
     if repeated := [item for item in value if value.count(item) > 1]:
-        remedy = f"{repeated[0]!r} is there twice"
-        raise InvalidArgument(owner, argument, "name each one once", value, remedy=remedy)
+        remedy = f"{repeated[0]!r} appears twice"
+        raise InvalidArgument(owner, argument, "name each one only once", value, remedy=remedy)
     return tuple(value)
 
 

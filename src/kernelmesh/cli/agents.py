@@ -177,7 +177,7 @@ def _points(texts: list[str], address: AgentAddress) -> list[list[float]]:
         try:
             rows.append([float(part) for part in text.replace(",", " ").split()])
         except ValueError:
-            raise InvalidArgument("ask", "--x", "be numbers with commas between them", text) from None
+            raise InvalidArgument("ask", "--x", "be numbers separated by commas", text) from None
         if address.points and len(rows[-1]) != len(address.points):
             raise InvalidArgument("ask", "--x", f"be {len(address.points)} numbers ({', '.join(address.points)})", text)
     return rows
@@ -188,7 +188,7 @@ def _from_file(file: Path, address: AgentAddress) -> list[list[float]]:
         with file.open(newline="", encoding="utf-8-sig") as opened:
             table = list(csv.DictReader(opened))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidArgument("ask", "--file", f"be a CSV file that can be read ({error})", str(file)) from None
+        raise InvalidArgument("ask", "--file", f"be a readable CSV file ({error})", str(file)) from None
     rows = []
     for number, row in enumerate(table, start=2):
         try:

@@ -137,7 +137,7 @@ def _writable(folder: Path) -> Path:
             return folder
     except OSError as error:
         found = Verbatim(f"{str(folder)!r} ({error.strerror})")
-        raise InvalidArgument("run", "--out", "be a folder that can be written", found) from None
+        raise InvalidArgument("run", "--out", "be a writable folder", found) from None
 
 
 def _run(experiment: Experiment, config: Any, folder: Path, *, table: bool, resume: bool) -> Finished:
@@ -203,11 +203,11 @@ def _from_file(name: str, file: Path, known: dict[str, Any]) -> dict[str, Any]:
         of = settings.pop("experiment", name)
     except (OSError, ValueError, AttributeError, TypeError) as error:
         found = Verbatim(f"{str(file)!r} ({error})")
-        raise InvalidArgument("run", "--config", "be a config.json that can be read", found) from None
+        raise InvalidArgument("run", "--config", "be a readable config.json", found) from None
     if of != name:
-        raise InvalidArgument("run", "--config", f"be of the experiment {name}", Verbatim(f"one of {of}"))
+        raise InvalidArgument("run", "--config", f"come from the experiment {name}", Verbatim(f"one from {of}"))
     if not set(settings) <= set(known):
-        raise InvalidArgument("run", "--config", f"hold settings among {', '.join(known)}", settings)
+        raise InvalidArgument("run", "--config", f"hold only the settings {', '.join(known)}", settings)
     # JSON has no infinity: it is written as text
     return {name: float(v) if known[name] is float and isinstance(v, str) else v for name, v in settings.items()}
 

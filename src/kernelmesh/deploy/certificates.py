@@ -91,7 +91,7 @@ def _host(host: object) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]") if isinstance(host, str) else ""))
     except ValueError:
         if not isinstance(host, str) or not _HOST.fullmatch(host):
-            raise InvalidArgument("issue", "hosts", "be names or IP addresses", host) from None
+            raise InvalidArgument("issue", "hosts", "be host names or IP addresses", host) from None
         return x509.DNSName(host)
 
 
@@ -119,7 +119,7 @@ def _refuse_old(owner: str, folder: Path, name: str) -> None:
     for path in (folder / f"{name}.key", folder / f"{name}.pem"):
         if path.exists():
             remedy = f"remove {name}.pem and {name}.key to start over"
-            raise InvalidArgument(owner, "the file", "be new", str(path), remedy=remedy)
+            raise InvalidArgument(owner, "the file", "not exist yet", str(path), remedy=remedy)
 
 
 def _write(folder: Path, name: str, builder: x509.CertificateBuilder, key: _Key, *, signer: _Key) -> tuple[Path, Path]:
@@ -167,7 +167,7 @@ def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | N
         return
     yield from _out_of_time("certificate", leaf)
     if name is not None and (common := _common_name(leaf)) != name:
-        rule, remedy = f"be of the agent itself (common name {name!r})", "issue one with the agent's name"
+        rule, remedy = f"be issued to the agent itself (common name {name!r})", "issue one with the agent's name"
         yield InvalidArgument("Tls", "certificate", rule, common, remedy=remedy)
     if trusted and not any(_signed(leaf, one) for one in trusted):
         found = Verbatim(f"one signed by {_common_name(leaf, issuer=True)!r} with another key")

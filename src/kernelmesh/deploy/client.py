@@ -120,7 +120,7 @@ def _client_files(path: Path, tls: Mapping[str, Any], client: str | None) -> Tls
     clients = _names(tls.get("clients"))
     client = client or next(iter(clients), None)
     if client is None:
-        raise InvalidArgument(str(path), "tls.clients", "name those who may connect", list(clients))
+        raise InvalidArgument(str(path), "tls.clients", "name at least one client", list(clients))
     authority = path.parent / str(tls.get("authority", "tls/authority.pem"))
     certificate, key = (authority.parent / f"{client}.{end}" for end in ("pem", "key"))
     for file in (authority, certificate, key):

@@ -56,7 +56,7 @@ class Config:
     def problem(self, key: KeyPath, error: InvalidArgument) -> Problem:
         """A mistake that shows only when the settings are used, with its line in the file."""
         line = locate(self.path.read_text(encoding="utf-8")).of(key)
-        return Problem(str(self.path), line, ".".join(map(str, key)), error.requirement)
+        return Problem(str(self.path), line, ".".join(map(str, key)), error.predicate)
 
 
 def read(path: str | os.PathLike[str]) -> Config:
@@ -81,10 +81,10 @@ def read(path: str | os.PathLike[str]) -> Config:
 
 def _membership(root: Table, top: AgentSection, tls: Tls | None) -> Membership | None:
     if top.insecure and tls is not None:
-        root.wrong("insecure", "be false or left out where there are TLS files", True)
+        root.wrong("insecure", "be false or left out with TLS", True)
     lock_step = top.mode == "lock-step"
     if lock_step and "patience" in root:
-        remedy = "every round waits for all neighbors there"
+        remedy = "in lock step every round waits for all neighbors"
         root.wrong("patience", 'be left out with mode = "lock-step"', root.values["patience"], remedy)
     values = {
         "neighbors": _neighbors(root, encrypted=tls is not None),
@@ -104,11 +104,11 @@ def _neighbors(root: Table, *, encrypted: bool) -> dict[str, str]:
         with table.checking(neighbor):
             agent_name("", neighbor, neighbor)
             if neighbor == root.values.get("name"):
-                raise InvalidArgument("", neighbor, "be another agent than this one", address)
+                raise InvalidArgument("", neighbor, "be an agent other than this one", address)
             if address != "":
                 endpoint_with(encrypted, "", neighbor, address)
                 if address in addresses:
-                    raise InvalidArgument("", neighbor, f"have another address than {addresses[address]}", address)
+                    raise InvalidArgument("", neighbor, f"have an address other than that of {addresses[address]}", address)
                 addresses[address] = neighbor
     return {neighbor: address for neighbor, address in table.values.items() if table.ok(neighbor)}
 
@@ -128,7 +128,7 @@ def _tls(root: Table) -> Tls | None:
             for problem in tls_problems(**files, name=name if isinstance(name, str) else None):
                 table.add(problem.argument, problem)
         except MissingExtra as error:
-            root.wrong("tls", "be a table that can be checked here", Verbatim("missing packages"), str(error))
+            root.add("tls", error)
     return table.build(Tls, values)
 
 
@@ -150,7 +150,7 @@ def _expand_parsimony(model: Table, step_size: Schedule) -> None:
     table = model.child("compression", given)
     scale = 0.0
     if "budget" in given:
-        table.wrong("parsimony", "be left out where there is a budget", given["parsimony"], "keep one of the two")
+        table.wrong("parsimony", "be left out with a budget", given["parsimony"], "keep one of the two")
     else:
         with table.checking("parsimony"):
             scale = non_negative("", "parsimony", given["parsimony"])
@@ -180,7 +180,7 @@ def _stream(table: Table, model: Table | None, agent: Agent | None) -> StreamSec
     values = table.read(StreamSection, skip=("kind",))
     kind = _stream_kind(table)
     if table.ok("points", "targets") and (both := sorted(set(values["points"]) & set(values["targets"]))):
-        table.wrong("targets", "be other columns than the points", both[0])
+        table.wrong("targets", "be columns other than the points", both[0])
     if model is not None and agent is not None:
         _check_columns(table, model, agent, values)
     return None if kind is None else StreamSection(kind=kind, **values)

@@ -105,7 +105,7 @@ class MeshPlan:
             ]
         except InvalidArgument:
             remedy = "" if self.tls else "a real network needs TLS"
-            rule = "make addresses that agents can have"
+            rule = "be a host that agents can listen on"
             raise InvalidArgument("MeshPlan", "host", rule, self.host, remedy=remedy) from None
 
     def draw(self, mixture: Mixture, agent: int, rng: np.random.Generator) -> tuple[Floats, Ints]:
@@ -130,7 +130,7 @@ def create_mesh(folder: str | os.PathLike[str], plan: MeshPlan | None = None) ->
     if plan.tls:
         from kernelmesh.deploy.certificates import create_authority, issue  # found missing before anything is written
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        remedy = "name another one, or remove it first"
+        remedy = "choose another folder, or remove this one first"
         raise InvalidArgument("create_mesh", "folder", "be new or empty", str(folder), remedy=remedy)
     (folder / "data").mkdir(parents=True)
     _write_samples(folder / "data" / "test.csv", *held_out)
@@ -153,7 +153,7 @@ def agents_of(folder: str | os.PathLike[str]) -> list[Path]:
     folder = Path(folder)
     files = sorted(file for file in folder.glob("*.toml") if file.is_file() and not file.name.startswith("."))
     if not files:
-        found = Verbatim(f"{str(folder)!r}, which " + ("has none" if folder.is_dir() else "is no folder"))
+        found = Verbatim(f"{str(folder)!r}, which " + ("has none" if folder.is_dir() else "is not a folder"))
         remedy = "`kernelmesh mesh init` writes such a folder"
         raise InvalidArgument("mesh", "FOLDER", "hold one TOML file per agent", found, remedy=remedy)
     return files

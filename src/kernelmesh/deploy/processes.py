@@ -117,7 +117,7 @@ def check_together(configs: Sequence[Config]) -> None:
                 add(config, key, f"be the same for all agents ({first.membership.name} has {there!r})", here)
         for name in member.neighbors:
             if name in by_name and member.name not in (others := by_name[name].membership.neighbors):
-                rule = f"name {member.name} too, which names {name}"
+                rule = f"also name {member.name}, which names {name}"
                 add(by_name[name], ("neighbors",), rule, Verbatim(", ".join(others) or "none"))
         if in_use(config.checkpoint.folder):
             add(config, ("checkpoint", "folder"), "not be in use", Verbatim("the folder of a running agent"))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from kernelmesh.deploy.sections import SECTIONS, ModelSection
 from kernelmesh.deploy.toml_positions import KeyPath, Lines, locate
-from kernelmesh.errors import InvalidArgument, InvalidConfig, Problem, Verbatim
+from kernelmesh.errors import MISSING, InvalidArgument, InvalidConfig, Problem, Verbatim
 from kernelmesh.numerics.schedules import as_schedule
 from kernelmesh.registry import find, kinds, role_of
 from kernelmesh.schema import Setting, did_you_mean, one_of, settings_of
@@ -23,7 +23,6 @@ __all__ = ["Problems", "Table", "declared", "read_root", "with_tables"]
 _T = TypeVar("_T")
 
 _SYNTAX = re.compile(r"(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)", re.DOTALL)
-_NOTHING = Verbatim("nothing")
 
 
 def read_root(path: Path) -> Table:
@@ -50,28 +49,28 @@ def declared(kind: Any) -> dict[str, Setting]:
 def _parse(path: Path) -> tuple[dict[str, Any], Lines]:
     """What the file holds and where; mistakes that tomllib finds come with its own line."""
 
-    def invalid(line: int, requirement: str) -> InvalidConfig:
-        return InvalidConfig([Problem(str(path), line, "", requirement)])
+    def invalid(line: int, predicate: str) -> InvalidConfig:
+        return InvalidConfig([Problem(str(path), line, "", predicate)])
 
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise invalid(0, f"be readable, got {error.strerror}") from None
+        raise invalid(0, f"cannot be read: {error.strerror}") from None
     try:
         text = data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise invalid(line, f"be UTF-8, got the byte 0x{data[error.start]:02x}") from None
+        raise invalid(line, f"must be UTF-8 text, got the byte 0x{data[error.start]:02x}") from None
     try:
         return tomllib.loads(text), locate(text)
     except RecursionError:
-        raise invalid(1, "be TOML, got brackets nested too deep") from None
+        raise invalid(1, "is not valid TOML: brackets nested too deeply") from None
     except ValueError as error:  # whose text is the only place where tomllib says where
         found = _SYNTAX.fullmatch(str(error))
         what = found["what"] if found else str(error)
         if found and found["line"]:
-            raise invalid(int(found["line"]), f"be TOML, got {what} (column {found['column']})") from None
-        raise invalid(len(text.splitlines()) or 1, f"be TOML, got {what} (at its end)") from None
+            raise invalid(int(found["line"]), f"is not valid TOML: {what} (column {found['column']})") from None
+        raise invalid(len(text.splitlines()) or 1, f"is not valid TOML: {what} (at the end of the file)") from None
 
 
 def _giants(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
@@ -95,9 +94,9 @@ class Problems:
 
     def add(self, key: KeyPath, error: Exception) -> None:
         """A mistake, in the words of whoever refused the value."""
-        requirement = error.requirement if isinstance(error, InvalidArgument) else f"hold values that work, got {error}"
+        predicate = error.predicate if isinstance(error, InvalidArgument) else f"cannot be used: {error}"
         parts = (str(p) if re.fullmatch(r"[A-Za-z0-9_-]+", str(p)) else json.dumps(p, ensure_ascii=False) for p in key)
-        self.found.append(Problem(str(self.path), self.lines.of(key), ".".join(parts), requirement))
+        self.found.append(Problem(str(self.path), self.lines.of(key), ".".join(parts), predicate))
 
     def check(self) -> None:
         """Raise all of them if there are any."""
@@ -157,8 +156,10 @@ class Table:
         value = self.values.get(key)
         if isinstance(value, dict):
             return self.child(key, value)
-        if required or key in self.values:
-            self.wrong(key, f"be a table, [{key}]", value if key in self.values else _NOTHING)
+        if key in self.values:
+            self.wrong(key, f"be a table, [{key}]", value)
+        elif required:
+            self.wrong(key, "be a table", MISSING, f"add a table [{key}]")
         return None
 
     def read(self, kind: Any, *, skip: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -171,7 +172,7 @@ class Table:
         key = setting.name
         if key not in self.values:
             if setting.required:
-                self.wrong(key, "be given", _NOTHING, setting.example and f"for example {key} = {setting.example}")
+                self.wrong(key, "be given", MISSING, setting.example and f"for example {key} = {setting.example}")
                 return stand_in(setting)
             return setting.default
         value = self.values[key]
@@ -205,7 +206,10 @@ class Table:
 
     def kind(self, role: str) -> Any:
         """The registered kind that the table names; None if it names none."""
-        name = self.values.get("kind", _NOTHING)
+        if "kind" not in self.values:
+            self.wrong("kind", "be given", MISSING, f"it is one of {', '.join(kinds(role))}")
+            return None
+        name = self.values["kind"]
         found = find(role, name) if isinstance(name, str) else None
         if found is None:
             with self.checking("kind"):

@@ -112,7 +112,7 @@ def run(
     """
     job = experiment.table if table else experiment.run
     if job is None:
-        raise InvalidArgument("run", "--all", "be given to an experiment with a table of its own", Verbatim(experiment.name))
+        raise InvalidArgument("run", "--all", "be used with an experiment that has a table", Verbatim(experiment.name))
     began = time.perf_counter()
     session = Session(folder, resume=resume, observers=observers, stop=stop)
     session.publish(Started(experiment.name, config))

@@ -50,7 +50,7 @@ class Columns:
     >>> columns.read({"x": "0.5", "y": "?", "kind": "dog"})
     Traceback (most recent call last):
         ...
-    kernelmesh.errors.InvalidRow: Columns: column 'y' must be a finite number, got '?'
+    kernelmesh.errors.InvalidRow: column 'y' must be a finite number, got '?'
     """
 
     points: tuple[str, ...]
@@ -67,9 +67,9 @@ class Columns:
         if both := set(self.points) & set(self.targets):
             raise InvalidArgument("Columns", "targets", "differ from the points", sorted(both))
         if self.labels and len(self.targets) != 1:
-            raise InvalidArgument("Columns", "targets", "be one column, with labels", self.targets)
+            raise InvalidArgument("Columns", "targets", "be a single column when labels is True", self.targets)
         if self.classes is not None and not self.labels:
-            raise InvalidArgument("Columns", "classes", "be None without labels", self.classes)
+            raise InvalidArgument("Columns", "classes", "be None when labels is False", self.classes)
         if self.outputs is not None:
             integer("Columns", "outputs", self.outputs, minimum=1)
         known = len(self.targets) if not self.labels else None if self.classes is None else len(self.classes)
@@ -106,7 +106,8 @@ class Columns:
         except KeyError as error:
             (name,) = error.args
             there = next(sorted(map(str, record)) for record in records if name not in record)
-            raise _invalid(name, "be there", Verbatim(f"the columns {there}")) from None
+            columns = format_value(Verbatim(", ".join(map(repr, there)) or "none"))
+            raise InvalidRow(f"column {name!r} is missing; the columns are {columns}") from None
 
     def read_all(self, table: Mapping[str, Any]) -> Batch:
         """The samples of many records, given as columns; InvalidRow, about the first one, if any of them is invalid."""
@@ -130,7 +131,7 @@ class Columns:
 
 
 def _names(argument: str, value: Any) -> tuple[str, ...]:
-    rule = "be different names, at least one"
+    rule = "be one or more distinct names"
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise InvalidArgument("Columns", argument, rule, value)
     if not all(isinstance(name, str) for name in value) or len(set(value)) != len(value):
@@ -139,7 +140,7 @@ def _names(argument: str, value: Any) -> tuple[str, ...]:
 
 
 def _invalid(name: str, rule: str, value: object) -> InvalidRow:
-    return InvalidRow(str(InvalidArgument("Columns", f"column {name!r}", rule, value)))
+    return InvalidRow(f"column {name!r} must {rule}, got {format_value(value)}")
 
 
 def _number(name: str, value: Any) -> float:

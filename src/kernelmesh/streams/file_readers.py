@@ -48,7 +48,7 @@ class _TrackedFile:
         """What changes when the file does."""
         now = self.path.stat()
         if not stat.S_ISREG(now.st_mode):
-            remedy = "feed what comes through a pipe to a LineSource"
+            remedy = "use a LineSource to read from a pipe"
             raise InvalidArgument("FileSource", "path", "be a regular file", str(self.path), remedy=remedy)
         return now.st_ino, now.st_size, now.st_mtime_ns
 

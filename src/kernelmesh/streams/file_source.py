@@ -75,7 +75,7 @@ class FileSource:
         self.columns = columns
         kind = FORMATS.get(self.path.suffix.lower()) if format is None else format
         if kind is None or kind not in FORMATS.values():
-            remedy = f"or let the name end in {', '.join(FORMATS)}"
+            remedy = f"or give the file a name that ends in {', '.join(FORMATS)}"
             raise InvalidArgument("FileSource", "format", "be 'csv', 'ndjson' or 'parquet'", format, remedy=remedy)
         self.format = kind
         self.batch_size = integer("FileSource", "batch_size", batch_size, minimum=1)

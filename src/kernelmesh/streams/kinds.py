@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
-from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.errors import MISSING, InvalidArgument, Verbatim
 from kernelmesh.registry import register
 from kernelmesh.schema import flag, one_of, path, setting, text
 from kernelmesh.streams.base import Source, StreamKind
@@ -42,8 +42,8 @@ class FileStream(StreamKind):
         if self.format is None:
             found = FORMATS.get(self.path.suffix.lower())
             if found is None:
-                rule = f"be one of {', '.join(_NAMES)} where the file name does not tell"
-                raise InvalidArgument("file", "format", rule, Verbatim("nothing"))
+                remedy = f"the file name does not tell it; it is one of {', '.join(_NAMES)}"
+                raise InvalidArgument("file", "format", "be given", MISSING, remedy=remedy)
             object.__setattr__(self, "format", found)
         if os.path.isdir(self.path):
             raise InvalidArgument("file", "path", "be a file", Verbatim(f"the folder {str(self.path)!r}"))
@@ -78,7 +78,7 @@ def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.
     [[1.0]]
     """
     if stream is None and sys.stdin is None:
-        raise InvalidArgument("read_stdin", "standard input", "be open", None)
+        raise InvalidArgument("read_stdin", "standard input", "be open", Verbatim("a closed one"))
     # read1 gives what there is, rather than wait for all that was asked for
     read = _reader(sys.stdin.buffer) if stream is None else getattr(stream, "read1", stream.read)
     thread = threading.Thread(target=_read, args=(source, read), name="kernelmesh-stdin", daemon=True)

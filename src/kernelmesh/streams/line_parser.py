@@ -3,7 +3,7 @@
 import csv
 import json
 
-from kernelmesh.errors import InvalidArgument, InvalidRow, Verbatim
+from kernelmesh.errors import InvalidArgument, InvalidRow, Verbatim, format_value
 from kernelmesh.streams.base import Batch
 from kernelmesh.streams.columns import Columns
 from kernelmesh.streams.rows import ParsedRows, parse_rows
@@ -23,7 +23,7 @@ class LineParser:
     >>> parser = LineParser(Columns(points=("x",), targets=("y",), labels=False), "csv")
     >>> parser.read_header(b"x,note,y", owner="FileSource", table="samples.csv")
     >>> parser.parse([b"1,a,2", b"3,b"]).invalid
-    [(1, 'Columns: line must have 3 fields, as the header has, got 2')]
+    [(1, 'the line must have 3 fields, like the header, got 2')]
     """
 
     def __init__(self, columns: Columns, format: str) -> None:  # noqa: A002 (what it is called)
@@ -62,7 +62,7 @@ class LineParser:
         if self.format == "csv":
             rows = self._fields(texts)
             if (widths := set(map(len, rows))) != {self._width}:
-                raise _invalid(f"have {self._width} fields, as the header has", Verbatim(widths.pop()))
+                raise _invalid(f"have {self._width} fields, like the header", Verbatim(widths.pop()))
             by_column = list(zip(*rows, strict=True))
             return self.columns.read_all({name: by_column[index] for name, index in self._indices.items()})
         try:
@@ -86,4 +86,4 @@ class LineParser:
 
 
 def _invalid(rule: str, value: object) -> InvalidRow:
-    return InvalidRow(str(InvalidArgument("Columns", "line", rule, value)))
+    return InvalidRow(f"the line must {rule}, got {format_value(value)}")
