@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer, matrix, positive
 from kernelmesh.consensus import StepInputs
+from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.registry import register
@@ -74,49 +75,57 @@ class Averaged(Rule):
         positive("Averaged", "half_life", self.half_life, infinite=True)
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> AveragedModel:
-        model = super().start(function, compression, regularization)
-        return AveragedModel(**_fields(model), average=model.function.weights, scale=model.square_norm)
+        started = super().start(function, compression, regularization)
+        return _averaged(started, started.function, started.function.weights, 0, started.square_norm)
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
         assert compression is not None
         assert isinstance(model, AveragedModel)
-        return self._both(model, update, 0.0, compression, samples)[0]
+        both = compiled.averaging.stack(model.function.weights, self.fidelity * update.shrink, model.average, 1.0, 0.0)
+        return self._compressed(model, update, both, 0.0, compression, samples)[0]
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:
         assert compression is not None
         assert isinstance(model, AveragedModel)
-        weight = max(2.0 / (model.steps + 2.0), -math.expm1(-math.log(2.0) * len(inputs.points) / self.half_life))
         update = move(inputs)
-        if inputs.combined:  # what counts is where the neighbors' functions met, not where one mini-batch leads from there
-            average = model.average + weight * (model.function.weights - model.average)
-            model, weight = replace(model, average=average), 0.0
-        after, report = self._both(model, update, weight, compression, inputs.samples)
-        return replace(after, steps=model.steps + 1), report
+        weight = max(2.0 / (model.steps + 2.0), -math.expm1(-math.log(2.0) * len(inputs.points) / self.half_life))
+        # with neighbors' functions combined, what counts is where they met, not where one mini-batch leads from there
+        gained = weight if inputs.combined else weight * update.shrink
+        both = compiled.averaging.stack(
+            model.function.weights, self.fidelity * update.shrink, model.average, 1.0 - weight, gained
+        )
+        share = 0.0 if inputs.combined else weight
+        after, report = self._compressed(model, update, both, share, compression, inputs.samples, steps=model.steps + 1)
+        return after, report
 
-    def _both(
-        self, model: AveragedModel, update: Update, weight: float, compression: Compression, samples: int
+    def _compressed(
+        self,
+        model: AveragedModel,
+        update: Update,
+        both: Floats,
+        share: float,
+        compression: Compression,
+        samples: int,
+        *,
+        steps: int | None = None,
     ) -> tuple[AveragedModel, CompressionReport]:
-        """Update f, take that into the average, and compress the two together."""
-        f, alpha = model.function, self.fidelity
-        moved = update.shrink * f.weights
-        average = model.average + weight * (moved - model.average)
-        both = Model(
-            Expansion.trusted(f.kernel, f.centers, np.concatenate([alpha * moved, average], axis=1)),
+        """[α f, f̄] over one dictionary, compressed together; the new points join f̄ with a share of their coefficients."""
+        f = model.function
+        stacked = Model(
+            Expansion.trusted(f.kernel, f.centers, both),
             square_norm=model.scale,
             workspace=model.workspace,
             generation=model.generation,
         )
-        coefficients = np.concatenate([alpha * update.coefficients, weight * update.coefficients], axis=1)
+        coefficients = compiled.averaging.stack(update.coefficients, self.fidelity, update.coefficients, 0.0, share)
         step = Update(update.points, coefficients, 1.0, update.cross, update.shared)
-        after, report = compression.absorb(both, step, samples=samples)
-        found = after.function
-        outputs = f.weights.shape[1]
-        function = Expansion.trusted(f.kernel, found.centers, found.weights[:, :outputs] / alpha)
-        fields = {**_fields(after), "function": function, "square_norm": math.nan}
-        own = np.ascontiguousarray(found.weights[:, outputs:])
-        return AveragedModel(**fields, average=own, steps=model.steps, scale=after.square_norm), report
+        after, report = compression.absorb(stacked, step, samples=samples)
+        weights, average = compiled.averaging.split(after.function.weights, self.fidelity)
+        function = Expansion.trusted(f.kernel, after.function.centers, weights)
+        steps = model.steps if steps is None else steps
+        return _averaged(after, function, average, steps, after.square_norm), report
 
     def shown(self, model: Model, combined: Expansion | None) -> Expansion:
         assert isinstance(model, AveragedModel)
@@ -124,14 +133,20 @@ class Averaged(Rule):
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> AveragedModel:
         f = model.function
-        return AveragedModel(
-            **_fields(model),
-            average=matrix("file", "model.average", arrays["average"], rows=f.order, columns=f.outputs),
-            steps=integer("file", "model.steps", arrays["steps"][0], minimum=0),
-            scale=float(matrix("file", "model.scale", arrays["scale"], rows=1, columns=1)[0, 0]),
-        )
+        average = matrix("file", "model.average", arrays["average"], rows=f.order, columns=f.outputs)
+        steps = integer("file", "model.steps", arrays["steps"][0], minimum=0)
+        scale = float(matrix("file", "model.scale", arrays["scale"], rows=1, columns=1)[0, 0])
+        return _averaged(model, f, average, steps, scale)
 
 
-def _fields(model: Model) -> dict[str, Any]:
-    """What every model has."""
-    return {field.name: getattr(model, field.name) for field in dataclasses.fields(Model)}
+def _averaged(model: Model, function: Expansion, average: Floats, steps: int, scale: float) -> AveragedModel:
+    """The model of a function and its average, with the workspace of another model over the same points."""
+    return AveragedModel(
+        function,
+        square_norm=math.nan,
+        workspace=model.workspace,
+        generation=model.generation,
+        average=average,
+        steps=steps,
+        scale=scale,
+    )

@@ -22,20 +22,29 @@ from kernelmesh.numerics.compiled.losses import fill_softmax
 __all__ = ["blend", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
 __all__ += ["refine", "relift"]
 
+# By how much what is known of f(x) may exceed its limits before the covariance counts as broken.
+_ROUNDING = 1e-6
+
 
 @compile_on_first_call()
-def covariance(cross: Matrix, lifted: Matrix) -> OwnMatrix:
-    """T = H κ(D, X) for H = κ(X, D) R, made symmetric; `lifted` is H, perhaps wider."""
+def covariance(cross: Matrix, lifted: Matrix, prior: Vector) -> tuple[OwnMatrix, bool]:
+    """T = H κ(D, X) for H = κ(X, D) R, made symmetric, and whether it can be one; `lifted` is H, perhaps wider.
+
+    What is known of f(x) can be neither negative nor less than what was known before the first sample, `prior`.
+    """
     order = cross.shape[1]
     if order == 0:
-        return np.zeros((cross.shape[0], cross.shape[0]))
+        return np.zeros((cross.shape[0], cross.shape[0])), True
     out: Floats = np.dot(np.ascontiguousarray(lifted[:, :order]), cross.T)
     for i in range(out.shape[0]):
         for j in range(i):
             here = 0.5 * (out[i, j] + out[j, i])
             out[i, j] = here
             out[j, i] = here
-    return out
+    sound = True
+    for i in range(out.shape[0]):
+        sound = sound and -_ROUNDING * prior[i] <= out[i, i] <= (1.0 + _ROUNDING) * prior[i]
+    return out, sound
 
 
 @compiled()
@@ -347,8 +356,9 @@ def relift(
 
 
 @compile_on_first_call()
-def lost(lower: Matrix, root: Vector, lifted: Matrix) -> OwnMatrix:
-    """L⁻¹ √h H."""
+def lost(covariance: Matrix, root: Vector, lifted: Matrix) -> OwnMatrix:
+    """G with which R becomes R − GᵀG: G = L⁻¹ √h H, L Lᵀ = I + √h T √h."""
+    lower = _factorize(covariance, root)
     out = np.empty(lifted.shape)
     for b in range(lifted.shape[0]):
         for i in range(lifted.shape[1]):
