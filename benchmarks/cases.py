@@ -9,25 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn import datasets
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC, SVR
 
-from kernelmesh import (
-    Agent,
-    Expansion,
-    Gaussian,
-    Graph,
-    Komp,
-    Local,
-    Logistic,
-    OnlineKernelClassifier,
-    OnlineKernelRegressor,
-    Penalty,
-    simulate,
-)
+from kernelmesh import Agent, Expansion, Gaussian, Graph, Komp, Local, Logistic, Penalty, simulate
 from kernelmesh.numerics.compression import Model, Update
 from kernelmesh.numerics.products import product
 from kernelmesh.streams import ArrayStream, Mixture
@@ -306,36 +289,6 @@ def network() -> list[Line]:
     ]
 
 
-def defaults() -> list[Line]:
-    """Three-fold scores of the estimators' defaults on standardized features beside scikit-learn's batch SVM.
-
-    The defaults were chosen on these very data sets, so this shows how they fit them, not how they carry over to others.
-    """
-    classes = {
-        "moons": datasets.make_moons(600, noise=0.2, random_state=0),
-        "breast cancer": datasets.load_breast_cancer(return_X_y=True),
-        "wine": datasets.load_wine(return_X_y=True),
-        "iris": datasets.load_iris(return_X_y=True),
-        "digits": datasets.load_digits(return_X_y=True),
-    }
-    values = {
-        "diabetes": datasets.load_diabetes(return_X_y=True),
-        "friedman": datasets.make_friedman1(800, noise=1.0, random_state=0),
-    }
-
-    def score(model: Any, data: Any) -> float:
-        return float(cross_val_score(make_pipeline(StandardScaler(), model), *data, cv=3).mean())
-
-    lines = []
-    for name, data in classes.items():
-        ours, batch = score(OnlineKernelClassifier(random_state=0), data), score(SVC(), data)
-        lines.append(Line(f"{name}: accuracy, ours and SVC()", f"{ours:.3f}, {batch:.3f}"))
-    for name, data in values.items():
-        ours, batch = score(OnlineKernelRegressor(random_state=0), data), score(SVR(C=30.0), data)
-        lines.append(Line(f"{name}: R², ours and SVR(C=30)", f"{ours:.3f}, {batch:.3f}"))
-    return lines
-
-
 CASES: dict[str, Callable[[], list[Line]]] = {
     "small_step": small_step,
     "medium_step": medium_step,
@@ -343,5 +296,4 @@ CASES: dict[str, Callable[[], list[Line]]] = {
     "growth": growth,
     "memory": memory,
     "network": network,
-    "defaults": defaults,
 }

@@ -18,10 +18,18 @@ from rich.console import Console
 from rich.table import Table
 
 import cases
+import defaults
 import processes
+import rules
 
 HERE = Path(__file__).parent
-CASES = {**cases.CASES, "startup": processes.startup, "mesh": processes.mesh}
+CASES = {
+    **cases.CASES,
+    "rules": rules.rules,
+    "defaults": defaults.defaults,
+    "startup": processes.startup,
+    "mesh": processes.mesh,
+}
 
 
 def main() -> None:
