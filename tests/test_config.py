@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelmesh import (
+    Averaged,
     Constant,
     Diffusion,
     ExactDiffusion,
@@ -25,6 +26,7 @@ from kernelmesh import (
     Local,
     Logistic,
     Penalty,
+    SecondOrder,
     Squared,
     registry,
 )
@@ -308,7 +310,7 @@ TABLE = [
         [("[model.kernel]", "[model.kernle]")],
         "[model.kernle]",
         "model.kernle",
-        ["be one of step_size, kernel, loss, compression, consensus, got an unknown table; did you mean kernel?"],
+        ["be one of rule, step_size, kernel, loss, compression, consensus, got an unknown table; did you mean kernel?"],
     ),
     (
         "unknown table where there are none",
@@ -988,3 +990,43 @@ def test_without_the_library_tls_is_a_mistake_with_the_remedy(mesh, monkeypatch)
     text, (found,) = with_tls(mesh)
     assert found.startswith(f"{line_with(text, '[tls]')}: tls cannot be used: ")
     assert "pip install 'kernelmesh[zenoh]'" in found
+
+
+def _with_rule(folder, rule, *without, alone=False):
+    text = BASE
+    for line in without:
+        assert f"{line}\n" in text
+        text = text.replace(f"{line}\n", "")
+    if alone:
+        text = text.replace('agent-1 = "tcp/127.0.0.1:7451"\nagent-2 = ""\n', "")
+    (folder / "agent.toml").write_text(text.replace("dimension = 2\n", f"dimension = 2\nrule = {rule}\n"), encoding="utf-8")
+    (folder / "data.csv").write_text("x1,x2,label\n", encoding="utf-8")
+    return read(folder / "agent.toml").agent
+
+
+def test_a_learning_rule_in_the_file(tmp_path):
+    averaged = _with_rule(tmp_path, '{ kind = "Averaged", half_life = 5000 }')
+    assert averaged.rule == Averaged(half_life=5000)
+    step, komp = "step_size = 3.0", 'compression = { kind = "Komp", budget = 0.2 }'
+    alone = _with_rule(tmp_path, '{ kind = "SecondOrder", max_order = 100 }', step, komp, alone=True)
+    assert alone.rule == SecondOrder(max_order=100)
+    assert isinstance(alone.consensus, Local)
+
+
+@pytest.mark.parametrize(
+    ("rule", "without", "alone", "told"),
+    [
+        ('{ kind = "SecondOrder" }', (), True, "model.step_size must be left out with the rule SecondOrder"),
+        (
+            '{ kind = "SecondOrder" }',
+            ("step_size = 3.0", 'compression = { kind = "Komp", budget = 0.2 }'),
+            False,
+            "model.consensus must be Local() with the rule SecondOrder",
+        ),
+        ('{ kind = "Averaged" }', ("step_size = 3.0",), False, "model.step_size is missing"),
+        ('{ kind = "Averagd" }', (), False, "did you mean Averaged?"),
+    ],
+)
+def test_mistakes_with_rules(tmp_path, rule, without, alone, told):
+    with pytest.raises(InvalidConfig, match=re.escape(told)):
+        _with_rule(tmp_path, rule, *without, alone=alone)

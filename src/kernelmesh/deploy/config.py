@@ -16,6 +16,7 @@ from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Prob
 from kernelmesh.numerics.compression import Compression, Komp
 from kernelmesh.numerics.schedules import Constant, Power, Schedule
 from kernelmesh.registry import kinds
+from kernelmesh.rules import Gradient
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint_with
 from kernelmesh.schema import settings_of
 from kernelmesh.streams import Columns, Paced, Source, StreamKind
@@ -134,10 +135,15 @@ def _tls(root: Table) -> Tls | None:
 
 def _agent(table: Table, *, alone: bool) -> Agent | None:
     settings = settings_of(ModelSection)
-    values = table.read(ModelSection, skip=("compression", "consensus"))
-    _expand_parsimony(table, values["step_size"])
-    values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
-    values["consensus"] = table.value(settings["consensus"]) or _usual_consensus(values["compression"], alone=alone)
+    rule = table.value(settings["rule"]) or Gradient()
+    # what the rule has no use for need not be there; where it is, the agent refuses it
+    absent = [key for key in ("step_size", "compression") if not rule.takes_step_size and key not in table]
+    values = {**table.read(ModelSection, skip=("rule", "compression", "consensus", *absent)), "rule": rule}
+    if "step_size" in values:
+        _expand_parsimony(table, values["step_size"])
+    if "compression" not in absent:
+        values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
+    values["consensus"] = table.value(settings["consensus"]) or _usual_consensus(values.get("compression"), alone=alone)
     table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
 
@@ -159,7 +165,7 @@ def _expand_parsimony(model: Table, step_size: Schedule) -> None:
     model.values = {**model.values, "compression": written_out}
 
 
-def _usual_consensus(compression: Compression, *, alone: bool) -> Consensus:
+def _usual_consensus(compression: Compression | None, *, alone: bool) -> Consensus:
     """The best choice where none is named: without bias if both ends of an edge can use the same budget."""
     if alone:
         return Local()

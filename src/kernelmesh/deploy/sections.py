@@ -16,6 +16,7 @@ from kernelmesh.numerics.compression import Compression
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.numerics.schedules import Schedule
+from kernelmesh.rules import Rule
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint, patience
 from kernelmesh.schema import at_least, flag, one_of, path, setting, texts
 from kernelmesh.streams import StreamKind
@@ -71,7 +72,17 @@ class ModelSection:
 
     dimension: int = setting(check=at_least(1), example="2", doc="numbers in a point")
     outputs: int = setting(check=at_least(1), example="5", doc="classes, or numbers to predict")
-    regularization: float = setting(_AGENT["regularization"], check=non_negative, doc="λ, which keeps the function small")
+    rule: Rule | None = setting(
+        None,
+        role="rule",
+        example='{ kind = "Averaged" }',
+        unset="Gradient, as in the paper",
+        doc="how the function moves when samples arrive; SecondOrder, for an agent without neighbors, takes no step_size "
+        "and no compression",
+    )
+    regularization: float | None = setting(
+        None, check=non_negative, example="1e-6", unset="1e-6, with SecondOrder 0.1", doc="λ, which keeps the function small"
+    )
     step_size: Schedule | float = setting(
         role="schedule",
         example="3.0",

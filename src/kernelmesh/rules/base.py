@@ -47,6 +47,7 @@ class Rule(Protocol):
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
         """Refuse settings of the agent that this rule cannot learn with."""
+        return
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> Model:
         """A model that holds `function` (for a new agent: the zero function)."""
