@@ -1,5 +1,9 @@
+import dataclasses
+import math
 import os
 import pickle
+import re
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -13,10 +17,12 @@ from sklearn.svm import SVC, SVR
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from kernelmesh import (
+    Averaged,
     Constant,
     Diverged,
     ExactDiffusion,
     Gaussian,
+    Gradient,
     Graph,
     Hinge,
     Huber,
@@ -32,11 +38,14 @@ from kernelmesh import (
     OnlineKernelRegressor,
     Penalty,
     Polynomial,
+    SecondOrder,
     Squared,
     UnreadableFile,
     register,
     registry,
 )
+from kernelmesh.estimators.defaults import defaults_of
+from kernelmesh.runtimes import simulation
 
 CLASSIFIERS = [OnlineKernelClassifier, KernelMeshClassifier]
 REGRESSORS = [OnlineKernelRegressor, KernelMeshRegressor]
@@ -77,11 +86,13 @@ def test_regressor_defaults_come_near_a_batch_svr():
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_pipeline_and_grid_search(kind):
     X, y = moons()
+    name = kind.__name__.lower()
     search = GridSearchCV(
         make_pipeline(StandardScaler(), kind(random_state=0)),
         {
-            f"{kind.__name__.lower()}__kernel": [Gaussian(bandwidth=0.5), Laplacian()],
-            f"{kind.__name__.lower()}__parsimony": [0.02, 0.2],
+            f"{name}__kernel": [Gaussian(bandwidth=0.5), Laplacian()],
+            f"{name}__rule": ["averaged", *(["second-order"] if kind is OnlineKernelClassifier else [])],
+            f"{name}__half_life": [math.inf, 1000.0],
         },
         cv=2,
     ).fit(X, y)
@@ -153,7 +164,7 @@ def test_partial_fit_needs_the_classes_first_and_refuses_new_ones():
 
 def test_a_diverging_call_leaves_what_was_learned():
     X, y = waves()
-    model = OnlineKernelRegressor(step_size=Constant(0.5)).partial_fit(X, y)
+    model = OnlineKernelRegressor(rule="gradient", step_size=Constant(0.5)).partial_fit(X, y)
     before = model.predict(X)
     model._agent = type(model._agent)(
         **{**{f: getattr(model._agent, f) for f in model._agent.__dataclass_fields__ if f[0] != "_"}, "step_size": 400.0}
@@ -239,9 +250,10 @@ def test_regression_of_any_scale_and_several_outputs(kind):
 def test_schedules_budgets_and_losses_are_taken():
     X, y = waves()
     step = InverseRoot(scale=20.0, offset=400.0)
-    model = OnlineKernelRegressor(loss=Huber(threshold=2.0), step_size=step, budget=0.01, random_state=0).fit(X, y)
+    settings = {"rule": "gradient", "random_state": 0}
+    model = OnlineKernelRegressor(loss=Huber(threshold=2.0), step_size=step, budget=0.01, **settings).fit(X, y)
     assert model.score(X, y) > 0.8
-    coarse = OnlineKernelRegressor(budget=0.5, random_state=0).fit(X, y)
+    coarse = OnlineKernelRegressor(budget=0.5, **settings).fit(X, y)
     assert coarse.model_order_ < model.model_order_
 
 
@@ -251,12 +263,25 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(loss=Squared()), "OnlineKernelClassifier: loss must take class targets"),
         (OnlineKernelRegressor(loss=Logistic()), "OnlineKernelRegressor: loss must take value targets"),
         (OnlineKernelClassifier(batch_size=0), "batch_size must be an integer >= 1, got 0"),
-        (OnlineKernelClassifier(step_size=2e6), "OnlineKernelClassifier: step_size must be < 1/regularization"),
-        (OnlineKernelClassifier(parsimony=-1.0), "OnlineKernelClassifier: parsimony must be"),
+        (
+            OnlineKernelClassifier(rule="gradient", step_size=2e6),
+            "OnlineKernelClassifier: step_size must be < 1/regularization",
+        ),
+        (OnlineKernelClassifier(rule="gradient", parsimony=-1.0), "OnlineKernelClassifier: parsimony must be"),
         (OnlineKernelClassifier(budget=-1.0), "OnlineKernelClassifier: budget must be"),
         (OnlineKernelClassifier(max_order=0), "OnlineKernelClassifier: max_order must be"),
         (OnlineKernelClassifier(kernel="rbf"), "OnlineKernelClassifier: kernel must be a kernel, got 'rbf'"),
         (OnlineKernelClassifier(loss="hinge"), "OnlineKernelClassifier: loss must be a loss, got 'hinge'"),
+        (OnlineKernelClassifier(passes=0), "OnlineKernelClassifier: passes must be an integer >= 1, got 0"),
+        (OnlineKernelClassifier(tol=-1.0), "OnlineKernelClassifier: tol must be"),
+        (OnlineKernelClassifier(half_life=0.0), "OnlineKernelClassifier: half_life must be a number > 0, got 0.0"),
+        (OnlineKernelClassifier(regularization=0.0), "OnlineKernelClassifier: regularization must be a finite number > 0"),
+        (
+            OnlineKernelClassifier(rule="newton"),
+            "OnlineKernelClassifier: rule must be .* averaged, gradient, second-order, got",
+        ),
+        (OnlineKernelClassifier(rule=7), "OnlineKernelClassifier: rule must be a learning rule, got 7"),
+        (KernelMeshClassifier(rule="second-order"), r"KernelMeshClassifier: consensus must be Local\(\) with the rule Sec"),
         (KernelMeshClassifier(consensus="all"), "KernelMeshClassifier: consensus must be a consensus, got 'all'"),
     ],
 )
@@ -329,7 +354,12 @@ def test_own_kernels_can_be_saved_once_they_are_registered(tmp_path, monkeypatch
 
 @pytest.mark.parametrize(
     ("setting", "argument"),
-    [({"step_size": -1.0}, "step_size"), ({"regularization": -1.0}, "regularization"), ({"max_order": 0}, "max_order")],
+    [
+        ({"rule": "gradient", "step_size": -1.0}, "step_size"),
+        ({"regularization": -1.0}, "regularization"),
+        ({"max_order": 0}, "max_order"),
+        ({"budget": InverseRoot(scale=1.0)}, "budget"),
+    ],
 )
 def test_errors_of_parts_are_the_estimators_own(setting, argument):
     with pytest.raises(InvalidArgument) as caught:
@@ -348,9 +378,26 @@ def test_clone_and_pickle():
     np.testing.assert_array_equal(twin.fit(X, y).weights_, fitted.weights_)
 
 
+@pytest.mark.parametrize("rule", ["gradient", "averaged", "second-order"])
+def test_a_pickled_estimator_goes_on_learning(rule):
+    X, y = moons()
+    model = OnlineKernelClassifier(rule=rule, random_state=0).fit(X, y)
+    again = pickle.loads(pickle.dumps(model)).partial_fit(X, 1 - y)
+    np.testing.assert_array_equal(again.weights_, model.partial_fit(X, 1 - y).weights_)
+
+
+def test_a_model_of_an_earlier_version_can_be_fitted_again():
+    """It knew one rule, and λ, K and the number of passes had other defaults."""
+    path = Path(__file__).parent / "data" / "format-3" / "OnlineKernelClassifier.safetensors"
+    model = OnlineKernelClassifier.load(path)
+    assert (model.rule, model._agent.rule, model.tol) == ("gradient", Gradient(), None)
+    assert model.fit(*moons()).score(*moons()) > 0.8
+    assert model.n_iter_ == model.passes
+
+
 def test_a_call_that_fails_leaves_the_estimator_as_it_was():
     X, y = waves()
-    model = OnlineKernelRegressor(random_state=0).fit(X, y)
+    model = OnlineKernelRegressor(rule="gradient", random_state=0).fit(X, y)
     before = model.predict(X)
     with pytest.raises(Diverged):
         model.set_params(step_size=500.0).fit(X, y)
@@ -367,7 +414,7 @@ def test_a_call_that_fails_leaves_the_estimator_as_it_was():
 def test_what_is_saved_is_what_was_fitted(tmp_path):
     X, y = moons()
     model = KernelMeshClassifier(graph=[(0, 1)], random_state=0, passes=2).fit(X, y)
-    model.set_params(kernel=Gaussian(bandwidth=9.0), graph=None, step_size=0.1)
+    model.set_params(kernel=Gaussian(bandwidth=9.0), graph=None, rule=Gradient(), step_size=0.1)
     model.save(tmp_path / "model")
     back = KernelMeshClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(back.decision_function(X), model.decision_function(X))
@@ -416,3 +463,218 @@ def test_duals_are_saved_too(tmp_path):
     np.testing.assert_allclose(
         back.partial_fit(X, y).decision_function(X), mesh.partial_fit(X, y).decision_function(X), atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        (OnlineKernelClassifier, SecondOrder),
+        (OnlineKernelRegressor, SecondOrder),
+        (KernelMeshClassifier, Averaged),
+        (KernelMeshRegressor, Gradient),
+    ],
+)
+class TestRules:
+    def data(self, kind):
+        return moons(200) if kind in CLASSIFIERS else waves(200)
+
+    def test_the_default_is_the_best_for_the_estimator(self, kind, rule):
+        X, y = self.data(kind)
+        model = kind(random_state=0, passes=2).fit(X, y)
+        assert type(model._agent.rule) is rule
+        named = kind(rule=registry.kebab(rule.__name__), random_state=0, passes=2).fit(X, y)
+        np.testing.assert_array_equal(named.weights_, model.weights_)
+
+    def test_a_rule_is_taken_by_name_or_as_an_object(self, kind, rule):
+        X, y = self.data(kind)
+        known = {"gradient": Gradient, "averaged": Averaged} | ({"second-order": SecondOrder} if rule is SecondOrder else {})
+        for name, expected in known.items():
+            assert type(kind(rule=name, passes=1).fit(X, y)._agent.rule) is expected
+        for rule in (Gradient(), Averaged(fidelity=0.3)):
+            assert kind(rule=rule, passes=1).fit(X, y)._agent.rule is rule
+
+    def test_what_was_learned_and_the_rule_survive_a_file(self, kind, rule, tmp_path):
+        X, y = self.data(kind)
+        settings = {"gradient": {}, "averaged": {"half_life": 300.0}}
+        if rule is SecondOrder:
+            settings["second-order"] = {"half_life": 300.0, "max_order": math.inf}
+        for name, more in settings.items():
+            model = kind(rule=name, random_state=0, passes=2, tol=None, verbose=0, **more).fit(X, y)
+            model.save(tmp_path / name)
+            back = kind.load(tmp_path / name)
+            assert back.get_params() == model.get_params()
+            assert (back.n_iter_, back._agent.rule) == (2, model._agent.rule)
+            np.testing.assert_array_equal(back.predict(X), model.predict(X))
+            after = [each.partial_fit(X[::-1], y[::-1]).predict(X[:9]) for each in (back, model)]
+            assert (after[0] == after[1]).all() if kind in CLASSIFIERS else np.allclose(*after, atol=1e-4)
+
+
+def test_a_rule_of_somebody_else_goes_by_its_name(monkeypatch):
+    monkeypatch.setitem(registry._known, "rule", registry.kinds("rule"))
+
+    @register("rule")
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class TwoThirds(Gradient):
+        half_life: float = math.inf
+
+    X, y = moons()
+    model = OnlineKernelClassifier(rule="two-thirds", half_life=50.0, random_state=0).fit(X, y)
+    assert model._agent.rule == TwoThirds(half_life=50.0)
+    assert model.score(X, y) > 0.9
+
+
+def test_the_covariance_is_part_of_what_is_learned(tmp_path):
+    """Without it, a model that was loaded would be moved by new rows as if it had seen none."""
+    X, y = waves()
+    model = OnlineKernelRegressor(random_state=0).fit(X, y)
+    model.save(tmp_path / "model")
+    back = OnlineKernelRegressor.load(tmp_path / "model")
+    np.testing.assert_allclose(
+        back._states[0].model.covariance.matrix, model._states[0].model.covariance.matrix, rtol=1e-9, atol=1e-12
+    )
+    expected = model.partial_fit(X[:8], y[:8] + 50.0).predict(X)
+    np.testing.assert_allclose(back.partial_fit(X[:8], y[:8] + 50.0).predict(X), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"step_size": 1.0}, 'step_size must be left out with the rule second-order, .*rule="gradient" and'),
+        ({"parsimony": 0.1}, "parsimony must be left out with the rule second-order, .*set budget"),
+        ({"rule": "gradient", "half_life": 100.0}, "half_life must be left out with the rule gradient, .*can forget"),
+        ({"rule": SecondOrder(), "half_life": 9.0}, r"half_life must be left out .*rule=SecondOrder\(half_life=…\)"),
+        ({"rule": SecondOrder(), "budget": 0.1}, r"budget must be left out .*rule=SecondOrder\(budget=…\)"),
+        ({"rule": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be left out where budget is set"),
+    ],
+)
+def test_a_parameter_that_the_rule_has_no_use_for_is_refused(settings, words):
+    with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {words}"):
+        OnlineKernelClassifier(**settings).fit(*moons(64))
+
+
+@pytest.mark.parametrize("rule", ["gradient", "averaged", "second-order"])
+@pytest.mark.parametrize("setting", ["regularization", "budget", "max_order", "half_life", "step_size", "parsimony"])
+def test_a_parameter_that_is_taken_changes_something(rule, setting):
+    value = {"regularization": 0.001, "budget": 0.5, "max_order": 4, "half_life": 40.0, "step_size": 8.0, "parsimony": 0.3}[
+        setting
+    ]
+    useless = {"gradient": {"half_life"}, "averaged": set(), "second-order": {"step_size", "parsimony"}}[rule]
+    if setting in useless:
+        pytest.skip("refused")
+    X, y = moons(200)
+    default, other = (OnlineKernelClassifier(rule=rule, random_state=0, **more).fit(X, y) for more in ({}, {setting: value}))
+    assert not np.array_equal(default.decision_function(X), other.decision_function(X))
+
+
+def test_memory_is_bounded_unless_told_otherwise():
+    X, y = moons(64)
+    for setting, limit in ((None, 2000), (7, 7), (math.inf, None)):
+        model = OnlineKernelClassifier(max_order=setting, passes=1).fit(X, y)
+        assert model._agent.rule.max_order == limit
+        assert limit is None or model.model_order_ <= limit
+
+
+def test_half_life_follows_a_stream_that_changes():
+    X, y = moons(2000)
+    scores = {}
+    for half_life in (math.inf, 200.0):
+        model = OnlineKernelClassifier(half_life=half_life).partial_fit(X, y, classes=[0, 1])
+        model.partial_fit(X[:512], 1 - y[:512])
+        scores[half_life] = model.score(X[512:], 1 - y[512:])
+    assert scores[200.0] > 0.95 > 0.8 > scores[math.inf]
+
+
+def test_lambda_means_the_same_for_any_number_of_passes():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y, kernel = np.sin(2 * X[:, 0]), Gaussian(bandwidth=0.4)
+    ridge = kernel(X, X) @ np.linalg.solve(kernel(X, X) + 0.5 * np.eye(60), (y - y.mean()) / y.std())
+    for passes in (1, 6):
+        model = OnlineKernelRegressor(
+            kernel, rule=SecondOrder(budget=0.0, novelty=1e-6), regularization=0.5, passes=passes, tol=None, batch_size=1
+        ).fit(X, y)
+        np.testing.assert_allclose((model.predict(X) - y.mean()) / y.std(), ridge, atol=1e-4)
+
+
+class TestPasses:
+    def test_fit_ends_when_nothing_improves(self):
+        X, y = moons()
+        model = OnlineKernelClassifier(rule="gradient", passes=200, random_state=0).fit(X, y)
+        assert 1 < model.n_iter_ < 200
+        same = OnlineKernelClassifier(rule="gradient", passes=model.n_iter_, tol=None, random_state=0).fit(X, y)
+        np.testing.assert_array_equal(same.weights_, model.weights_)
+        assert OnlineKernelClassifier(rule="gradient", passes=30, tol=-math.inf, random_state=0).fit(X, y).n_iter_ == 30
+        assert OnlineKernelClassifier(passes=9, tol=0.5, random_state=0).fit(X, y).n_iter_ < 9
+
+    def test_targets_that_are_learned_exactly_end_it(self):
+        X, _ = waves()
+        assert OnlineKernelRegressor(rule="gradient", random_state=0).fit(X, np.zeros(300)).n_iter_ == 2
+
+    def test_a_pass_is_one_of_the_agent_with_the_most_rows(self):
+        X, y = moons(300)
+        who = np.repeat([0, 1], [40, 260])
+        mesh = KernelMeshClassifier(graph=[(0, 1)], passes=3, tol=None, random_state=0).fit(X, y, agents=who)
+        assert mesh.n_iter_ == 3
+        assert [state.samples for state in mesh._states] == [120, 780]
+
+    def test_verbose_tells_each_pass(self, capsys, monkeypatch):
+        X, y = moons(320)
+        OnlineKernelClassifier(passes=3, tol=None, random_state=0).fit(X, y)
+        assert capsys.readouterr().out == ""
+        model = OnlineKernelClassifier(passes=3, tol=None, verbose=True, random_state=0).fit(X, y)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 3
+        form = r"OnlineKernelClassifier: pass 3 of 3: loss [\d.e-]+, (\d+) points, [\d.]+ s"
+        assert re.fullmatch(form, lines[-1])[1] == str(model.model_order_)
+        monkeypatch.setattr("kernelmesh.estimators.progress._EVERY", -1.0)
+        model.set_params(passes=1).fit(X, y)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[2].startswith("OnlineKernelClassifier: pass 1 of 1, 30% of it: loss ")
+        assert len(lines) == 10
+
+    @pytest.mark.parametrize(("kind", "steps"), [(OnlineKernelClassifier, 10), (KernelMeshClassifier, 10)])
+    def test_ctrl_c_keeps_what_was_learned_after_the_first_pass(self, kind, steps, monkeypatch):
+        X, y = moons(320)
+        for after, passes in ((steps - 1, 0), (2 * steps + 3, 2)):
+            model = kind(passes=9, tol=None, random_state=0)
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(simulation, "advance", interrupted(simulation.advance, after=after))
+                model.fit(X, y)
+            assert hasattr(model, "_states") == (passes > 0)
+            if passes:
+                assert model.n_iter_ == passes
+                assert model.score(X, y) > 0.8
+                assert model.partial_fit(X, y).score(X, y) > 0.8  # also by agents that were a step ahead
+
+
+def interrupted(function, *, after):
+    calls = iter(range(after))
+
+    def call(*arguments):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)
+def test_docstrings_have_the_numbers_of_the_defaults(kind):
+    text, which = " ".join(kind.__doc__.split()), "classes" if kind in CLASSIFIERS else "values"
+    gradient, averaged, second = (defaults_of(rule) for rule in (Gradient, Averaged, SecondOrder))
+
+    def number(pair):
+        return f"{getattr(pair, which):g}"
+
+    passes = "network_passes" if "Mesh" in kind.__name__ else "passes"
+    assert getattr(averaged, passes) == getattr(second, passes)
+    for words in (
+        f"by default {number(second.regularization)} times the mean",
+        f"for each sample, by default {number(second.budget)};",
+        f"By default {second.max_order} with the second-order rule",
+        f"({16 * second.max_order**2 // 10**6} MB)",
+        f"By default {number(averaged.step_size)} (averaged) or {number(gradient.step_size)} (gradient)",
+        f"(gradient, by default {number(gradient.parsimony)})",
+        f"(averaged, by default {number(averaged.parsimony)})",
+        f'by default {getattr(second, passes)}, with the rule "gradient" {getattr(gradient, passes)}.',
+    ):
+        assert words in text

@@ -1,14 +1,16 @@
 """How many agents there are: one, or a network."""
 
+import math
 from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
 
-from kernelmesh import Consensus, Diffusion, Expansion, Graph, Kernel, Local, Loss, Schedule
+from kernelmesh import Consensus, Diffusion, Expansion, Graph, Hilbert, Kernel, Local, Loss, Penalty, Rule, Schedule
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.estimators.base import PARSIMONY, Learner
+from kernelmesh.estimators.base import Learner
+from kernelmesh.estimators.defaults import TOLERANCE
 from kernelmesh.estimators.targets import Classification, Regression
 from kernelmesh.streams import deal
 
@@ -17,6 +19,9 @@ __all__ = ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifie
 
 class _Single(Learner):
     """One agent, whose function is the estimator's."""
+
+    _cooperates = False
+    _default_rule = "second-order"
 
     @property
     def dictionary_(self) -> Floats:
@@ -45,32 +50,54 @@ class _Single(Learner):
 class OnlineKernelClassifier(Classification, _Single):
     """One online kernel classifier with bounded memory.
 
+    One pass over the data, with the default rule, learns nearly what a batch SVM does. A parameter that the rule has no use
+    for is refused.
+
     Parameters
     ----------
     kernel : Kernel, optional
         κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
     loss : Loss, optional
         ℓ, with class targets; by default Logistic().
-    step_size : float or Schedule, optional
-        η, below 1 / regularization; by default 3 divided by the mean of κ(x, x) over the first rows. Steps well above
-        that diverge.
-    regularization : float
-        λ.
-    parsimony : float
-        K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
+    rule : str or Rule, optional
+        How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
+        such as SecondOrder(novelty=0.05).
+    regularization : float, optional
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.1 times the mean of κ(x, x) over the first rows; with
+        the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
-        An ε of its own, instead of the rule above.
+        ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
+        points may raise the loss, for each sample, by default 0.02; with the others it is how far compression may move the
+        function in a step, and by default follows from `parsimony`.
+    max_order : int, optional
+        The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
+        second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
+    half_life : float
+        Samples after which what was learned weighs half, for streams that change: by default nothing is forgotten. The
+        rule "gradient" cannot be told to forget.
+    step_size : float or Schedule, optional
+        η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3 (gradient), divided by the
+        mean of κ(x, x) over the first rows.
+    parsimony : float, optional
+        K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06): larger means fewer
+        points and a coarser function. Not with the second-order rule, nor where `budget` is set.
     batch_size : int
         Rows per mini-batch.
-    max_order : int, optional
-        The largest number of points the dictionary may ever hold.
-    passes : int
-        How often `fit` goes over the rows; `partial_fit` goes over them once.
+    passes : int, optional
+        How often `fit` goes over the rows at most; by default 5, with the rule "gradient" 20.
+        `partial_fit` goes over them once.
+    tol : float or None
+        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
+        passes.
+    verbose : bool or int
+        Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
         Seeds the shuffling in `fit`.
 
     Attributes
     ----------
+    n_iter_ : int
+        How many passes `fit` has made.
     classes_ : ndarray of shape (classes,)
         The labels, in order.
     dictionary_ : ndarray of shape (model_order_, features)
@@ -93,6 +120,9 @@ class OnlineKernelClassifier(Classification, _Single):
 class OnlineKernelRegressor(Regression, _Single):
     """One online kernel regressor with bounded memory.
 
+    One pass over the data, with the default rule, learns nearly what a batch SVM does. A parameter that the rule has no use
+    for is refused.
+
     Targets, one column or several, are centered and scaled by the first ones seen.
 
     Parameters
@@ -101,26 +131,45 @@ class OnlineKernelRegressor(Regression, _Single):
         κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
     loss : Loss, optional
         ℓ, with value targets; by default Squared().
-    step_size : float or Schedule, optional
-        η, below 1 / regularization; by default 1 divided by the mean of κ(x, x) over the first rows. Steps well above
-        that diverge.
-    regularization : float
-        λ.
-    parsimony : float
-        K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
+    rule : str or Rule, optional
+        How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
+        such as SecondOrder(novelty=0.05).
+    regularization : float, optional
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.3 times the mean of κ(x, x) over the first rows; with
+        the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
-        An ε of its own, instead of the rule above.
+        ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
+        points may raise the loss, for each sample, by default 0.005; with the others it is how far compression may move the
+        function in a step, and by default follows from `parsimony`.
+    max_order : int, optional
+        The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
+        second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
+    half_life : float
+        Samples after which what was learned weighs half, for streams that change: by default nothing is forgotten. The
+        rule "gradient" cannot be told to forget.
+    step_size : float or Schedule, optional
+        η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1 (gradient), divided by the
+        mean of κ(x, x) over the first rows. Steps well above that diverge.
+    parsimony : float, optional
+        K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01): larger means fewer
+        points and a coarser function. Not with the second-order rule, nor where `budget` is set.
     batch_size : int
         Rows per mini-batch.
-    max_order : int, optional
-        The largest number of points the dictionary may ever hold.
-    passes : int
-        How often `fit` goes over the rows; `partial_fit` goes over them once.
+    passes : int, optional
+        How often `fit` goes over the rows at most; by default 5, with the rule "gradient" 20.
+        `partial_fit` goes over them once.
+    tol : float or None
+        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
+        passes.
+    verbose : bool or int
+        Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
         Seeds the shuffling in `fit`.
 
     Attributes
     ----------
+    n_iter_ : int
+        How many passes `fit` has made.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
         By which targets are centered and scaled.
     dictionary_ : ndarray of shape (model_order_, features)
@@ -142,6 +191,8 @@ class OnlineKernelRegressor(Regression, _Single):
 class _Mesh(Learner):
     """A network of agents, each with a function of its own; the estimator answers with their average."""
 
+    _cooperates = True
+
     def __init__(
         self,
         kernel: Kernel | None = None,
@@ -149,29 +200,42 @@ class _Mesh(Learner):
         *,
         graph: Any = None,
         consensus: Consensus | None = None,
-        step_size: float | Schedule | None = None,
-        regularization: float = 1e-6,
-        parsimony: float = PARSIMONY,
+        rule: str | Rule | None = None,
+        regularization: float | None = None,
         budget: float | Schedule | None = None,
+        max_order: float | None = None,
+        half_life: float = math.inf,
+        step_size: float | Schedule | None = None,
+        parsimony: float | None = None,
         batch_size: int = 32,
-        max_order: int | None = None,
-        passes: int = 50,
+        passes: int | None = None,
+        tol: float | None = TOLERANCE,
+        verbose: bool | int = False,
         random_state: Any = None,
     ) -> None:
         super().__init__(
             kernel,
             loss,
-            step_size=step_size,
+            rule=rule,
             regularization=regularization,
-            parsimony=parsimony,
             budget=budget,
-            batch_size=batch_size,
             max_order=max_order,
+            half_life=half_life,
+            step_size=step_size,
+            parsimony=parsimony,
+            batch_size=batch_size,
             passes=passes,
+            tol=tol,
+            verbose=verbose,
             random_state=random_state,
         )
         self.graph = graph
         self.consensus = consensus
+
+    @property
+    def _default_rule(self) -> str:
+        # large steps need a loss with bounded slope, as those for classes have it, and no penalty, whose bound they lower
+        return "averaged" if self._classifies and not isinstance(self.consensus, Penalty | Hilbert) else "gradient"
 
     @property
     def agents_(self) -> dict[Hashable, Expansion]:
@@ -222,7 +286,7 @@ def _plain(name: Any) -> Hashable:
 class KernelMeshClassifier(Classification, _Mesh):
     """A network of online kernel classifiers that come to agree.
 
-    An agent without any rows neither learns nor passes anything on.
+    An agent without any rows neither learns nor passes anything on. A parameter that the rule has no use for is refused.
 
     Parameters
     ----------
@@ -235,26 +299,46 @@ class KernelMeshClassifier(Classification, _Mesh):
     consensus : Consensus, optional
         How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
         only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
-    step_size : float or Schedule, optional
-        η, below 1 / regularization; by default 3 divided by the mean of κ(x, x) over the first rows. Steps well above
-        that diverge.
-    regularization : float
-        λ.
-    parsimony : float
-        K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
+    rule : str or Rule, optional
+        How an agent learns: "averaged" (the default) or "gradient" (the default with the protocols Penalty and Hilbert, which
+        need small steps), another registered rule by its name, or an object such as Averaged(fidelity=0.2). "second-order"
+        is for agents that learn alone, with consensus=Local().
+    regularization : float, optional
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.1 times the mean of κ(x, x) over the first rows; with
+        the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
-        An ε of its own, instead of the rule above.
+        ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
+        points may raise the loss, for each sample, by default 0.02; with the others it is how far compression may move the
+        function in a step, and by default follows from `parsimony`.
+    max_order : int, optional
+        The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 2000 with the
+        second-order rule, which keeps two matrices of max_order² numbers for each agent (64 MB), and none with the others.
+    half_life : float
+        Samples of an agent after which what was learned weighs half, for streams that change; by default nothing is lost.
+        The rule "gradient" cannot be told to forget.
+    step_size : float or Schedule, optional
+        η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3 (gradient), divided by the
+        mean of κ(x, x) over the first rows.
+    parsimony : float, optional
+        K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06): larger means fewer
+        points and a coarser function. Not with the second-order rule, nor where `budget` is set.
     batch_size : int
         Rows per mini-batch.
-    max_order : int, optional
-        The largest number of points an agent's dictionary may ever hold.
-    passes : int
-        How often `fit` goes over the rows, of which each agent sees a part; `partial_fit` goes over them once.
+    passes : int, optional
+        How often `fit` goes over the rows, of which each agent sees a part, at most; by default 5, with the rule "gradient"
+        50. `partial_fit` goes over them once.
+    tol : float or None
+        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
+        passes.
+    verbose : bool or int
+        Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
         Seeds the shuffling in `fit`.
 
     Attributes
     ----------
+    n_iter_ : int
+        How many passes `fit` has made.
     classes_ : ndarray of shape (classes,)
         The labels, in order.
     agents_ : dict of Hashable to Expansion
@@ -280,7 +364,7 @@ class KernelMeshRegressor(Regression, _Mesh):
     """A network of online kernel regressors that come to agree.
 
     Targets, one column or several, are centered and scaled by the first ones seen. An agent without any rows neither learns
-    nor passes anything on.
+    nor passes anything on. A parameter that the rule has no use for is refused.
 
     Parameters
     ----------
@@ -293,26 +377,45 @@ class KernelMeshRegressor(Regression, _Mesh):
     consensus : Consensus, optional
         How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
         only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
-    step_size : float or Schedule, optional
-        η, below 1 / regularization; by default 1 divided by the mean of κ(x, x) over the first rows. Steps well above
-        that diverge.
-    regularization : float
-        λ.
-    parsimony : float
-        K of the compression budget ε = K η^{3/2}: larger means fewer points and a coarser function.
+    rule : str or Rule, optional
+        How an agent learns: "gradient" (the default) or "averaged", another registered rule by its name, or an
+        object such as Averaged(fidelity=0.2). "second-order" is for agents that learn alone, with consensus=Local().
+    regularization : float, optional
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.3 times the mean of κ(x, x) over the first rows; with
+        the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
-        An ε of its own, instead of the rule above.
+        ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
+        points may raise the loss, for each sample, by default 0.005; with the others it is how far compression may move the
+        function in a step, and by default follows from `parsimony`.
+    max_order : int, optional
+        The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 2000 with the
+        second-order rule, which keeps two matrices of max_order² numbers for each agent (64 MB), and none with the others.
+    half_life : float
+        Samples of an agent after which what was learned weighs half, for streams that change; by default nothing is lost.
+        The rule "gradient" cannot be told to forget.
+    step_size : float or Schedule, optional
+        η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1 (gradient), divided by the
+        mean of κ(x, x) over the first rows. Steps well above that diverge.
+    parsimony : float, optional
+        K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01): larger means fewer
+        points and a coarser function. Not with the second-order rule, nor where `budget` is set.
     batch_size : int
         Rows per mini-batch.
-    max_order : int, optional
-        The largest number of points an agent's dictionary may ever hold.
-    passes : int
-        How often `fit` goes over the rows, of which each agent sees a part; `partial_fit` goes over them once.
+    passes : int, optional
+        How often `fit` goes over the rows, of which each agent sees a part, at most; by default 5, with the rule "gradient"
+        50. `partial_fit` goes over them once.
+    tol : float or None
+        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
+        passes.
+    verbose : bool or int
+        Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
         Seeds the shuffling in `fit`.
 
     Attributes
     ----------
+    n_iter_ : int
+        How many passes `fit` has made.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
         By which targets are centered and scaled.
     agents_ : dict of Hashable to Expansion

@@ -8,25 +8,22 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Graph, Komp, Schedule, simulate, storage
-from kernelmesh.checks import Floats, Ints, integer, non_negative
+from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Graph, State, simulate, storage
+from kernelmesh.checks import Floats, Ints, integer
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.numerics.kernels import Gaussian, Kernel, check_kernel
-from kernelmesh.numerics.losses import Loss, check_loss
+from kernelmesh.estimators.parameters import Parameters
+from kernelmesh.estimators.progress import Progress
 from kernelmesh.registry import describe, restore
 
-__all__ = ["PARSIMONY", "Learner"]
+__all__ = ["Learner"]
 
-PARSIMONY = 0.02
-"""The default of `parsimony`: half of what the paper's figures have, since a user who sets nothing wants accuracy first."""
-_SETTLED = ("kernel", "loss", "step_size", "regularization", "compression", "consensus")
+_SETTLED = ("kernel", "loss", "rule", "step_size", "regularization", "compression", "consensus")
 
 
-class Learner(BaseEstimator, ABC):
+class Learner(Parameters, ABC):
     """An online kernel learner behind `fit`, `partial_fit` and `predict`.
 
     One half of its subclasses say what a target is (`targets.py`), the other half how many agents there are (`agents.py`);
@@ -34,38 +31,10 @@ class Learner(BaseEstimator, ABC):
     """
 
     n_features_in_: int
-
-    def __init__(
-        self,
-        kernel: Kernel | None = None,
-        loss: Loss | None = None,
-        *,
-        step_size: float | Schedule | None = None,
-        regularization: float = 1e-6,
-        parsimony: float = PARSIMONY,
-        budget: float | Schedule | None = None,
-        batch_size: int = 32,
-        max_order: int | None = None,
-        passes: int = 20,
-        random_state: Any = None,
-    ) -> None:
-        self.kernel = kernel
-        self.loss = loss
-        self.step_size = step_size
-        self.regularization = regularization
-        self.parsimony = parsimony
-        self.budget = budget
-        self.batch_size = batch_size
-        self.max_order = max_order
-        self.passes = passes
-        self.random_state = random_state
+    n_iter_: int
+    _states: tuple[State, ...]
 
     # -- what varies with the targets ----------------------------------------------------------------------------------
-
-    _classifies: bool
-    _default_loss: Loss
-    _default_step: float
-    """A step that is stable for the default loss when κ(x, x) = 1."""
 
     @abstractmethod
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Floats, NDArray[Any]]:
@@ -100,7 +69,10 @@ class Learner(BaseEstimator, ABC):
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, agents: Any = None) -> Self:
-        """Learn from scratch, in several passes over shuffled rows.
+        """Learn from scratch, in several passes over shuffled rows, until a pass brings nothing more.
+
+        An error leaves the estimator as it was. So does Ctrl-C during the first pass; later, the estimator keeps what it has
+        learned so far, and `n_iter_` counts the complete passes. KeyboardInterrupt is raised in either case.
 
         Parameters
         ----------
@@ -118,9 +90,15 @@ class Learner(BaseEstimator, ABC):
         """
         with self._all_or_nothing():
             X, y = self._validated(X, y, reset=True)
-            self._begin(X, self._observe(y))
+            self._begin(X, self._observe(y), complete=True)
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-            self._learn(X, self._targets(y), self._dealt(len(X), agents, rng), passes=self.passes, rng=rng)
+            rows, passes = self._dealt(len(X), agents, rng), self._passes(self._agent.rule)
+            streams = self._streams(X, self._targets(y), rows, passes=passes, rng=rng)
+            rounds = max(map(len, streams)) // passes
+            progress = Progress(type(self).__name__, rounds=rounds, passes=passes, tol=self.tol, verbose=self.verbose)
+            interrupted = self._learn_in_passes(streams, progress)
+        if interrupted:
+            raise KeyboardInterrupt
         return self
 
     def _partial_fit(self, X: Any, y: Any, agents: Any, first_targets: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
@@ -130,57 +108,46 @@ class Learner(BaseEstimator, ABC):
             X, y = self._validated(X, y, reset=first)
             known = first_targets(y)
             if first:
-                self._begin(X, self._observe(known))
-            self._learn(X, self._targets(y), self._dealt(len(X), agents, None), passes=1)
+                self._begin(X, self._observe(known), complete=False)
+            streams = self._streams(X, self._targets(y), self._dealt(len(X), agents, None))
+            states = tuple(state.copy() for state in self._states)
+            for now in simulate(self._agent, self._network, streams, states=states):
+                states = now.states
+            self._states = states
         return self
 
-    def _begin(self, X: Floats, outputs: int) -> None:
-        """Check the settings and start every agent from nothing. `X` only serves to size the default step."""
+    def _begin(self, X: Floats, outputs: int, *, complete: bool) -> None:
+        """Check the settings and start every agent from nothing. `X` may be all there is, or the beginning of a stream."""
         try:
             self._network, consensus = self._cooperation()
-            self._agent = self._settle(X, outputs, consensus)
+            self._agent = self._settle(X, outputs, consensus, repeats=complete)
         except InvalidArgument as error:
             # the user has set parameters of this estimator, not of the parts it is built from
             raise error.owned_by(type(self).__name__) from None
         self._states = tuple(self._agent.start(name=name) for name in self._network.names)
 
-    def _settle(self, X: Floats, outputs: int, consensus: Consensus) -> Agent:
-        owner = type(self).__name__
-        loss = check_loss(owner, self._default_loss if self.loss is None else self.loss)
-        if loss.classifies != self._classifies:
-            raise InvalidArgument(owner, "loss", f"take {'class' if self._classifies else 'value'} targets", loss)
-        integer(owner, "batch_size", self.batch_size, minimum=1)
-        integer(owner, "passes", self.passes, minimum=1)
-        # on standardized data the typical pair of points is then at κ = exp(−2), whatever the dimension
-        kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
-        check_kernel(owner, kernel)
-        step_size, budget = self.step_size, self.budget
-        if step_size is None:
-            # steps act on f(x) through κ(x, x), and so does the budget through its root: both are sized for κ = 1
-            size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
-            step_size = self._default_step / size
-            if budget is None:
-                budget = non_negative(owner, "parsimony", self.parsimony) * self._default_step**1.5 / np.sqrt(size)
-        return Agent(
-            dimension=X.shape[1],
-            outputs=outputs,
-            kernel=kernel,
-            loss=loss,
-            step_size=step_size,
-            regularization=self.regularization,
-            compression=Komp.parsimonious(step_size, parsimony=self.parsimony, max_order=self.max_order)
-            if budget is None
-            else Komp(budget=budget, max_order=self.max_order),
-            consensus=consensus,
-        )
+    def _streams(
+        self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int = 1, rng: Any = None
+    ) -> list[ArrayStream]:
+        """What each agent learns from."""
+        return [ArrayStream(X[mine], targets[mine], batch_size=self.batch_size, passes=passes, rng=rng) for mine in rows]
 
-    def _learn(self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int, rng: Any = None) -> None:
-        """Feed each agent its rows; what was learned counts only when all of it went well."""
-        streams = [ArrayStream(X[mine], targets[mine], batch_size=self.batch_size, passes=passes, rng=rng) for mine in rows]
-        states = tuple(state.copy() for state in self._states)
-        for now in simulate(self._agent, self._network, streams, states=states):
-            states = now.states
-        self._states = states
+    def _learn_in_passes(self, streams: Sequence[ArrayStream], progress: Progress) -> bool:
+        """Learn until all passes are made or one brought nothing; says whether Ctrl-C has cut that short after the first."""
+        interrupted = False
+        try:
+            for now in simulate(self._agent, self._network, streams, states=self._states):
+                self._states = now.states
+                if progress.see(now):
+                    break
+        except KeyboardInterrupt:
+            if not progress.complete:
+                raise
+            interrupted = True
+            for state in self._states:  # some of the agents may have been a step ahead
+                state.model.invalidate()
+        self.n_iter_ = progress.complete
+        return interrupted
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -239,6 +206,7 @@ class Learner(BaseEstimator, ABC):
         settings = {
             "parameters": {name: describe(value) for name, value in parameters.items()},
             "features": self.n_features_in_,
+            "passes": getattr(self, "n_iter_", None),
             "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
             "targets": self._describe_targets(arrays),
             "settled": {name: describe(getattr(agent, name)) for name in _SETTLED} | {"graph": describe(network)},
@@ -265,8 +233,10 @@ class Learner(BaseEstimator, ABC):
 
     @classmethod
     def _restored(cls, arrays: dict[str, NDArray[Any]], settings: Any) -> Self:
-        self = cls(**{name: restore(value) for name, value in settings["parameters"].items()})
+        self = cls(**_parameters(settings["parameters"]))
         self.n_features_in_ = int(settings["features"])
+        if (passes := settings.get("passes")) is not None:
+            self.n_iter_ = integer("file", "passes", passes, minimum=1)
         if settings["feature_names"]:
             self.feature_names_in_ = np.array(settings["feature_names"], dtype=object)
         outputs = self._restore_targets(settings["targets"], arrays)
@@ -281,3 +251,13 @@ class Learner(BaseEstimator, ABC):
             storage.unpack(agent, of.get(str(i), {}), name=name, names=network.names) for i, name in enumerate(network.names)
         )
         return self
+
+
+def _parameters(described: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a file, also of earlier versions, which knew one rule and put a budget before parsimony."""
+    parameters = {name: restore(value) for name, value in described.items()}
+    if "rule" not in parameters:
+        parameters |= {"rule": "gradient", "tol": None}
+        if parameters["budget"] is not None:
+            parameters["parsimony"] = None
+    return parameters

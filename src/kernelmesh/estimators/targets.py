@@ -22,7 +22,6 @@ class Classification(ClassifierMixin, Learner):
 
     _classifies = True
     _default_loss = Logistic()
-    _default_step = 3.0
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Floats, NDArray[Any]]:
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, order="C")
@@ -143,7 +142,6 @@ class Regression(RegressorMixin, Learner):
 
     _classifies = False
     _default_loss = Squared()
-    _default_step = 1.0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,0 +1,91 @@
+"""The numbers that size an estimator's defaults, one table for each learning rule.
+
+All are for kernels with κ(x, x) = 1; `parameters.py` scales them to the kernel at hand. Regressors standardize their targets,
+so that numbers in the unit of the loss hold for targets of any size.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kernelmesh.rules import Averaged, Rule, SecondOrder
+
+__all__ = ["TOLERANCE", "ByTargets", "Defaults", "defaults_of"]
+
+
+class ByTargets(NamedTuple):
+    """A number for estimators that learn classes, and one for those that learn values."""
+
+    classes: float
+    values: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What an estimator takes where its user says nothing; None where the rule has no use for it."""
+
+    passes: int
+    """Passes that `fit` makes at most."""
+    network_passes: int
+    """The same in networks, where each agent sees only a part of the rows."""
+    step_size: ByTargets | None = None
+    """η."""
+    parsimony: ByTargets | None = None
+    """K of the compression budget."""
+    regularization: ByTargets | None = None
+    """λ; None is that of the rule itself."""
+    sums: bool = False
+    """Whether λ weighs against the sum of all losses, to which each pass adds, rather than against their mean."""
+    budget: ByTargets | None = None
+    """ε of a rule with its own way to remove points."""
+    novelty: float | None = None
+    """ν."""
+    max_order: int | None = None
+    """The largest number of points; None means that only the budget limits it."""
+
+
+_GRADIENT = Defaults(
+    passes=20,
+    # each of five agents sees a fifth of the rows, but hears of the others'
+    network_passes=50,
+    # for both losses about the largest step that is stable on all sets
+    step_size=ByTargets(classes=3.0, values=1.0),
+    # half of what the paper's figures have, since a user who sets nothing wants accuracy first
+    parsimony=ByTargets(classes=0.02, values=0.02),
+)
+
+_AVERAGED = Defaults(
+    # the average goes as far in one pass as the last step does in many
+    passes=5,
+    network_passes=5,
+    # classes: 30 to 100 do equally well; values: the slope of their losses grows with the error, and no step can be large
+    step_size=ByTargets(classes=100.0, values=1.5),
+    # classes: that of `Komp.averaging`; values: smaller steps leave less room
+    parsimony=ByTargets(classes=0.06, values=0.01),
+)
+
+_SECOND_ORDER = Defaults(
+    # one pass finds nearly all there is; the next ones make up for what came before the dictionary was good
+    passes=5,
+    network_passes=5,
+    # classes: 1/C of an SVM with C = 10; values: below that, small sets with much noise are overfitted
+    regularization=ByTargets(classes=0.1, values=0.3),
+    sums=True,
+    # classes: nats for each sample; values: of a squared error whose largest possible gain is ½
+    budget=ByTargets(classes=0.02, values=0.005),
+    # anything from a quarter to four times of it does as well
+    novelty=0.01,
+    # two matrices of 2000² numbers are 64 MB
+    max_order=2000,
+)
+
+TOLERANCE = 1e-3
+"""`tol`: `fit` ends when a pass has not lowered the mean loss by more than this share of it."""
+
+
+def defaults_of(kind: type[Rule]) -> Defaults:
+    """The defaults for a kind of rule; one of somebody else is taken for a kind of gradient descent.
+
+    >>> defaults_of(SecondOrder).max_order
+    2000
+    """
+    return _SECOND_ORDER if issubclass(kind, SecondOrder) else _AVERAGED if issubclass(kind, Averaged) else _GRADIENT

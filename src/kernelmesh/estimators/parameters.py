@@ -1,0 +1,189 @@
+"""From an estimator's parameters to the settings of an agent."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, cast
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from kernelmesh import Agent, Averaged, Consensus, Komp, Rule, Schedule
+from kernelmesh.checks import Floats, integer, non_negative
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.estimators.defaults import TOLERANCE, ByTargets, defaults_of
+from kernelmesh.numerics.compression import Compression
+from kernelmesh.numerics.kernels import Gaussian, Kernel, check_kernel
+from kernelmesh.numerics.losses import Loss, check_loss
+from kernelmesh.registry import kebab, kinds
+from kernelmesh.rules import check_rule
+
+__all__ = ["Parameters"]
+
+# What a rule that takes a step size leaves to the estimator.
+_OF_STEPS = frozenset({"step_size", "parsimony", "budget", "max_order"})
+# What to do where a rule has no use for a parameter.
+_REMEDIES = {
+    "step_size": 'rule="gradient" and rule="averaged" take one',
+    "parsimony": "set budget",
+    "budget": "the rule has no budget",
+    "max_order": "the rule has no limit",
+    "half_life": 'rule="second-order" and rule="averaged" can forget',
+}
+
+
+class Parameters(BaseEstimator, ABC):
+    """The parameters that all estimators share, and what they come to."""
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        loss: Loss | None = None,
+        *,
+        rule: str | Rule | None = None,
+        regularization: float | None = None,
+        budget: float | Schedule | None = None,
+        max_order: float | None = None,
+        half_life: float = math.inf,
+        step_size: float | Schedule | None = None,
+        parsimony: float | None = None,
+        batch_size: int = 32,
+        passes: int | None = None,
+        tol: float | None = TOLERANCE,
+        verbose: bool | int = False,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.loss = loss
+        self.rule = rule
+        self.regularization = regularization
+        self.budget = budget
+        self.max_order = max_order
+        self.half_life = half_life
+        self.step_size = step_size
+        self.parsimony = parsimony
+        self.batch_size = batch_size
+        self.passes = passes
+        self.tol = tol
+        self.verbose = verbose
+        self.random_state = random_state
+
+    _classifies: bool
+    _cooperates: bool
+    _default_loss: Loss
+
+    @property
+    @abstractmethod
+    def _default_rule(self) -> str:
+        """The name of the best rule for this estimator."""
+
+    def _settle(self, X: Floats, outputs: int, consensus: Consensus, *, repeats: bool) -> Agent:
+        """Check every parameter and fill in those that were not set.
+
+        `X` only serves to size the defaults. Where its rows will be gone over repeatedly, and a rule adds up losses, λ weighs
+        against that many times the sum over the rows: it means the same for any number of passes.
+        """
+        owner = type(self).__name__
+        loss = check_loss(owner, self._default_loss if self.loss is None else self.loss)
+        if loss.classifies != self._classifies:
+            raise InvalidArgument(owner, "loss", f"take {'class' if self._classifies else 'value'} targets", loss)
+        integer(owner, "batch_size", self.batch_size, minimum=1)
+        if self.tol not in (None, -math.inf):
+            non_negative(owner, "tol", self.tol)
+        # on standardized data the typical pair of points is then at κ = exp(−2), whatever the dimension
+        kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
+        check_kernel(owner, kernel)
+        rule = self._chosen_rule()
+        passes, usual = integer(owner, "passes", self._passes(rule), minimum=1), defaults_of(type(rule))
+        # a step moves f(x) by κ(x, x), and ‖f‖² goes with its inverse: the defaults are for κ = 1
+        size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
+        regularization = self.regularization
+        if regularization is None and usual.regularization is not None:
+            regularization = cast(float, self._by_targets(usual.regularization)) * size
+        if usual.sums and repeats:
+            regularization = non_negative(owner, "regularization", regularization) * passes
+        step_size, compression = self._steps(rule, size) if rule.takes_step_size else (None, None)
+        return Agent(
+            dimension=X.shape[1],
+            outputs=outputs,
+            kernel=kernel,
+            loss=loss,
+            rule=rule,
+            step_size=step_size,
+            regularization=regularization,
+            compression=compression,
+            consensus=consensus,
+        )
+
+    def _passes(self, rule: Rule) -> int:
+        """How many passes `fit` makes at most."""
+        usual = defaults_of(type(rule))
+        return (usual.network_passes if self._cooperates else usual.passes) if self.passes is None else self.passes
+
+    def _chosen_rule(self) -> Rule:
+        """The rule itself, or one by its name with what was set for it; a parameter that it has no use for is refused."""
+        owner, chosen = type(self).__name__, self._default_rule if self.rule is None else self.rule
+        if not isinstance(chosen, str):
+            rule = check_rule(owner, chosen)
+            self._refuse_useless(type(rule), is_object=True)
+            return rule
+        known = {kebab(name): kind for name, kind in kinds("rule").items()}
+        if chosen not in known:
+            raise InvalidArgument(owner, "rule", f"be a learning rule or one of {', '.join(known)}", chosen)
+        kind = known[chosen]
+        self._refuse_useless(kind, is_object=False)
+        usual, own = defaults_of(kind), _own(kind)
+        settings: dict[str, Any] = {
+            "budget": self._by_targets(usual.budget),
+            "novelty": usual.novelty,
+            "max_order": usual.max_order,
+            **self._given(),
+        }
+        settings["max_order"] = _limit(settings["max_order"])
+        return cast(Rule, kind(**{name: value for name, value in settings.items() if name in own and value is not None}))
+
+    def _given(self) -> dict[str, Any]:
+        """What was set of those parameters that not all rules have a use for."""
+        given = {name: getattr(self, name) for name in _REMEDIES if getattr(self, name) is not None}
+        if self.half_life == math.inf:  # nothing is to be forgotten, which suits every rule
+            del given["half_life"]
+        return given
+
+    def _refuse_useless(self, kind: type[Rule], *, is_object: bool) -> None:
+        owner, own = type(self).__name__, _own(kind)
+        for argument, value in self._given().items():
+            if is_object and argument in own:
+                rule, remedy = "be left out where the rule is an object", f"rule={kind.__name__}({argument}=…)"
+                raise InvalidArgument(owner, argument, rule, value, remedy=remedy)
+            if argument not in (own | _OF_STEPS if kind.takes_step_size else own):
+                rule = f"be left out with the rule {kebab(kind.__name__)}, which has no use for it"
+                raise InvalidArgument(owner, argument, rule, value, remedy=_REMEDIES[argument])
+
+    def _steps(self, rule: Rule, size: float) -> tuple[float | Schedule, Compression]:
+        """The step size, and a compression whose budget goes with it."""
+        owner, usual, max_order = type(self).__name__, defaults_of(type(rule)), _limit(self.max_order)
+        base = cast(float, self._by_targets(usual.step_size))
+        step_size = base / size if self.step_size is None else self.step_size
+        if self.budget is not None:
+            if self.parsimony is not None:
+                raise InvalidArgument(owner, "parsimony", "be left out where budget is set", self.parsimony)
+            return step_size, Komp(budget=self.budget, max_order=max_order)
+        parsimony = self._by_targets(usual.parsimony) if self.parsimony is None else self.parsimony
+        parsimony = non_negative(owner, "parsimony", parsimony)
+        if isinstance(rule, Averaged):
+            return step_size, Komp.averaging(step_size, parsimony=parsimony, max_order=max_order)
+        if self.step_size is None:  # the budget is a distance of functions, which goes with the inverse root of κ
+            return step_size, Komp(budget=parsimony * base**1.5 / math.sqrt(size), max_order=max_order)
+        return step_size, Komp.parsimonious(step_size, parsimony=parsimony, max_order=max_order)
+
+    def _by_targets(self, pair: ByTargets | None) -> float | None:
+        return None if pair is None else pair.classes if self._classifies else pair.values
+
+
+def _own(kind: type[Rule]) -> set[str]:
+    """The settings of a rule itself; with a step size, budget and max_order are those of the compression."""
+    fields = set(getattr(kind, "__dataclass_fields__", ()))
+    return fields - _OF_STEPS if kind.takes_step_size else fields
+
+
+def _limit(max_order: Any) -> Any:
+    return None if max_order == math.inf else max_order
