@@ -38,6 +38,7 @@ from kernelmesh import (
     OnlineKernelRegressor,
     Penalty,
     Polynomial,
+    ScaleWarning,
     SecondOrder,
     Squared,
     UnreadableFile,
@@ -655,6 +656,52 @@ def interrupted(function, *, after):
         return function(*arguments)
 
     return call
+
+
+def table(rows=100, scales=(1.0, 1.0, 1.0), offset=0.0):
+    return np.random.default_rng(0).normal(size=(rows, len(scales))) * scales + offset
+
+
+class TestScales:
+    y = np.arange(100) % 2
+
+    @pytest.mark.parametrize(
+        ("X", "words"),
+        [
+            (table(scales=(1.0, 200.0, 1.0)), r"range from [\d.]+ \(column [02]\) to 2\d\d \(column 1\); .*StandardScaler"),
+            (table(scales=(1.0, 0.0, 1.0), offset=3.0), r"OnlineKernelClassifier: column 1 is constant; "),
+            (table(scales=(0.0,) * 7 + (1.0,), offset=3.0), "columns 0, 1, 2, 3, 4 and 2 more are constant"),
+            (table(scales=(50.0, 30.0)), r"columns have standard deviations of about \d\d(\.\d)?, not 1; "),
+            (table(scales=(1e-3, 2e-3)), r"columns have standard deviations of about 0\.0\d+, not 1; "),
+        ],
+    )
+    def test_they_are_told(self, X, words):
+        with pytest.warns(ScaleWarning, match=words) as caught:
+            OnlineKernelClassifier(passes=1).fit(X, self.y)
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        OnlineKernelClassifier(kernel=Gaussian(bandwidth=100.0), passes=1).fit(X, self.y)  # whoever chose a kernel knows
+
+    def test_columns_are_named(self):
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame(table(scales=(1.0, 500.0)), columns=["age", "income"])
+        with pytest.warns(ScaleWarning, match=r"\(column 0 \('age'\)\) to \d+ \(column 1 \('income'\)\)"):
+            OnlineKernelClassifier(passes=1).fit(frame, self.y)
+
+    def test_once_and_not_of_what_a_stream_may_still_show(self):
+        model = OnlineKernelClassifier()
+        with pytest.warns(ScaleWarning, match="range from") as caught:
+            model.partial_fit(table(scales=(1.0, 200.0)), self.y, classes=[0, 1])
+        assert [each.filename for each in caught] == [__file__]
+        model.partial_fit(table(scales=(1.0, 300.0)), self.y)
+        OnlineKernelClassifier().partial_fit(table(scales=(1.0, 0.0), offset=1.0), self.y, classes=[0, 1])
+
+    def test_nothing_to_tell(self):
+        X = table(scales=(0.0, 300.0, 0.01), offset=5.0)
+        OnlineKernelClassifier(passes=1).fit(X[:31], self.y[:31])  # too few to tell
+        scaled = StandardScaler().fit_transform(X)
+        assert not scaled[:, 0].any()
+        OnlineKernelClassifier(passes=1).fit(scaled, self.y)
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS + REGRESSORS)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         KernelMeshError,
         MissingExtra,
         RefusedMessage,
+        ScaleWarning,
         UnreachableAgent,
         UnreadableFile,
         UnstablePenalty,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     __all__ += ["Consensus", "Diffusion", "ExactDiffusion", "Hilbert", "Local", "Penalty", "Proximal", "Symmetric"]
     __all__ += ["AgentAddress", "AgentClient"]
     __all__ += ["Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra"]
-    __all__ += ["RefusedMessage", "UnreachableAgent", "UnreadableFile", "UnstablePenalty"]
+    __all__ += ["RefusedMessage", "ScaleWarning", "UnreachableAgent", "UnreadableFile", "UnstablePenalty"]
     __all__ += ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifier", "OnlineKernelRegressor"]
     __all__ += ["Measures", "measure"]
     __all__ += ["Compression", "Komp", "Uncompressed", "compress"]
@@ -62,7 +63,7 @@ _HOMES = {
         "consensus": "Consensus Diffusion ExactDiffusion Hilbert Local Penalty Proximal Symmetric",
         "deploy.client": "AgentAddress AgentClient",
         "errors": "Diverged InvalidArgument InvalidConfig InvalidRow KernelMeshError MissingExtra RefusedMessage "
-        "UnreachableAgent UnreadableFile UnstablePenalty",
+        "ScaleWarning UnreachableAgent UnreadableFile UnstablePenalty",
         "estimators": "KernelMeshClassifier KernelMeshRegressor OnlineKernelClassifier OnlineKernelRegressor",
         "metrics": "Measures measure",
         "numerics.compression": "Compression Komp Uncompressed compress",

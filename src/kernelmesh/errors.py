@@ -12,7 +12,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 __all__ = ["MISSING", "Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra"]
-__all__ += ["Problem", "RefusedMessage", "UnreachableAgent", "UnreadableFile", "UnstablePenalty", "Verbatim", "format_value"]
+__all__ += ["Problem", "RefusedMessage", "ScaleWarning", "UnreachableAgent", "UnreadableFile", "UnstablePenalty"]
+__all__ += ["Verbatim", "format_value"]
 
 _LONGEST = 120
 
@@ -279,5 +280,15 @@ class UnstablePenalty(UserWarning):
     Examples
     --------
     >>> issubclass(UnstablePenalty, UserWarning)
+    True
+    """
+
+
+class ScaleWarning(UserWarning):
+    """Features of very different scales, which a kernel that weighs all of them alike cannot do justice to.
+
+    Examples
+    --------
+    >>> issubclass(ScaleWarning, UserWarning)
     True
     """

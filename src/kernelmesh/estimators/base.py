@@ -16,6 +16,7 @@ from kernelmesh.checks import Floats, Ints, integer
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.estimators.parameters import Parameters
 from kernelmesh.estimators.progress import Progress
+from kernelmesh.estimators.scale import warn_of_scales
 from kernelmesh.registry import describe, restore
 
 __all__ = ["Learner"]
@@ -125,6 +126,8 @@ class Learner(Parameters, ABC):
             # the user has set parameters of this estimator, not of the parts it is built from
             raise error.owned_by(type(self).__name__) from None
         self._states = tuple(self._agent.start(name=name) for name in self._network.names)
+        if self.kernel is None:
+            warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
 
     def _streams(
         self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int = 1, rng: Any = None
