@@ -18,9 +18,9 @@ import numpy as np
 from sklearn.datasets import load_diabetes, load_digits, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import train_test_split
 
-DEVELOPMENT = ("digits", "satimage", "penbased", "segment", "friedman1")
+DEVELOPMENT = ("digits", "satimage", "penbased", "segment", "friedman1", "diabetes")
 """Looked at while the defaults were chosen."""
-JUDGED = ("letter", "optdigits", "texture", "vowel", "spambase", "phoneme", "friedman2", "friedman3", "diabetes")
+JUDGED = ("letter", "optdigits", "texture", "vowel", "spambase", "phoneme", "friedman2", "friedman3")
 """Not looked at before the defaults were fixed."""
 
 _FOLDER = Path(__file__).parent / ".sets"

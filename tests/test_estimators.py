@@ -451,10 +451,11 @@ def test_odd_calls_are_refused(call, words):
         call(*moons(40))
 
 
-def test_duals_are_saved_too(tmp_path):
+@pytest.mark.parametrize("rule", ["gradient", "averaged"])
+def test_duals_are_saved_too(tmp_path, rule):
     X, y = moons()
     mesh = KernelMeshClassifier(
-        graph=[("a", "b"), ("b", "c")], consensus=ExactDiffusion(budget=0.02), passes=3, random_state=0
+        graph=[("a", "b"), ("b", "c")], consensus=ExactDiffusion(budget=0.02), rule=rule, passes=3, random_state=0
     )
     mesh.fit(X, y, agents=np.array(["a", "b", "c"])[np.where(y == 0, 0, np.arange(len(y)) % 2 + 1)])
     mesh.save(tmp_path / "mesh")
@@ -582,7 +583,7 @@ def test_half_life_follows_a_stream_that_changes():
         model = OnlineKernelClassifier(half_life=half_life).partial_fit(X, y, classes=[0, 1])
         model.partial_fit(X[:512], 1 - y[:512])
         scores[half_life] = model.score(X[512:], 1 - y[512:])
-    assert scores[200.0] > 0.95 > 0.8 > scores[math.inf]
+    assert scores[200.0] > 0.95 > 0.9 > scores[math.inf]
 
 
 def test_lambda_means_the_same_for_any_number_of_passes():
@@ -712,8 +713,13 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
     def number(pair):
         return f"{getattr(pair, which):g}"
 
-    passes = "network_passes" if "Mesh" in kind.__name__ else "passes"
-    assert getattr(averaged, passes) == getattr(second, passes)
+    if "Mesh" in kind.__name__:
+        passes = f'by default {averaged.network_passes}, with the rule "gradient" {gradient.network_passes}.'
+    else:
+        passes = (
+            f'by default {second.passes}, with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'
+        )
+        assert f"`partial_fit` has {second.half_life:,.0f} with the second-order rule" in text
     for words in (
         f"by default {number(second.regularization)} times the mean",
         f"for each sample, by default {number(second.budget)};",
@@ -722,6 +728,6 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
         f"By default {number(averaged.step_size)} (averaged) or {number(gradient.step_size)} (gradient)",
         f"(gradient, by default {number(gradient.parsimony)})",
         f"(averaged, by default {number(averaged.parsimony)})",
-        f'by default {getattr(second, passes)}, with the rule "gradient" {getattr(gradient, passes)}.',
+        passes,
     ):
         assert words in text

@@ -269,7 +269,9 @@ class TestRegister:
         assert agent.identity["kernel"] == {"kind": "Cauchy", "bandwidth": 2.0}
         assert agent.identity["consensus"] == "Alone"
         x = np.linspace(-2, 2, 200)[:, None]
-        model = OnlineKernelRegressor(Cauchy(bandwidth=0.5), step_size=Sawtooth(top=0.5, every=64), random_state=0)
+        model = OnlineKernelRegressor(
+            Cauchy(bandwidth=0.5), rule="gradient", step_size=Sawtooth(top=0.5, every=64), random_state=0
+        )
         model.fit(x, np.sin(2 * x[:, 0])).save(tmp_path / "model")
         loaded = OnlineKernelRegressor.load(tmp_path / "model")
         np.testing.assert_array_equal(loaded.predict(x), model.predict(x))

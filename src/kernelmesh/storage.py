@@ -112,7 +112,7 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
     With its workspace, M² numbers more, whoever goes on from the file goes on bit for bit; else P is formed anew.
     """
     functions: dict[str, Expansion | Offer] = {"function": state.model.function}
-    if state.shown is not None and state.shown.centers is not state.sent.centers:  # else the rule makes it from the model
+    if state.shown is not None:
         functions["shown"] = state.shown
     arrays: dict[str, NDArray[Any]] = {
         "clock": np.array([state.samples, state.steps], dtype=np.int64),

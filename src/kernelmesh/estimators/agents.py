@@ -1,6 +1,5 @@
 """How many agents there are: one, or a network."""
 
-import math
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -63,7 +62,7 @@ class OnlineKernelClassifier(Classification, _Single):
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05).
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.1 times the mean of κ(x, x) over the first rows; with
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
@@ -72,9 +71,10 @@ class OnlineKernelClassifier(Classification, _Single):
     max_order : int, optional
         The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
         second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
-    half_life : float
-        Samples after which what was learned weighs half, for streams that change: by default nothing is forgotten. The
-        rule "gradient" cannot be told to forget.
+    half_life : float, optional
+        Samples after which what was learned weighs half, for streams that change; math.inf means that nothing is forgotten.
+        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 20,000 with the second-order rule.
+        The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
         η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3 (gradient), divided by the
         mean of κ(x, x) over the first rows.
@@ -84,8 +84,8 @@ class OnlineKernelClassifier(Classification, _Single):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows at most; by default 5, with the rule "gradient" 20.
-        `partial_fit` goes over them once.
+        How often `fit` goes over the rows at most; by default 2, with the rule "averaged" 5 and
+        with "gradient" 20. `partial_fit` goes over them once.
     tol : float or None
         `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
         passes.
@@ -144,9 +144,10 @@ class OnlineKernelRegressor(Regression, _Single):
     max_order : int, optional
         The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
         second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
-    half_life : float
-        Samples after which what was learned weighs half, for streams that change: by default nothing is forgotten. The
-        rule "gradient" cannot be told to forget.
+    half_life : float, optional
+        Samples after which what was learned weighs half, for streams that change; math.inf means that nothing is forgotten.
+        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 20,000 with the second-order rule.
+        The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
         η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1 (gradient), divided by the
         mean of κ(x, x) over the first rows. Steps well above that diverge.
@@ -156,8 +157,8 @@ class OnlineKernelRegressor(Regression, _Single):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows at most; by default 5, with the rule "gradient" 20.
-        `partial_fit` goes over them once.
+        How often `fit` goes over the rows at most; by default 2, with the rule "averaged" 5 and
+        with "gradient" 20. `partial_fit` goes over them once.
     tol : float or None
         `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
         passes.
@@ -204,7 +205,7 @@ class _Mesh(Learner):
         regularization: float | None = None,
         budget: float | Schedule | None = None,
         max_order: float | None = None,
-        half_life: float = math.inf,
+        half_life: float | None = None,
         step_size: float | Schedule | None = None,
         parsimony: float | None = None,
         batch_size: int = 32,
@@ -304,7 +305,7 @@ class KernelMeshClassifier(Classification, _Mesh):
         need small steps), another registered rule by its name, or an object such as Averaged(fidelity=0.2). "second-order"
         is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.1 times the mean of κ(x, x) over the first rows; with
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
@@ -313,7 +314,7 @@ class KernelMeshClassifier(Classification, _Mesh):
     max_order : int, optional
         The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 2000 with the
         second-order rule, which keeps two matrices of max_order² numbers for each agent (64 MB), and none with the others.
-    half_life : float
+    half_life : float, optional
         Samples of an agent after which what was learned weighs half, for streams that change; by default nothing is lost.
         The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
@@ -390,7 +391,7 @@ class KernelMeshRegressor(Regression, _Mesh):
     max_order : int, optional
         The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 2000 with the
         second-order rule, which keeps two matrices of max_order² numbers for each agent (64 MB), and none with the others.
-    half_life : float
+    half_life : float, optional
         Samples of an agent after which what was learned weighs half, for streams that change; by default nothing is lost.
         The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional

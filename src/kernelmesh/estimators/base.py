@@ -110,8 +110,12 @@ class Learner(Parameters, ABC):
             known = first_targets(y)
             if first:
                 self._begin(X, self._observe(known), complete=False)
+            else:
+                self._agent: Agent = self._streaming(self._agent)
             streams = self._streams(X, self._targets(y), self._dealt(len(X), agents, None))
-            states = tuple(state.copy() for state in self._states)
+            states = self._states
+            if max(map(len, streams)) > 1 or len(states) > 1:  # one step of one agent leaves its state as it was if it fails
+                states = tuple(state.copy() for state in states)
             for now in simulate(self._agent, self._network, streams, states=states):
                 states = now.states
             self._states = states

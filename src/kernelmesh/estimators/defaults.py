@@ -41,6 +41,8 @@ class Defaults:
     """ν."""
     max_order: int | None = None
     """The largest number of points; None means that only the budget limits it."""
+    half_life: float | None = None
+    """Samples of a stream after which what was learned weighs half; `fit`, whose rows are shuffled, forgets nothing."""
 
 
 _GRADIENT = Defaults(
@@ -64,11 +66,11 @@ _AVERAGED = Defaults(
 )
 
 _SECOND_ORDER = Defaults(
-    # one pass finds nearly all there is; the next ones make up for what came before the dictionary was good
-    passes=5,
-    network_passes=5,
-    # classes: 1/C of an SVM with C = 10; values: below that, small sets with much noise are overfitted
-    regularization=ByTargets(classes=0.1, values=0.3),
+    # one pass finds nearly all there is; another makes up for what came before the dictionary was good
+    passes=2,
+    network_passes=2,
+    # classes: 1/C of an SVM with C = 20; values: below that, small sets with much noise are overfitted
+    regularization=ByTargets(classes=0.05, values=0.3),
     sums=True,
     # classes: nats for each sample; values: of a squared error whose largest possible gain is ½
     budget=ByTargets(classes=0.02, values=0.005),
@@ -76,6 +78,8 @@ _SECOND_ORDER = Defaults(
     novelty=0.01,
     # two matrices of 2000² numbers are 64 MB
     max_order=2000,
+    # costs a stream that does not change 0.2 points at most, and one that does is followed
+    half_life=20_000.0,
 )
 
 TOLERANCE = 1e-3

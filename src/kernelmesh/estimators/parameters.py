@@ -1,5 +1,6 @@
 """From an estimator's parameters to the settings of an agent."""
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from typing import Any, cast
@@ -43,7 +44,7 @@ class Parameters(BaseEstimator, ABC):
         regularization: float | None = None,
         budget: float | Schedule | None = None,
         max_order: float | None = None,
-        half_life: float = math.inf,
+        half_life: float | None = None,
         step_size: float | Schedule | None = None,
         parsimony: float | None = None,
         batch_size: int = 32,
@@ -92,7 +93,7 @@ class Parameters(BaseEstimator, ABC):
         # on standardized data the typical pair of points is then at κ = exp(−2), whatever the dimension
         kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
         check_kernel(owner, kernel)
-        rule = self._chosen_rule()
+        rule = self._chosen_rule(streaming=not repeats)
         passes, usual = integer(owner, "passes", self._passes(rule), minimum=1), defaults_of(type(rule))
         # a step moves f(x) by κ(x, x), and ‖f‖² goes with its inverse: the defaults are for κ = 1
         size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
@@ -119,7 +120,7 @@ class Parameters(BaseEstimator, ABC):
         usual = defaults_of(type(rule))
         return (usual.network_passes if self._cooperates else usual.passes) if self.passes is None else self.passes
 
-    def _chosen_rule(self) -> Rule:
+    def _chosen_rule(self, *, streaming: bool) -> Rule:
         """The rule itself, or one by its name with what was set for it; a parameter that it has no use for is refused."""
         owner, chosen = type(self).__name__, self._default_rule if self.rule is None else self.rule
         if not isinstance(chosen, str):
@@ -136,10 +137,19 @@ class Parameters(BaseEstimator, ABC):
             "budget": self._by_targets(usual.budget),
             "novelty": usual.novelty,
             "max_order": usual.max_order,
+            "half_life": usual.half_life if streaming else None,
             **self._given(),
+            **({} if self.half_life is None else {"half_life": self.half_life}),
         }
         settings["max_order"] = _limit(settings["max_order"])
         return cast(Rule, kind(**{name: value for name, value in settings.items() if name in own and value is not None}))
+
+    def _streaming(self, agent: Agent) -> Agent:
+        """The same agent for rows that come as time goes by: with the default half-life, unless another was set."""
+        half_life = defaults_of(type(agent.rule)).half_life
+        if half_life is None or self.half_life is not None or isinstance(self.rule, Rule):
+            return agent
+        return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.rule), half_life=half_life))
 
     def _given(self) -> dict[str, Any]:
         """What was set of those parameters that not all rules have a use for."""

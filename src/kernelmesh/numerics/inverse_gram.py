@@ -169,7 +169,8 @@ class InverseGram:
     def lose(self, terms: Floats) -> None:
         """P ← P − GᵀG with G = `terms`, padded to the buffer's width."""
         self.generation = BROKEN
-        accumulate(self.buffer, terms, -terms)
+        if self.width:
+            accumulate(self.buffer, terms, -terms)
         self.changes += 1
         self.generation = self.changes
 
