@@ -24,7 +24,7 @@ _BLOCK = 256
 # The generation of a P that is being changed, or whose update was cut short.
 BROKEN = -1
 
-# An inverse with entries beyond this has lost too many digits to be used.
+# An inverse whose entries, times κ(x, x), are beyond this has lost too many digits to be used.
 _WORST = 1e12
 
 
@@ -139,7 +139,7 @@ class InverseGram:
         new, order = len(kept), old + len(kept) - len(leaving)
         if order > self.width:
             generation, self.generation = self.generation, BROKEN
-            self._resize(_roomy(order))
+            self.resize(_roomy(order))
             self.generation = generation
             lifted = self.padded(lifted)
         worked_out = compiled.exchange.exchange(self.buffer, old, leaving, kept, lifted, schur, weights, shrink, coefficients)
@@ -162,7 +162,7 @@ class InverseGram:
         )
         self.order = plan.order
         if self.width > 64 and self.width > 1.25 * _roomy(self.order):
-            self._resize(_roomy(self.order))
+            self.resize(_roomy(self.order))
         self.changes += 1
         self.generation = self.changes
 
@@ -192,7 +192,7 @@ class InverseGram:
         generation, self.generation = max(self.generation, self.changes), BROKEN
         if len(centers) > self.width:
             self.order = 0
-            self._resize(_roomy(len(centers)))
+            self.resize(_roomy(len(centers)))
         self.order = len(centers)
         buffer = self.buffer
         buffer[...] = 0.0
@@ -204,7 +204,8 @@ class InverseGram:
         _, failed = lapack.dpotrf(buffer.T, lower=1, clean=0, overwrite_a=1)
         if not failed:
             _, failed = lapack.dpotri(buffer.T, lower=1, overwrite_c=1)
-        if failed or not np.isfinite(buffer.diagonal()).all() or buffer.diagonal().max() > _WORST:
+        shares = buffer.diagonal()[: self.order] * kernel.diag(centers)  # κ(x, x) by the distance² to the other points
+        if failed or not np.isfinite(shares).all() or shares.max(initial=0.0) > _WORST:
             return False
         # the lower half of the transpose is the upper half of the buffer
         for start in range(0, self.width, _BLOCK):
@@ -216,7 +217,8 @@ class InverseGram:
         self.generation = generation  # the same P, only better: those who hold it may go on
         return True
 
-    def _resize(self, width: int) -> None:
+    def resize(self, width: int) -> None:
+        """Make room for so many points."""
         # One realloc instead of a second buffer: the peak stays at the size of the wider one. Nobody else holds a view.
         old = self.width
         del self.buffer

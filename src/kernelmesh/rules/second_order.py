@@ -59,13 +59,14 @@ class SecondOrderModel(Model):
 class _View(NamedTuple):
     """A mini-batch as seen from a dictionary: κ(X, D), H = κ(X, D) R, T = H κ(D, X), and the implicit step from there."""
 
-    cross: Floats
     padded: Floats
     """κ(X, D), as wide as the buffers."""
     own: Floats
     """κ(x, x)."""
     lifted: Floats
     covariance: Floats
+    credible: bool
+    """Whether T can be a covariance."""
     force: Floats
     """a = ℓ'(z), z = f(X) − T a: the slopes where the step leads."""
     there: Floats
@@ -141,8 +142,9 @@ class SecondOrder(Rule):
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
         if not isinstance(loss, CurvedLoss):
-            rule = "have refines, curvature and curvature_bound with the rule SecondOrder"
-            raise InvalidArgument(owner, "loss", rule, loss)
+            rule = "have curvature and implicit_step with the rule SecondOrder"
+            remedy = "derive it from ClassTargets or ValueTargets and define curvature, or choose the rule Averaged()"
+            raise InvalidArgument(owner, "loss", rule, loss, remedy=remedy)
         positive(owner, "regularization", regularization)
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> SecondOrderModel:
@@ -158,7 +160,9 @@ class SecondOrder(Rule):
         assert isinstance(model, SecondOrderModel)
         order = model.function.order
         inverse = matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order)
-        width, changes, turn = (integer("file", "model.covariance_clock", n, minimum=0) for n in arrays["covariance_clock"])
+        _, changes, turn = (integer("file", "model.covariance_clock", n, minimum=0) for n in arrays["covariance_clock"])
+        assert model.workspace is not None
+        width = model.workspace.width  # P and R are exchanged alike, and must fit each other
         kept = InverseGram.restored(inverse, width=width, changes=changes, generation=turn, probed=0, bound=1.0)
         return replace(model, covariance=kept, turn=turn)
 
@@ -166,63 +170,102 @@ class SecondOrder(Rule):
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:
         assert isinstance(model, SecondOrderModel)
-        model, view, repaired = self._look(model, inputs)
-        inverse, covariance = model.claim(), model.covariance
+        model, inputs, repaired = self._sound(model, inputs)
         batch = len(inputs.points)
         budget = self.budget * batch
-        new, spent = self._candidates(model, inputs, view, budget)
-        function = None
-        if len(new.rows):
-            stays, cost = self._choice(model, inputs, view, new, budget - spent)
-            spent += cost
-            if not stays[: inputs.function.order].all() or stays[inputs.function.order :].any():
-                function = self._exchange(model, inputs, view, new, stays)
-        if function is None:
-            function = self._settle(model, inputs, view)
+        try:
+            function, spent, considered = self._absorb(model, inputs, budget)
+        except _Breakdown:
+            model, inputs = self._repaired(model, inputs)
+            repaired = True
+            try:
+                function, spent, considered = self._absorb(model, inputs, budget)
+            except _Breakdown:  # the new points cannot be told apart from the others: learn without them
+                function, spent, considered = self._absorb_into(model, inputs)
+        inverse, covariance = model.workspace, model.covariance
+        assert inverse is not None
         if math.isfinite(self.half_life):
             kept = 0.5 ** (batch / self.half_life)
             covariance.generation = BROKEN
             compiled.newton.blend(covariance.buffer, inverse.buffer, kept, (1.0 - kept) / inputs.regularization)
             covariance.generation = covariance.changes
+        removed = inputs.function.order + batch - function.order
         report = CompressionReport(
-            error=spent,
-            budget=budget,
-            removed=inputs.function.order + batch - function.order,
-            dependent=batch - len(new.rows),
-            repaired=repaired,
+            error=spent, budget=budget, removed=removed, dependent=batch - considered, repaired=repaired
         )
         return _model(function, inverse, covariance), report
 
-    def _look(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, _View, bool]:
-        """The mini-batch as the model sees it; a model with a broken or drifted workspace is repaired first."""
-        model, repaired = self._sound(model, inputs)
-        r = model.covariance
-        own = inputs.function.kernel.diag(inputs.points)
-        padded = r.padded(inputs.cross)
-        lifted = r.lift(padded)
-        covariance, sound = compiled.newton.covariance(inputs.cross, lifted, own / inputs.regularization)
-        if not sound:
-            _restore_order(r, model.claim(), inputs.regularization)
-            repaired = True
-            lifted = r.lift(padded)
-            covariance, _ = compiled.newton.covariance(inputs.cross, lifted, own / inputs.regularization)
-        force, there = self._step(inputs, inputs.here, covariance)
-        return model, _View(inputs.cross, padded, own, lifted, covariance, force, there), repaired
+    def _absorb(self, model: SecondOrderModel, inputs: StepInputs, budget: float) -> tuple[Expansion, float, int]:
+        """Learn from the mini-batch: the function, what removing and overlooking points has cost, and how many were new."""
+        order = inputs.function.order
+        view = self._view(model, inputs)
+        if not view.credible:
+            raise _Breakdown("the covariance of the weights is no longer positive definite")
+        new, spent = self._candidates(model, inputs, view, budget)
+        if len(new.rows) or order > (self.max_order or order):
+            stays, cost = self._choice(model, inputs, view, new, budget - spent)
+            spent += cost
+            if not stays[:order].all() or stays[order:].any():
+                return self._exchange(model, inputs, view, new, stays), spent, len(new.rows)
+        return self._settle(model, inputs, view), spent, len(new.rows)
 
-    def _sound(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, bool]:
+    def _absorb_into(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[Expansion, float, int]:
+        """Learn from the mini-batch over the dictionary as it is, whatever that costs."""
+        view = self._view(model, inputs)
+        gram = inputs.function.kernel(inputs.points, inputs.points)
+        _, spent = compiled.newton.overlook(view.force, gram, inputs.regularization, math.inf)
+        return self._settle(model, inputs, view), spent, 0
+
+    def _view(self, model: SecondOrderModel, inputs: StepInputs) -> _View:
+        """The mini-batch as the model sees it."""
+        own = inputs.function.kernel.diag(inputs.points)
+        if not math.isfinite(float(np.add.reduce(own))):
+            raise FloatingPointError("κ(x, x) of the new samples is not finite")
+        padded = model.covariance.padded(inputs.cross)
+        lifted = model.covariance.lift(padded)
+        covariance, credible = compiled.newton.covariance(inputs.cross, lifted, own / inputs.regularization)
+        force, there = self._step(inputs, inputs.here, covariance)
+        return _View(padded, own, lifted, covariance, credible, force, there)
+
+    def _sound(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs, bool]:
         """P is looked at every so often and formed anew when it has drifted, as `Komp` does it; R cannot be formed anew."""
         f, inverse = model.function, model.workspace
         assert inverse is not None
         if BROKEN in (inverse.generation, model.covariance.generation):
-            return self.start(f, None, inputs.regularization), True
+            return *self._anew(inputs), True
+        if model.covariance.width != inverse.width:  # a step was cut short when only one of them had grown
+            model.covariance.resize(inverse.width)
         if inverse.generation - inverse.probed < _WATCH or not inverse.order:
-            return model, False
+            return model, inputs, False
         index = int(inverse.order * math.modf(inverse.generation / _WATCH * 0.6180339887498949)[0])
         if inverse.probe(f.kernel, f.centers, index):
-            return model, False
+            return model, inputs, False
         if not inverse.rebuild(f.kernel, f.centers):
-            return self.start(f, None, inputs.regularization), True
-        return model, True
+            return *self._anew(inputs), True
+        # where the points themselves are nearly dependent no inverse is exact: ask for what a fresh one achieves
+        inverse.bound = max(inverse.bound, 10.0 * inverse.drift(f.kernel, f.centers, index))
+        return model, inputs, True
+
+    def _repaired(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs]:
+        """P formed anew, and R within its limits again; where there is nothing to go on from, R as in the beginning."""
+        f, inverse = model.function, model.workspace
+        assert inverse is not None
+        if not inverse.rebuild(f.kernel, f.centers):
+            return self._anew(inputs)
+        try:
+            _restore_order(model.covariance, inverse, inputs.regularization)
+        except ValueError:  # R is not finite, or P cannot be factorized
+            return self._anew(inputs)
+        return model, inputs
+
+    def _anew(self, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs]:
+        """The function without R, perhaps over fewer points, and the mini-batch as seen from there."""
+        model = self.start(inputs.function, None, inputs.regularization)
+        f = model.function
+        if f is inputs.function:
+            return model, inputs
+        cross = f.kernel(inputs.points, f.centers)
+        return model, replace(inputs, function=f, cross=cross, here=f.from_cross(cross))
 
     def _step(self, inputs: StepInputs, start: Floats, covariance: Floats) -> tuple[Floats, Floats]:
         """a = ℓ'(z), z = z₀ − T a, and z."""
@@ -233,11 +276,13 @@ class SecondOrder(Rule):
         self, model: SecondOrderModel, inputs: StepInputs, view: _View, budget: float
     ) -> tuple[_Candidates, float]:
         """The samples that are new to the dictionary and may be worth a point, and what overlooking the others can cost."""
-        inverse = model.claim()
-        rows, overlooked = compiled.newton.overlook(view.force, view.own, inputs.regularization, _OVERLOOKED * budget)
-        lifted = inverse.lift(view.padded[rows])
-        schur = inputs.function.kernel(inputs.points, inputs.points[rows])
-        chosen, bound = compiled.newton.novel(schur, rows, view.cross, lifted, view.own, self.novelty, view.force)
+        gram = inputs.function.kernel(inputs.points, inputs.points)
+        rows, overlooked = compiled.newton.overlook(view.force, gram, inputs.regularization, _OVERLOOKED * budget)
+        lifted = model.claim().lift(view.padded[rows])
+        schur = np.ascontiguousarray(gram[:, rows])
+        chosen, bound = compiled.newton.novel(schur, rows, inputs.cross, lifted, view.own, self.novelty, view.force)
+        if math.isnan(bound):
+            raise _Breakdown("the inverse Gram matrix is no longer one")
         gain = bound / inputs.regularization
         if overlooked + gain <= budget:  # no exchange can be worth it
             chosen, overlooked = chosen[:0], overlooked + gain
@@ -330,10 +375,14 @@ def _lost(inputs: StepInputs, covariance: Floats, lifted: Floats, there: Floats)
     return compiled.newton.lost(covariance, root, lifted)
 
 
+class _Breakdown(FloatingPointError):
+    """Rounding in P or R has made a step impossible."""
+
+
 def _check_finite(weights: Floats, lost: Floats) -> None:
     # one sum finds what is not finite, at a fraction of the price of a table of flags
     if not math.isfinite(float(np.add.reduce(weights, axis=None)) + float(np.add.reduce(lost, axis=None))):
-        raise FloatingPointError("the function is no longer finite")
+        raise _Breakdown("the function is no longer finite")
 
 
 def _restore_order(covariance: InverseGram, inverse: InverseGram, regularization: float) -> None:

@@ -22,8 +22,11 @@ from kernelmesh.numerics.compiled.losses import fill_softmax
 __all__ = ["blend", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
 __all__ += ["refine", "relift"]
 
-# By how much what is known of f(x) may exceed its limits before the covariance counts as broken.
+_EPS = float(np.finfo(np.float64).eps)
+# By how much the variance of f(x) may exceed its limits before R is repaired, as a share of what it was in the beginning.
 _ROUNDING = 1e-6
+# A negative variance of this size is felt: what counts is its product with the curvature of the loss, which is about 1.
+_NOTICEABLE = 1e-3
 
 
 @compile_on_first_call()
@@ -43,7 +46,8 @@ def covariance(cross: Matrix, lifted: Matrix, prior: Vector) -> tuple[OwnMatrix,
             out[j, i] = here
     sound = True
     for i in range(out.shape[0]):
-        sound = sound and -_ROUNDING * prior[i] <= out[i, i] <= (1.0 + _ROUNDING) * prior[i]
+        least = -min(_ROUNDING * prior[i], _NOTICEABLE)
+        sound = sound and least <= out[i, i] <= (1.0 + _ROUNDING) * prior[i]
     return out, sound
 
 
@@ -51,10 +55,13 @@ def covariance(cross: Matrix, lifted: Matrix, prior: Vector) -> tuple[OwnMatrix,
 def _factorize(covariance: Floats, root: Floats) -> Floats:
     n = root.size
     square = np.empty((n, n))
+    largest = 0.0
     for i in range(n):
         for j in range(n):
             square[i, j] = root[i] * covariance[i, j] * root[j]
-        square[i, i] += 1.0
+        largest = max(largest, square[i, i])
+    for i in range(n):
+        square[i, i] += 1.0 + _EPS * n * largest  # beside a very large T the identity would be lost to rounding
     return cholesky(square)
 
 
@@ -117,22 +124,31 @@ def implicit_softmax(
 
 
 @compile_on_first_call()
-def overlook(force: Matrix, own: Vector, regularization: float, limit: float) -> tuple[Indices, float]:
-    """The samples that may be worth a point, and what overlooking the others can cost.
+def overlook(force: Matrix, gram: Matrix, regularization: float, limit: float) -> tuple[Indices, float]:
+    """The samples that may be worth a point, and what overlooking the others can cost; `gram` is κ(X, X).
 
-    A point at x_b lowers the loss by at most ½ ‖a_b‖² κ(x, x) / λ, what it would gain if nothing else knew of x; those that
-    could gain least are overlooked while the sum stays within the limit.
+    Together, points at the samples F lower the loss by at most ½ ‖Σ_F a_b κ(x_b, ·)‖² / λ, what they would gain if nothing
+    else knew of them; those that could gain least by themselves are overlooked while that stays within the limit.
     """
     rows, outputs = force.shape
     gains = np.zeros(rows)
     for b in range(rows):
         for c in range(outputs):
             gains[b] += force[b, c] * force[b, c]
-        gains[b] *= 0.5 * own[b] / regularization
+        gains[b] *= 0.5 * gram[b, b] / regularization
     turn = np.argsort(gains)
     spent, few = 0.0, 0
-    while few < rows and spent + gains[turn[few]] <= limit:
-        spent += gains[turn[few]]
+    while few < rows:
+        b = turn[few]
+        total = spent + gains[b]
+        for f in turn[:few]:
+            along = 0.0
+            for c in range(outputs):
+                along += force[b, c] * force[f, c]
+            total += along * gram[b, f] / regularization
+        if not total <= limit:
+            break
+        spent = max(total, 0.0)
         few += 1
     return np.sort(turn[few:]), spent
 
@@ -145,7 +161,8 @@ def novel(
 
     `schur` is κ(X, X_rows) and becomes S = κ(X, X_rows) − κ(X, D) Zᵀ, Z = `lifted`. New are those whose distance² to the
     span of the dictionary and of each other exceeds tolerance · κ(x, x). Together, points I lower the loss by at most
-    ½ tr(aᵀ S_·I S_II⁻¹ S_I· a) / λ: the minimum is convex in T, and this is its slope.
+    ½ tr(aᵀ S_·I S_II⁻¹ S_I· a) / λ: the minimum is convex in T, and this is its slope. The bound is NaN where S
+    is not finite or has a negative diagonal: P is no inverse then.
     """
     order, many = cross.shape[1], rows.size
     if order > 0 and many > 0:
@@ -155,6 +172,10 @@ def novel(
         own_rows[i] = own[rows[i]]
         for j in range(many):
             square[i, j] = schur[rows[i], j]
+            if not np.isfinite(square[i, j]):
+                return rows[:0].copy(), np.nan
+        if square[i, i] < -1e-6 * own_rows[i]:
+            return rows[:0].copy(), np.nan
     turn, rank, lower = pivoted_cholesky(square, own_rows, tolerance)
     chosen = turn[:rank].copy()
     if rank == 0:
