@@ -6,10 +6,27 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from kernelmesh import Diffusion, Gaussian, Hinge, Linear, Local, Penalty, Squared, register, registry
+from kernelmesh import (
+    Agent,
+    Averaged,
+    Diffusion,
+    Gaussian,
+    Gradient,
+    Hinge,
+    Huber,
+    Komp,
+    Linear,
+    Local,
+    Penalty,
+    SecondOrder,
+    Squared,
+    register,
+    registry,
+)
 from kernelmesh.consensus import Consensus, Exchange
 from kernelmesh.messages import Function, Points, Values
-from kernelmesh.testing import check_consensus, check_kernel, check_loss
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.testing import check_consensus, check_kernel, check_loss, check_rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +105,31 @@ class Grabbing(Squared):
         return z
 
 
+class Concave(Huber):
+    def curvature(self, z, y):
+        return -super().curvature(z, y)
+
+
+class Eager(Huber):
+    """Steps twice as far as it says."""
+
+    def implicit_step(self, start, covariance, y, *, iterations):
+        force, there = super().implicit_step(start, covariance, y, iterations=iterations)
+        return force, 2 * there - start
+
+
+class Uphill(Huber):
+    def implicit_step(self, start, covariance, y, *, iterations):
+        force = self.slope(start, y) * (1 if not covariance.any() else -5)
+        return force, start - covariance @ force
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
+        (Concave(), "must have curvatures that are finite and at least 0"),
+        (Eager(), "must step to z = z₀ − T a in implicit_step"),
+        (Uphill(), "must lower ℓ(z) + ½ aᵀ T a with implicit_step"),
         (WrongSign(), "must have a slope that is the derivative of its value"),
         (Flipped(), "must be convex"),
         (Disagreeing(), "must give the same values with value_and_slope as with value"),
@@ -196,3 +235,70 @@ def test_the_role_needs_only_move_and_an_exchange():
             return Local().move(inputs, heard, edges)
 
     check_consensus(Alone())
+
+
+@pytest.mark.parametrize("rule", [Gradient(), Averaged(), SecondOrder(), SecondOrder(half_life=200.0, max_order=9)], ids=str)
+def test_our_rules_obey(rule):
+    check_rule(rule)
+
+
+def test_a_rule_is_checked_with_the_agent_that_is_given():
+    rates = {"step_size": 0.4, "compression": Komp(budget=0.01)}
+    agent = Agent(dimension=1, outputs=2, kernel=Gaussian(), loss=Squared(), **rates)
+    check_rule(Gradient(), agent=agent, rng=np.random.default_rng(1))
+    check_rule(SecondOrder(), agent=Agent(dimension=3, outputs=1, kernel=Gaussian(), loss=Huber(), rule=SecondOrder()))
+
+
+class Idle(Gradient):
+    def learn(self, model, inputs, move, compression):
+        after, report = super().learn(model, inputs, move, compression)
+        return after.scaled(0.0), report
+
+
+class Exploding(Gradient):
+    def shown(self, model, combined):
+        f = model.function
+        return Expansion.trusted(f.kernel, f.centers, f.weights * np.inf)
+
+
+class Moody(Gradient):
+    """Learns something else every time."""
+
+    rng = np.random.default_rng(0)
+
+    def learn(self, model, inputs, move, compression):
+        update = move(inputs)
+        update.coefficients[:] *= self.rng.random()
+        return compression.absorb(model, update, samples=inputs.samples)
+
+
+class Unpacked(SecondOrder):
+    """Does not keep in a file what it knows of its weights."""
+
+    def unpack(self, model, arrays):
+        return model
+
+
+class Untidy(Gradient):
+    def learn(self, model, inputs, move, compression):
+        after = super().learn(model, inputs, move, compression)
+        inputs.points[:] += 1.0
+        return after
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Idle(), "must learn: less loss on new samples than predicting 0, got"),
+        (Exploding(), "must show a function that is finite"),
+        (Moody(), "must learn the same function from the same samples, got"),
+        (Unpacked(), "must go on from a file as from the state that was stored"),
+        (Untidy(), "must"),
+        (SecondOrder, "must be an instance that plays the role Rule, got a class"),
+        (Squared(), "must play the role Rule, got nothing called absorb"),
+    ],
+)
+def test_broken_rules_are_named(rule, words):
+    with pytest.raises(AssertionError) as caught:
+        check_rule(rule)
+    assert words in str(caught.value)

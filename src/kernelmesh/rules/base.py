@@ -22,8 +22,8 @@ class Rule(Protocol):
     """How an agent's function moves when samples arrive.
 
     The role that every learning rule plays. A rule derives from it and defines `learn`; everything else has a default here
-    that suits rules which keep one function and its dictionary. `register("rule")` makes it known to files and to the
-    command line.
+    that suits rules which keep one function and its dictionary. `kernelmesh.testing.check_rule` checks that it is a good one,
+    and `register("rule")` makes it known to files and to the command line.
 
     Attributes
     ----------

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.numerics.losses import Loss
+from kernelmesh.numerics.losses import CurvedLoss, Loss
 from kernelmesh.testing.laws import require, require_close, require_role, require_round_trip
 
 __all__ = ["check_loss"]
@@ -17,6 +17,9 @@ def check_loss(
     loss: Loss, *, outputs: int = 3, rows: int = 40, scale: float = 2.0, rng: np.random.Generator | None = None
 ) -> None:
     """Check that a loss is convex, and that its slope is the derivative of its value, or a subgradient at a kink.
+
+    Of a loss that can tell how it curves: that its curvature is at least 0, and that an implicit step goes where it
+    says; downhill, unless the loss says with `refines` that its steps are not refined.
 
     Parameters
     ----------
@@ -57,6 +60,8 @@ def check_loss(
     require(bool((z == before).all()), owner, "must leave its outputs z as they are", "numbers that changed")
     _check_convex(loss, owner, z, far, y)
     _check_slope(loss, owner, z, y)
+    if isinstance(loss, CurvedLoss):
+        _check_curvature(loss, owner, z, y, rng)
     huge = 1e3 * np.sign(z)
     finite = all(np.isfinite(array).all() for array in loss.value_and_slope(huge, y))
     require(finite, owner, "must be finite for outputs of ±1000", "values or slopes that are not")
@@ -100,3 +105,29 @@ def _check_slope(loss: Loss, owner: str, z: Floats, y: Any) -> None:
         row = int(np.argmax(outside))
         found = f"{slope[row, output]:.6g} where it is {left[row]:.6g} to {right[row]:.6g}, output {output}"
         require(not outside.any(), owner, "must have a slope that is the derivative of its value", found)
+
+
+def _check_curvature(loss: CurvedLoss, owner: str, z: Floats, y: Any, rng: np.random.Generator) -> None:
+    rows, outputs = z.shape
+    curvature = loss.curvature(z, y)
+    law = f"must give curvatures of shape {(rows,)} for {rows} rows"
+    require(curvature.shape == (rows,), owner, law, curvature.shape)
+    good = np.isfinite(curvature).all() and bool((curvature >= 0).all())
+    require(bool(good), owner, "must have curvatures that are finite and at least 0", curvature.min())
+    root = rng.standard_normal((rows, 3)) / 2
+    covariance = root @ root.T
+    for iterations in (1, 100):
+        force, there = loss.implicit_step(z, covariance, y, iterations=iterations)
+        law = f"must give slopes and outputs of shape {(rows, outputs)} from implicit_step"
+        require(force.shape == there.shape == z.shape, owner, law, f"{force.shape} and {there.shape}")
+        law = "must step to z = z₀ − T a in implicit_step"
+        require_close(there, z - covariance @ force, owner, law, absolute=1e-6 * (1 + float(np.abs(z).max())))
+    none, here = loss.implicit_step(z, np.zeros_like(covariance), y, iterations=5)
+    require_close(here, z, owner, "must stay where it is in implicit_step where T = 0", absolute=1e-12)
+    require_close(none, loss.slope(z, y), owner, "must give its slope in implicit_step where T = 0", absolute=1e-9)
+    if not getattr(loss, "refines", True):
+        return  # at a kink one step may overshoot
+    moved = float(loss.value(there, y).sum() + 0.5 * np.sum(force * (covariance @ force)))
+    stayed = float(loss.value(z, y).sum())
+    found = f"{moved:.6g} after {stayed:.6g}"
+    require(moved <= stayed * (1 + 1e-9), owner, "must lower ℓ(z) + ½ aᵀ T a with implicit_step", found)

@@ -1,0 +1,125 @@
+"""The laws of learning rules."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kernelmesh import storage
+from kernelmesh.agent import Agent, State
+from kernelmesh.checks import Floats
+from kernelmesh.numerics.compression import Komp
+from kernelmesh.numerics.kernels import Gaussian
+from kernelmesh.numerics.losses import Logistic
+from kernelmesh.rules import Rule
+from kernelmesh.testing.laws import require, require_close, require_role, require_round_trip
+
+__all__ = ["check_rule"]
+
+_CLASSES, _BATCH, _BATCHES = 3, 16, 40
+
+
+def check_rule(rule: Rule, *, agent: Agent | None = None, rng: np.random.Generator | None = None) -> None:
+    """Check that a rule learns, repeats itself, leaves what it was given as it is, and goes on from a file.
+
+    What is learned from clearly separated classes predicts them better than chance, and stays finite. The same samples lead
+    to the same function. A copy of a state goes its own way, and the state before a step stays readable. After an
+    error the state is as it was. A state that comes from a file goes on as the one that was stored.
+    Settings survive a file.
+
+    Parameters
+    ----------
+    rule : Rule
+        What to check.
+    agent : Agent, optional
+        What to check it with: its rule is replaced, so that step size, compression and regularization can be chosen. By
+        default one with 2 numbers in a point, 3 classes and a Gaussian kernel, and with step size 2 if the rule takes one.
+    rng : numpy.random.Generator, optional
+        What samples are drawn from.
+
+    Raises
+    ------
+    AssertionError
+        Says which law is broken, and how.
+
+    Examples
+    --------
+    >>> from kernelmesh import SecondOrder
+    >>> check_rule(SecondOrder(budget=0.05))
+    """
+    owner = repr(rule)
+    require_role(rule, Rule, owner)
+    agent = _default(rule) if agent is None else replace(agent, rule=rule)
+    rng = np.random.default_rng(0) if rng is None else rng
+    points, targets = _samples(agent, rng)
+    before = points.copy()
+    half = len(points) // 2
+    state = _learned(agent, agent.start(), points[:half], targets[:half])
+    _check_learned(agent, owner, state, points[half:], targets[half:])
+    again = _learned(agent, agent.start(), points[:half], targets[:half])
+    _require_same(again, state, owner, "must learn the same function from the same samples")
+    _check_states(agent, owner, state, points[half:], targets[half:])
+    require(bool((points == before).all()), owner, "must leave its samples as they are", "points that changed")
+    require_round_trip("rule", rule, owner)
+
+
+def _default(rule: Rule) -> Agent:
+    rates: dict[str, Any] = {"step_size": 2.0, "compression": Komp(budget=0.05)} if rule.takes_step_size else {}
+    return Agent(dimension=2, outputs=_CLASSES, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), rule=rule, **rates)
+
+
+def _samples(agent: Agent, rng: np.random.Generator) -> tuple[Floats, Any]:
+    """Classes that lie on a circle, or the cosines of where a point lies."""
+    rows = _BATCH * _BATCHES
+    classes = rng.integers(agent.outputs, size=rows)
+    points = 0.2 * rng.standard_normal((rows, agent.dimension))
+    angle = 2.0 * math.pi * classes / agent.outputs
+    points[:, 0] += np.cos(angle)
+    points[:, -1] += np.sin(angle)
+    if agent.loss.classifies:
+        return points, classes
+    return points, np.cos(points[:, :1] + np.arange(agent.outputs))
+
+
+def _learned(agent: Agent, state: State, points: Floats, targets: Any) -> State:
+    for start in range(0, len(points), _BATCH):
+        state, _ = agent.step(state, points[start : start + _BATCH], targets[start : start + _BATCH])
+    return state
+
+
+def _check_learned(agent: Agent, owner: str, state: State, points: Floats, targets: Any) -> None:
+    for what, f in (("show", state.function), ("send", state.sent)):
+        finite = bool(np.isfinite(f.centers).all() and np.isfinite(f.weights).all())
+        require(finite, owner, f"must {what} a function that is finite", "one that is not")
+    shown = agent.predict(state, points)
+    loss, nothing = (float(agent.loss.value(z, targets).mean()) for z in (shown, np.zeros_like(shown)))
+    require(loss < nothing, owner, "must learn: less loss on new samples than predicting 0", f"{loss:.4g} and {nothing:.4g}")
+
+
+def _check_states(agent: Agent, owner: str, state: State, points: Floats, targets: Any) -> None:
+    """Copies, files, errors, and states that are outdated."""
+    twin = state.copy()
+    stored = storage.pack(state, [])
+    after = _learned(agent, state, points, targets)
+    law = "must leave the state before a step readable"
+    require(bool(np.isfinite(agent.predict(state, points)).all()), owner, law, "a function that is not finite")
+    try:
+        agent.step(twin, np.full_like(points[:1], np.nan), targets[:1])
+    except ValueError:
+        pass
+    else:
+        raise AssertionError(f"{owner}: must not learn from points that are not finite, got no error")
+    other = _learned(agent, twin, points, targets)
+    _require_same(other, after, owner, "must let a copy of a state go its own way, to the same function")
+    fresh = storage.unpack(agent, stored, name=0, names=[])
+    found = agent.predict(_learned(agent, fresh, points, targets), points)
+    wanted = agent.predict(after, points)
+    law = "must go on from a file as from the state that was stored: has the model arrays, and the rule an unpack for them?"
+    require_close(found, wanted, owner, law, absolute=1e-5 * float(np.abs(wanted).max()))
+
+
+def _require_same(left: State, right: State, owner: str, law: str) -> None:
+    for one, other in ((left.function, right.function), (left.sent, right.sent)):
+        require_close(one.centers, other.centers, owner, law)
+        require_close(one.weights, other.weights, owner, law)
