@@ -1,4 +1,4 @@
-"""A package of somebody else, installed beside ours, adds a kernel, a protocol, a stream kind and an experiment."""
+"""A package of somebody else, installed beside ours, adds a kernel, a rule, a protocol, a stream kind and an experiment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelmesh import ArrayStream, Consensus, Mixture, register
+from kernelmesh import ArrayStream, Consensus, Mixture, Rule, register
 from kernelmesh.consensus.base import FUNCTIONS
 from kernelmesh.experiments.base import Experiment
 from kernelmesh.messages import Function
@@ -46,6 +46,19 @@ class Cauchy(Algebra):
 
     def diag(self, points):
         return np.ones(len(points))
+
+
+@register("rule")
+@dataclass(frozen=True, kw_only=True)
+class Clipped(Rule):
+    """f ← C_ε[f + the step, of which no coefficient is larger than a limit]."""
+
+    limit: float = 0.1
+
+    def learn(self, model, inputs, move, compression):
+        update = move(inputs)
+        np.clip(update.coefficients, -self.limit, self.limit, out=update.coefficients)
+        return compression.absorb(model, update, samples=inputs.samples)
 
 
 @register("consensus")
@@ -166,21 +179,29 @@ from kernelmesh import (
     Agent, ArrayStream, Graph, Komp, Logistic, Mixture, OnlineKernelClassifier, simulate,
 )
 from kernelmesh.registry import kinds
-from kernelmesh.testing import check_consensus, check_kernel
+from kernelmesh import storage
+from kernelmesh.registry import describe, restore
+from kernelmesh.testing import check_consensus, check_kernel, check_rule
 
-Cauchy, HalfWay = kinds("kernel")["Cauchy"], kinds("consensus")["HalfWay"]
+Cauchy, HalfWay, Clipped = kinds("kernel")["Cauchy"], kinds("consensus")["HalfWay"], kinds("rule")["Clipped"]
+check_rule(Clipped(limit=0.5))
+assert restore(describe(Clipped(limit=0.5))) == Clipped(limit=0.5)
 check_kernel(Cauchy(width=0.5))
 check_consensus(HalfWay())
 rng = np.random.default_rng(0)
 mixture = Mixture.draw(rng=rng)
 agent = Agent(
     dimension=2, outputs=5, kernel=Cauchy(width=0.5), loss=Logistic(), step_size=3.0, compression=Komp(budget=0.2),
-    consensus=HalfWay(),
+    consensus=HalfWay(), rule=Clipped(limit=0.5),
 )
 streams = [ArrayStream(*mixture.sample(640, rng=rng)) for _ in range(4)]
 *_, last = simulate(agent, Graph.ring(4), streams)
 points, labels = mixture.sample(500, rng=rng)
 assert min((f(points).argmax(axis=1) == labels).mean() for f in last.functions) > 0.7
+state = last.states[0]
+again = storage.unpack(agent, storage.pack(state, range(4), workspace=True), name=0, names=range(4))
+assert (agent.predict(again, points) == agent.predict(state, points)).all()
+assert agent.identity["rule"] == "Clipped"
 model = OnlineKernelClassifier(kernel=Cauchy(width=0.5), random_state=0).fit(points, labels)
 model.save("model.safetensors")
 again = OnlineKernelClassifier.load("model.safetensors")
