@@ -204,16 +204,21 @@ class Agent:
     def _check_rule(self, name: str) -> None:
         """Refuse what the rule has no use for, and ask for what it needs."""
         if not self.rule.listens and self.consensus.exchange != NOTHING:
-            raise InvalidArgument("Agent", "consensus", f"be Local() with the rule {name}", self.consensus)
+            remedy = "agents with neighbors can have the rule Averaged()"
+            raise InvalidArgument("Agent", "consensus", f"be Local() with the rule {name}", self.consensus, remedy=remedy)
         if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
-            raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius)
+            remedy = "leave it out, or take Gradient()"
+            raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius, remedy=remedy)
         if self.rule.takes_step_size:
             object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
             return
         for setting in ("step_size", "compression"):
             if getattr(self, setting) is not None:
-                rule = f"be left out with the rule {name}, which has its own way"
-                raise InvalidArgument("Agent", setting, rule, getattr(self, setting))
+                rule, remedy = (
+                    f"be left out with the rule {name}",
+                    f"{name} has its own way; Gradient() and Averaged() need it",
+                )
+                raise InvalidArgument("Agent", setting, rule, getattr(self, setting), remedy=remedy)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -383,13 +388,8 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         norm=norm,
         step_size=step_size,
         penalty=agent.consensus.penalty(state.samples),
-        budget=report.budget,
-        error=report.error,
-        removed=report.removed,
-        dependent=report.dependent,
         heard=len(heard),
-        over_budget=report.over_budget,
-        repaired=report.repaired,
+        **report.facts(),
     )
     return after, info
 

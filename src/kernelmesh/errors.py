@@ -261,10 +261,10 @@ class Diverged(KernelMeshError, ArithmeticError):
         remedy = "lower the step size; stable ones are below about 2 / κ(x, x)"
         if penalty > 0:
             remedy = "lower or cap the penalty (Doubling has a ceiling), or lower the step size"
-        super().__init__(
-            f"agent {agent!r} diverged at sample {samples} with step size {step_size:g} and penalty {penalty:g}: "
-            f"{reason}; {remedy}"
-        )
+        rates = f" with step size {step_size:g} and penalty {penalty:g}"
+        if step_size == 0:  # of a rule that takes none
+            rates, remedy = "", "raise the regularization, or scale the points and targets"
+        super().__init__(f"agent {agent!r} diverged at sample {samples}{rates}: {reason}; {remedy}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_diverged, (self.agent, self.samples, self.step_size, self.penalty, self.reason)

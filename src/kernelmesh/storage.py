@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -157,7 +158,10 @@ def _unpack_workspace(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model
     order = model.function.order
     inverse = matrix("file", "workspace.inverse", arrays["workspace.inverse"], rows=order, columns=order)
     width, changes, generation, probed = (integer("file", "workspace.clock", n, minimum=0) for n in arrays["workspace.clock"])
-    square_norm, bound = (non_negative("file", "workspace.numbers", float(n)) for n in arrays["workspace.numbers"])
+    square_norm, bound = (float(n) for n in arrays["workspace.numbers"])
+    non_negative("file", "workspace.numbers", bound)
+    if not math.isnan(square_norm):  # it is with rules that do not keep track of it
+        non_negative("file", "workspace.numbers", square_norm)
     workspace = InverseGram.restored(inverse, width=width, changes=changes, generation=generation, probed=probed, bound=bound)
     return dataclasses.replace(model, square_norm=square_norm, workspace=workspace, generation=generation)
 

@@ -42,7 +42,8 @@ class Averaged(Rule):
     (f, f̄) ← C_ε[(f̃, f̄~)] with α² ‖f − f̃‖² + ‖f̄ − f̄~‖² ≤ ε²,  w_t = 2 / (t + 1).
 
     Steps that are too large to settle wander about the solution; their average does not. So η can be ten times what
-    `Gradient` bears, and one pass goes as far as many. What the agent shows is f̄, what it sends is f. (With protocols that
+    `Gradient` bears, and one pass goes as far as many. What the agent shows, and answers
+    questions from, is f̄; what it sends is f. (With protocols that
     move to where the neighbors are first, f̄ is the average of the functions there.) Both are kept over one dictionary and
     cost one compression, with 2C outputs instead of C. Meant for losses with bounded slope: with `Squared`,
     no step can be large. `Komp.averaging` has a budget that suits the rule.
