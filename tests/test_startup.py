@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-OPTIONAL = ["PIL", "cryptography", "matplotlib", "networkx", "pandas", "pooch", "pyarrow", "sklearn", "zenoh"]
+OPTIONAL = ["PIL", "cryptography", "matplotlib", "networkx", "pandas", "pooch", "pyarrow", "river", "sklearn", "zenoh"]
 SLOW = ["numba", "scipy", *OPTIONAL]
 
 CONFIG = """
@@ -125,6 +125,20 @@ def test_the_base_install_learns_alone_and_in_a_network_and_keeps_it(tmp_path):
     print("learned")
     """
     assert base(code, str(tmp_path / "state.safetensors")) == "learned\n"
+
+
+def test_the_base_install_evaluates_any_model():
+    code = """
+    import numpy as np
+    from kernelmesh import evaluate
+    class Newest:
+        def partial_fit(self, X, y):
+            self.value = y[-1]
+        def predict(self, X):
+            return np.full(len(X), self.value)
+    print(evaluate(Newest(), np.zeros((4, 1)), np.array([1.0, 1.0, 3.0, 3.0]), batch_size=2).last.error)
+    """
+    assert base(code) == "4.0\n"
 
 
 def test_the_base_install_has_the_command(config):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernelmesh.numerics.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
     from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
     from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
+    from kernelmesh.prequential import Evaluation, evaluate
     from kernelmesh.registry import register
     from kernelmesh.rules import Averaged, Gradient, Rule, SecondOrder
     from kernelmesh.runtimes.faults import Faults
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     __all__ += ["Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial"]
     __all__ += ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge"]
     __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule"]
+    __all__ += ["Evaluation", "evaluate"]
     __all__ += ["register"]
     __all__ += ["Averaged", "Gradient", "Rule", "SecondOrder"]
     __all__ += ["Faults", "Round", "simulate"]
@@ -72,6 +74,7 @@ _HOMES = {
         "numerics.kernels": "Gaussian Kernel Laplacian Linear Matern32 Matern52 Polynomial",
         "numerics.losses": "Hinge Huber Logistic Loss Squared SquaredHinge",
         "numerics.schedules": "Constant Doubling InverseRoot InverseTime Power Schedule",
+        "prequential": "Evaluation evaluate",
         "registry": "register",
         "rules": "Averaged Gradient Rule SecondOrder",
         "runtimes.faults": "Faults",

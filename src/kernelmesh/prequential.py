@@ -1,0 +1,338 @@
+"""Prequential evaluation: every mini-batch is first predicted and scored, then learned from."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.checks import Floats, integer
+from kernelmesh.errors import InvalidArgument, Verbatim
+
+__all__ = ["Evaluation", "Record", "evaluate"]
+
+Batches = Iterator[tuple[Any, NDArray[Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """How well a model has predicted up to a sample of its stream, and what that cost. NaN where nothing is scored yet."""
+
+    samples: int
+    """Samples that the model has learned from, with the first mini-batch, which is not scored."""
+    score: float
+    """Over all scored samples: accuracy, or R² for values; larger is better."""
+    window_score: float
+    """The same over the newest `window` of them."""
+    error: float
+    """Over all scored samples: the share of wrong labels, or the mean squared error; smaller is better."""
+    window_error: float
+    predict_seconds: float
+    """Time that predicting has taken so far."""
+    learn_seconds: float
+    points: int | None
+    """Points that the model keeps (`model_order_`, summed over the agents of a network), if it tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What `evaluate` measured.
+
+    Attributes
+    ----------
+    records : tuple of Record
+        One per measured mini-batch, in order, with the fields `samples`, `score`, `window_score`, `error`, `window_error`,
+        `predict_seconds`, `learn_seconds` and `points`; there is at least one.
+    classifies : bool
+        Whether the score is accuracy and the error the share of wrong labels; otherwise they are R² and the mean squared
+        error.
+    window : int
+        How many of the newest samples `window_score` and `window_error` are over.
+    complete : bool
+        Whether the stream ended; False after Ctrl-C.
+
+    Examples
+    --------
+    >>> from kernelmesh import OnlineKernelRegressor, evaluate
+    >>> X = np.random.default_rng(0).uniform(-2, 2, (2000, 1))
+    >>> found = evaluate(OnlineKernelRegressor(), X, np.sin(3 * X[:, 0]), window=500)
+    >>> found.last.samples, bool(found.last.window_error < found.last.error < 0.1)
+    (2000, True)
+    >>> found.column("samples")[:3]
+    array([ 64,  96, 128])
+    """
+
+    records: tuple[Record, ...]
+    classifies: bool
+    window: int
+    complete: bool
+
+    @property
+    def last(self) -> Record:
+        """The newest record, with the totals over the stream."""
+        return self.records[-1]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One field of all records."""
+        known = [field.name for field in dataclasses.fields(Record)]
+        if name not in known:
+            raise InvalidArgument("Evaluation", "name", f"be one of {', '.join(known)}", name)
+        return np.array([getattr(record, name) for record in self.records])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The records as rows of a table, which `csv.DictWriter` and `pandas.DataFrame` take."""
+        return [dataclasses.asdict(record) for record in self.records]
+
+
+def evaluate(
+    model: Any,
+    X: Any,
+    y: Any = None,
+    *,
+    batch_size: int = 32,
+    window: int = 1000,
+    classes: Any = None,
+    measure_every: int = 1,
+    progress: Callable[[Record], None] | None = None,
+) -> Evaluation:
+    """Test, then train: for each mini-batch, score predict(X) against y, then partial_fit(X, y).
+
+    Every sample is thus predicted by a model that has learned from all mini-batches before. The first one is not scored,
+    since most models cannot predict yet. The model is trained in place. It counts as a classifier if its `partial_fit` takes
+    `classes`, or if `classes` are given here; otherwise as a regressor.
+
+    Ctrl-C ends the evaluation and returns what was measured, with `complete` False. An error of the model loses only what
+    `progress` has not received.
+
+    Parameters
+    ----------
+    model : estimator
+        Anything with `partial_fit` and `predict`.
+    X : array-like of shape (rows, features), or iterable of pairs
+        Points in the order of the stream; or mini-batches (X, y) as they come, such as an `ArrayStream`.
+    y : array-like of shape (rows,) or (rows, outputs), optional
+        Their labels or values; left out where X has mini-batches.
+    batch_size : int
+        Rows per mini-batch, where X is an array.
+    window : int
+        How many of the newest samples the windowed numbers are over.
+    classes : array-like, optional
+        All labels that will ever occur, which the first call to `partial_fit` receives if it takes them; by default those in
+        y, or those that the model already knows.
+    measure_every : int
+        Mini-batches between two records; the last one is always recorded.
+    progress : callable, optional
+        Receives every record as soon as there is one.
+
+    Returns
+    -------
+    Evaluation
+        Scores and errors so far and over the newest samples, seconds, and points kept, along the stream.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import SGDClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((1000, 2))
+    >>> found = evaluate(SGDClassifier(random_state=0), X, np.where(X[:, 0] > X[:, 1], "below", "above"))
+    >>> found.classifies, len(found.records), bool(found.last.score > 0.9)
+    (True, 31, True)
+    """
+    integer("evaluate", "window", window, minimum=1)
+    integer("evaluate", "measure_every", measure_every, minimum=1)
+    batches = _batches(X, y, batch_size)
+    tally = _Tally(model=_Model.of(model, y, classes), window=window)
+    records, complete = _follow(tally, batches, measure_every, progress or (lambda _: None))
+    return Evaluation(records=records, classifies=tally.model.classifies, window=window, complete=complete)
+
+
+def _follow(
+    tally: _Tally, batches: Batches, every: int, progress: Callable[[Record], None]
+) -> tuple[tuple[Record, ...], bool]:
+    """The records of a whole stream, or up to Ctrl-C; and whether it was the whole."""
+    records, complete = list[Record](), False
+
+    def record() -> None:
+        records.append(tally.record())
+        progress(records[-1])
+
+    try:
+        for number, (points, targets) in enumerate(batches):
+            tally = tally.after(points, targets)
+            if number and number % every == 0:
+                record()
+        complete = True
+    except KeyboardInterrupt:
+        pass  # the tally is whole
+    if not records or records[-1].samples < tally.samples:
+        record()
+    return tuple(records), complete
+
+
+def _batches(X: Any, y: Any, batch_size: int) -> Batches:
+    """The mini-batches of arrays, checked before the first one is used; or those that X has."""
+    integer("evaluate", "batch_size", batch_size, minimum=1)
+    if y is None:
+        if hasattr(X, "shape") or not isinstance(X, Iterable):
+            raise InvalidArgument("evaluate", "y", "be given unless X is an iterable of pairs (X, y)", None)
+        return _pairs(X)
+    table = X if hasattr(X, "shape") else np.asarray(X)
+    rows, targets = table.shape[0] if table.shape else 0, np.asarray(y)
+    if targets.shape[:1] != (rows,):
+        raise InvalidArgument("evaluate", "y", f"have {rows} rows", Verbatim(f"shape {targets.shape}"))
+    if rows <= batch_size:
+        rule = f"have more rows than the first mini-batch of {batch_size}, which is not scored"
+        raise InvalidArgument("evaluate", "X", rule, Verbatim(f"{rows} rows"), remedy="lower batch_size")
+    by_position = getattr(table, "iloc", table)  # data frames may be indexed by anything
+    starts = range(0, rows, batch_size)
+    return ((by_position[start : start + batch_size], targets[start : start + batch_size]) for start in starts)
+
+
+def _pairs(pairs: Iterable[Any]) -> Batches:
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidArgument("evaluate", "X", "yield pairs (X, y) where y is left out", pair)
+        points, targets = pair[0], np.asarray(pair[1])
+        if targets.shape[:1] != np.shape(points)[:1]:
+            found = Verbatim(f"shapes {np.shape(points)} and {targets.shape}")
+            raise InvalidArgument("evaluate", "X", "yield as many targets as points", found)
+        if len(targets):
+            yield points, targets
+
+
+class _Model(NamedTuple):
+    """A model, how it is called, and how its predictions are scored."""
+
+    estimator: Any
+    classifies: bool
+    first: dict[str, Any]
+    """What the first call to partial_fit receives besides X and y."""
+
+    @classmethod
+    def of(cls, estimator: Any, y: Any, classes: Any) -> _Model:
+        if not all(callable(getattr(estimator, name, None)) for name in ("partial_fit", "predict")):
+            raise InvalidArgument("evaluate", "model", "have partial_fit and predict", estimator)
+        takes = "classes" in inspect.signature(estimator.partial_fit).parameters
+        if classes is None and takes and not hasattr(estimator, "classes_"):
+            if y is None:
+                remedy = "name all labels that will ever occur"
+                raise InvalidArgument("evaluate", "classes", "be given where y is left out", None, remedy=remedy)
+            classes = np.unique(np.asarray(y))
+        return cls(estimator, takes or classes is not None, {"classes": classes} if takes and classes is not None else {})
+
+    def check(self, targets: NDArray[Any]) -> None:
+        """Refuse targets that cannot be scored."""
+        if self.classifies and targets.ndim != 1:
+            found = Verbatim(f"shape {targets.shape}")
+            raise InvalidArgument("evaluate", "y", "have one label per row for a classifier", found)
+        if not self.classifies and targets.dtype.kind not in "fiub":
+            remedy = "pass classes if the model is a classifier"
+            found = Verbatim(f"dtype {targets.dtype}")
+            raise InvalidArgument("evaluate", "y", "hold real numbers for a regressor", found, remedy=remedy)
+
+    def losses(self, predicted: Any, targets: NDArray[Any]) -> tuple[Floats, Floats]:
+        """1 for each wrong label, or squared errors, rows × outputs; and the targets likewise, where they are numbers."""
+        found = np.asarray(predicted)
+        if found.size != targets.size:
+            rule = f"predict {targets.size} values for targets of shape {targets.shape}"
+            raise InvalidArgument("evaluate", "model", rule, Verbatim(f"shape {found.shape}"))
+        if self.classifies:
+            wrong = np.asarray(found.reshape(targets.shape) != targets, dtype=np.float64)[:, None]
+            return wrong, np.zeros_like(wrong)
+        goal = targets.astype(np.float64).reshape(len(targets), -1)
+        return np.square(found.reshape(goal.shape) - goal), goal
+
+
+class _Sums(NamedTuple):
+    """What scores are made of, per output: Σ loss, and the mean of the targets with Σ (y − mean)²."""
+
+    rows: int
+    losses: Floats
+    mean: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, losses: Floats, targets: Floats) -> _Sums:
+        mean = targets.mean(axis=0)
+        return cls(len(losses), losses.sum(axis=0), mean, np.square(targets - mean).sum(axis=0))
+
+    def plus(self, other: _Sums) -> _Sums:
+        """Of both sets of rows together; means are merged, since Σ y² − n mean² would cancel."""
+        rows = self.rows + other.rows
+        gap = other.mean - self.mean
+        spread = self.spread + other.spread + gap**2 * (self.rows * other.rows / rows)
+        return _Sums(rows, self.losses + other.losses, self.mean + gap * (other.rows / rows), spread)
+
+    @property
+    def error(self) -> float:
+        return float(self.losses.mean()) / self.rows if self.rows else math.nan
+
+    def score(self, classifies: bool) -> float:
+        """Accuracy; or R² = 1 − Σ (f(x) − y)² / Σ (y − mean)², the mean over the outputs."""
+        if classifies:
+            return 1.0 - self.error
+        unexplained = np.divide(self.losses, self.spread, out=np.full_like(self.spread, np.nan), where=self.spread > 0)
+        return 1.0 - float(unexplained.mean())
+
+
+_NOTHING = _Sums(0, np.zeros(1), np.zeros(1), np.zeros(1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tally:
+    """Everything measured so far, as a value: Ctrl-C between two mini-batches or within one leaves it whole."""
+
+    model: _Model
+    window: int
+    samples: int = 0
+    total: _Sums = _NOTHING
+    recent: tuple[Floats, Floats] | None = None
+    """Losses and targets of the newest rows."""
+    predict_seconds: float = 0.0
+    learn_seconds: float = 0.0
+
+    def after(self, points: Any, targets: NDArray[Any]) -> _Tally:
+        """Test, then train."""
+        model, total, recent, first = self.model, self.total, self.recent, self.samples == 0
+        model.check(targets)
+        began = time.perf_counter()
+        predicted = None if first else model.estimator.predict(points)
+        tested = time.perf_counter()
+        model.estimator.partial_fit(points, targets, **(model.first if first else {}))
+        learned = time.perf_counter()
+        if not first:
+            new = model.losses(predicted, targets)
+            total = total.plus(_Sums.of(*new))
+            old = new if recent is None else tuple(np.concatenate(pair) for pair in zip(recent, new, strict=True))
+            recent = (old[0][-self.window :], old[1][-self.window :])
+        return dataclasses.replace(
+            self,
+            samples=self.samples + len(targets),
+            total=total,
+            recent=recent,
+            predict_seconds=self.predict_seconds + tested - began,
+            learn_seconds=self.learn_seconds + learned - tested,
+        )
+
+    def record(self) -> Record:
+        """The numbers of this moment."""
+        classifies = self.model.classifies
+        window = _NOTHING if self.recent is None else _Sums.of(*self.recent)
+        points = getattr(self.model.estimator, "model_order_", None)
+        return Record(
+            samples=self.samples,
+            score=self.total.score(classifies),
+            window_score=window.score(classifies),
+            error=self.total.error,
+            window_error=window.error,
+            predict_seconds=self.predict_seconds,
+            learn_seconds=self.learn_seconds,
+            points=None if points is None else int(np.sum(points)),
+        )
