@@ -8,7 +8,7 @@ from importlib import import_module
 from kernelmesh.errors import MissingExtra
 
 # the modules whose import registers an experiment
-_SHIPPED = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "violation", "theory", "baselines")
+_SHIPPED = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "violation", "theory", "baselines", "drift")
 
 try:
     from kernelmesh.experiments.base import Experiment, Session, run

@@ -1,0 +1,247 @@
+"""Online learners on streams that change: a mixture that rotates, classes that come and go, labels that swap."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import SGDClassifier
+
+from kernelmesh import Mixture, OnlineKernelClassifier, evaluate, register
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.experiments import Cell, Experiment, Findings, Session, means
+from kernelmesh.experiments.rivals.online import AfterFeatures, RiverClassifier, river, river_installed
+from kernelmesh.experiments.settings import Count, NonNegative, Positive, Settings
+from kernelmesh.report import style_of
+from kernelmesh.schema import at_least, one_of
+from kernelmesh.streams.drift import DriftingSamples, recurring, relabeled, rotating
+
+__all__ = ["CONTENDERS", "EXPERIMENT", "STREAMS", "Config", "Contender"]
+
+
+class Contender(NamedTuple):
+    """A learner with the defaults of its library."""
+
+    library: str
+    title: str
+    """What tables and figures call it."""
+    make: Callable[[Config], Any]
+    """Gives something new with partial_fit and predict."""
+
+
+class _Omniscient:
+    """Knows what is most likely at each time, and learns nothing."""
+
+    def __init__(self, best: Ints) -> None:
+        self.best = best
+
+    def partial_fit(self, X: Floats, y: Ints) -> None:
+        """Go on."""
+        self.best = self.best[len(X) :]
+
+    def predict(self, X: Floats) -> Ints:
+        """The most likely classes."""
+        return self.best[: len(X)]
+
+
+def _nystrom(config: Config) -> Any:
+    # all points of the first mini-batch are landmarks; the default kernel is ours in the plane
+    features = Nystroem(n_components=config.batch_size, random_state=config.seed)
+    return AfterFeatures(features, SGDClassifier(random_state=config.seed))
+
+
+def _river(title: str, build: Callable[[Config], Any]) -> Contender:
+    return Contender("river", f"river {title}", lambda config: RiverClassifier(build(config)))
+
+
+def _river_knn(config: Config) -> Any:
+    neighbors = river("neighbors")
+    return neighbors.KNNClassifier(engine=neighbors.SWINN(seed=config.seed))  # the default search, which draws at random
+
+
+# To add one, add a line; its name becomes part of keys of the summary.
+CONTENDERS: dict[str, Contender] = {
+    "bayes": Contender("", "Bayes optimal", lambda c: _Omniscient(c.draw().best)),
+    "kernelmesh": Contender("kernelmesh", "kernelmesh", lambda c: OnlineKernelClassifier()),
+    "sgd": Contender("scikit-learn", "linear SGD", lambda c: SGDClassifier(random_state=c.seed)),
+    "nystrom": Contender("scikit-learn", "Nyström + SGD", _nystrom),
+    "river_naive_bayes": _river("GaussianNB", lambda c: river("naive_bayes").GaussianNB()),
+    "river_softmax": _river(
+        "StandardScaler | SoftmaxRegression",
+        lambda c: river("preprocessing").StandardScaler() | river("linear_model").SoftmaxRegression(),
+    ),
+    "river_tree": _river("HoeffdingAdaptiveTree", lambda c: river("tree").HoeffdingAdaptiveTreeClassifier(seed=c.seed)),
+    "river_knn": _river("KNN", _river_knn),
+    "river_bole": _river(
+        "BOLE of HoeffdingTrees",
+        lambda c: river("ensemble").BOLEClassifier(river("tree").HoeffdingTreeClassifier(), seed=c.seed),
+    ),
+    "river_patches": _river("SRP", lambda c: river("ensemble").SRPClassifier(seed=c.seed)),
+    "river_forest": _river("ARF", lambda c: river("forest").ARFClassifier(seed=c.seed)),
+}
+
+# Likewise.
+STREAMS: dict[str, Callable[[Mixture, Config, np.random.Generator], DriftingSamples]] = {
+    "rotate": lambda mixture, c, rng: rotating(mixture, c.samples, angle=math.radians(c.degrees), rng=rng),
+    "come_and_go": lambda mixture, c, rng: recurring(mixture, c.samples, phases=c.phases, absent=c.absent, rng=rng),
+    "permute": lambda mixture, c, rng: relabeled(mixture, c.samples, rng=rng),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings, owner="drift"):
+    """The paper's mixture, drawn from the seed, and what happens to it."""
+
+    seeds: Count = 3  # for the whole table
+    stream: Annotated[str, one_of("all", *STREAMS)] = "all"
+    contender: Annotated[str, one_of("all", *CONTENDERS)] = "all"
+    samples: Count = 20_000
+    classes: Annotated[int, at_least(2)] = 5
+    modes: Count = 3  # of each class
+    spread: Positive = 0.2
+    degrees: NonNegative = 90.0  # by which the mixture rotates from the first to the last sample
+    phases: Count = 5  # of the stream whose classes come and go
+    absent: Count = 2  # classes that each of them lacks
+    batch_size: Count = 32  # predicted together, then learned from; 1 is river's usual way
+    window: Count = 1000  # samples that windowed errors are over
+    measure_every: Count = 5  # mini-batches
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.absent >= self.classes:
+            raise InvalidArgument("drift", "absent", f"be less than the {self.classes} classes", self.absent)
+        if self.batch_size >= self.samples:
+            raise InvalidArgument("drift", "batch_size", f"be less than the {self.samples} samples", self.batch_size)
+
+    def draw(self) -> DriftingSamples:
+        """The stream that the config names, the same for all learners."""
+        rng = np.random.default_rng(self.seed)
+        mixture = Mixture.draw(classes=self.classes, modes=self.modes, spread=self.spread, rng=rng)
+        return STREAMS[self.stream](mixture, self, rng)
+
+
+def cell(config: Config) -> Mapping[str, Any]:
+    """One learner on one stream."""
+    stream, contender = config.draw(), CONTENDERS[config.contender]
+    options: dict[str, Any] = {"batch_size": config.batch_size, "window": config.window, "classes": range(config.classes)}
+    few = slice(4 * config.batch_size)  # compiles and imports before the clock starts
+    evaluate(contender.make(config), stream.points[few], stream.labels[few], **options)
+    model = contender.make(config)
+    began = time.process_time()
+    found = evaluate(model, stream.points, stream.labels, measure_every=config.measure_every, **options)
+    seconds = time.process_time() - began
+    return {
+        "stream": config.stream,
+        "learner": contender.title,
+        "seed": config.seed,
+        "error": found.last.error,
+        "window_error": found.last.window_error,
+        "cpu_seconds": seconds,
+        "points": "" if found.last.points is None else found.last.points,
+        "kilobytes": len(pickle.dumps(model)) / 1000,
+        "path": np.stack([found.column("samples"), found.column("window_error")], axis=1).tolist(),
+    }
+
+
+def run(config: Config, session: Session) -> Findings:
+    """Every learner on every stream, once."""
+    return _contest(config, session, seeds=1)
+
+
+def table(config: Config, session: Session) -> Findings:
+    """The same as means over the seeds."""
+    return _contest(config, session, seeds=config.seeds)
+
+
+def _contest(config: Config, session: Session, *, seeds: int) -> Findings:
+    streams = tuple(STREAMS) if config.stream == "all" else (config.stream,)
+    groups = {(stream, name): f"{stream}-{name}" for stream in streams for name in _entrants(config)}
+    cells = {
+        group: Cell(cell, dataclasses.replace(config, stream=stream, contender=name))
+        for (stream, name), group in groups.items()
+    }
+    done = session.sweep(cells, range(config.seed, config.seed + seeds))
+    found = {key: done[group] for key, group in groups.items() if done[group]}
+    rows = {
+        (stream, name): {
+            "stream": stream,
+            "learner": CONTENDERS[name].title,
+            "seeds": len(lines),  # fewer than asked for where the run was stopped
+            **means(lines, _NUMBERS),
+            "points": means(lines, ["points"])["points"] if lines[0]["points"] != "" else "",
+        }
+        for (stream, name), lines in found.items()
+    }
+    each = [{name: value for name, value in line.items() if name != "path"} for lines in found.values() for line in lines]
+    return Findings(
+        summary={
+            "seed": config.seed,
+            "seeds": seeds,
+            "river": version("river") if river_installed() else _WITHOUT_RIVER,
+            **{f"{stream}_{name}_error": row["error"] for (stream, name), row in rows.items()},
+        },
+        tables={"table": list(rows.values()), "cells": each},
+        figures={"figure": _figure(found, config)} if found else {},
+        paragraphs=_PARAGRAPHS if river_installed() else (*_PARAGRAPHS, f"river is {_WITHOUT_RIVER}."),
+    )
+
+
+def _entrants(config: Config) -> list[str]:
+    """The names of those that take part."""
+    if config.contender == "all":
+        return [name for name, contender in CONTENDERS.items() if contender.library != "river" or river_installed()]
+    if CONTENDERS[config.contender].library == "river" and not river_installed():
+        raise InvalidArgument("drift", "contender", "be installed", config.contender, remedy="pip install river")
+    return [config.contender]
+
+
+_NUMBERS = ("error", "window_error", "cpu_seconds", "kilobytes")
+_WITHOUT_RIVER = "not installed; its learners are left out (pip install river)"
+_PARAGRAPHS = (
+    "Every mini-batch is predicted, then learned from. `error` is over all samples but the first mini-batch, `window_error` "
+    "over the newest ones at the end of the stream; the figure has it along the way. Every learner has the defaults of its "
+    "library. Those of river learn sample by sample; they too predict a mini-batch before they learn from it, so that all "
+    "answer the same question. `cpu_seconds` is for predicting and learning, `kilobytes` the size of the pickled learner, "
+    "`points` how many a kernel expansion keeps.",
+    "rotate: all classes rotate about the origin. come_and_go: in each phase some classes do not occur. permute: from the "
+    "middle on, every class has the label of another one. Bayes optimal knows the mixture and what has happened to it.",
+)
+_DASHES = {"": ":", "kernelmesh": "-", "scikit-learn": "-.", "river": "--"}
+
+
+def _figure(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], config: Config) -> Figure:
+    """Libraries differ by dashes, their learners by color and marker."""
+    streams = list(dict.fromkeys(stream for stream, _ in found))
+    figure = Figure(figsize=(5 * len(streams) + 1, 6), layout="constrained")
+    panels = dict(zip(streams, figure.subplots(1, len(streams), sharey=True, squeeze=False)[0], strict=True))
+    lines: dict[str, Any] = {}
+    for (stream, name), cells in found.items():
+        library, title, _ = CONTENDERS[name]
+        index = [other for other, contender in CONTENDERS.items() if contender.library == library].index(name)
+        samples, errors = np.mean([line["path"] for line in cells], axis=0).T
+        look = {**style_of(index), "linestyle": _DASHES[library], "linewidth": 2.5 if library == "kernelmesh" else 1.2}
+        if not library:
+            look |= {"color": "black", "marker": ""}
+        lines[title] = panels[stream].plot(samples, 100 * errors, **look, markevery=0.1)[0]
+    for stream, axes in panels.items():
+        axes.set(title=stream.replace("_", " "), xlabel="samples")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    panels[streams[0]].set_ylabel(f"error over the newest {config.window} samples, %")
+    figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=4, fontsize=9)
+    return figure
+
+
+_ABOUT = "online learners on streams that change: a mixture that rotates, classes that come and go, labels that swap"
+EXPERIMENT = Experiment(name="drift", about=_ABOUT, config=Config, run=run, table=table)
+register("experiment", EXPERIMENT, name=EXPERIMENT.name)
