@@ -73,6 +73,8 @@ def _river_knn(config: Config) -> Any:
 CONTENDERS: dict[str, Contender] = {
     "bayes": Contender("", "Bayes optimal", lambda c: _Omniscient(c.draw().best)),
     "kernelmesh": Contender("kernelmesh", "kernelmesh", lambda c: OnlineKernelClassifier()),
+    "averaged": Contender("kernelmesh", "kernelmesh, averaged", lambda c: OnlineKernelClassifier(rule="averaged")),
+    "gradient": Contender("kernelmesh", "kernelmesh, gradient", lambda c: OnlineKernelClassifier(rule="gradient")),
     "sgd": Contender("scikit-learn", "linear SGD", lambda c: SGDClassifier(random_state=c.seed)),
     "nystrom": Contender("scikit-learn", "Nyström + SGD", _nystrom),
     "river_naive_bayes": _river("GaussianNB", lambda c: river("naive_bayes").GaussianNB()),
