@@ -26,6 +26,8 @@ VERSION = 4
 
 _Count = Annotated[int, Meta(ge=0, lt=1 << 62)]  # so that counting on never leaves 64 bits
 _Length = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_EXTRAS = ("rows", "terms", "revision")
+_FLOATS, _ROWS = np.dtype("<f8"), np.dtype("<i4")
 
 
 class Revision(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -65,6 +67,10 @@ class Message:
     """The matrices whose rows are points."""
     outputs: ClassVar[tuple[str, ...]]
     """The matrices whose rows are values or weights, as many as those of the inputs."""
+    tables: ClassVar[tuple[str, ...]]
+    """All matrices: the inputs, then the outputs."""
+    extras: ClassVar[tuple[str, ...]]
+    """What there is beside matrices, as it is called on the wire."""
     shapes: ClassVar[Callable[[Any], Any]]
     """The shapes of the matrices; one that stands alone is not in a tuple."""
 
@@ -72,7 +78,9 @@ class Message:
         cls.kind = cls.__name__.lower()
         cls.inputs = tuple(name for name in cls.__annotations__ if name in ("points", "centers"))
         cls.outputs = tuple(name for name in cls.__annotations__ if name in ("values", "weights"))
-        cls.shapes = attrgetter(*(f"{name}.shape" for name in (*cls.inputs, *cls.outputs)))
+        cls.tables = (*cls.inputs, *cls.outputs)
+        cls.extras = tuple(name for name in _EXTRAS if name in cls.__annotations__)
+        cls.shapes = attrgetter(*(f"{name}.shape" for name in cls.tables))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -147,7 +155,6 @@ class _Wire(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 _KINDS: tuple[type[Message], ...] = (Points, Values, Probe, Function, Offer, Difference)  # numbered in this order on the wire
-_EXTRAS = ("rows", "terms", "revision")
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Wire)
@@ -159,13 +166,23 @@ def encode(message: Message) -> bytes:
     >>> decode(encode(Values(np.array([[1.0, 2.0]])))).values
     array([[1., 2.]])
     """
-    tables = [getattr(message, name) for name in (*message.inputs, *message.outputs)]
+    number, matrices = _KINDS.index(type(message)), _matrices(message)
+    if not message.extras:
+        return _encoder.encode(_Wire(VERSION, number, matrices))
     if isinstance(message, Offer) and message.dual is not None:
-        tables += [message.dual.centers, message.dual.weights]
-    matrices = [_Matrix(len(table), table.shape[1], np.ascontiguousarray(table, dtype="<f8").tobytes()) for table in tables]
-    rows = message.rows.astype("<i4").tobytes() if isinstance(message, Difference) else None
+        matrices += _matrices(message.dual)
+    rows = message.rows.astype(_ROWS).tobytes() if isinstance(message, Difference) else None
     terms, revision = getattr(message, "terms", None), getattr(message, "revision", None)
-    return _encoder.encode(_Wire(VERSION, _KINDS.index(type(message)), matrices, rows, terms, revision))
+    return _encoder.encode(_Wire(VERSION, number, matrices, rows, terms, revision))
+
+
+def _matrices(message: Message) -> list[_Matrix]:
+    matrices = []
+    for name in message.tables:
+        table = getattr(message, name)
+        rows, columns = table.shape
+        matrices.append(_Matrix(rows, columns, np.asarray(table, _FLOATS).tobytes()))
+    return matrices
 
 
 class WireSize(NamedTuple):
@@ -185,7 +202,10 @@ def wire_size(message: Message) -> WireSize:
     True
     """
     kind = type(message)
-    floats, size = _frame(kind.shapes(message))
+    cost = _frame(kind.shapes(message))
+    if not kind.extras:
+        return cost
+    floats, size = cost
     if isinstance(message, Difference):
         size += _binary(message.rows.size * 4) - 1
     elif isinstance(message, Offer) and message.dual is not None:
@@ -224,10 +244,26 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
     if not 0 <= wire.kind < len(_KINDS):
         raise RefusedMessage(f"message: kind must be a number from 0 to {len(_KINDS) - 1}", wire.kind)
     kind = _KINDS[wire.kind]
-    parts: dict[str, Any] = {name: getattr(wire, name) for name in _EXTRAS if getattr(wire, name) is not None}
-    for name in parts:
-        if name not in kind.__slots__:
-            raise RefusedMessage(f"message: {kind.kind} must have no {name}")
+    parts = _parts(wire, kind)
+    arrays = _arrays(wire, kind)
+    if kind is Difference:
+        centers, weights = arrays
+        _check_rows(parts["rows"], centers, weights)
+        return Difference(centers=centers, weights=weights, **parts)
+    if len(arrays) > len(kind.tables):
+        *arrays, centers, weights = arrays
+        parts["dual"] = Function(centers, weights)
+    return kind(*arrays, **parts)
+
+
+def _parts(wire: _Wire, kind: type[Message]) -> dict[str, Any]:
+    """What there is beside matrices, by name."""
+    parts: dict[str, Any] = {}
+    for name in _EXTRAS:
+        if (part := getattr(wire, name)) is not None:
+            if name not in kind.extras:
+                raise RefusedMessage(f"message: {kind.kind} must have no {name}")
+            parts[name] = part
     revision = wire.revision
     if revision is not None and not revision.base < revision.number:
         raise RefusedMessage("message: revision must have base < number", f"{revision.base} and {revision.number}")
@@ -236,23 +272,18 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
     if kind is Difference:
         if revision is None or revision.base == 0 or wire.rows is None or len(wire.rows) % 4:
             raise RefusedMessage("message: difference must have rows of 4 bytes each and a revision with a base")
-        parts["rows"] = np.frombuffer(wire.rows, "<i4")
-    names = (*kind.inputs, *kind.outputs)
-    arrays = _arrays(wire, kind, len(names))
-    if kind is Difference:
-        _check_rows(parts["rows"], *arrays)
-    elif len(arrays) > len(names):
-        parts["dual"] = Function(arrays[-2], arrays[-1])
-    return kind(**dict(zip(names, arrays, strict=False)), **parts)
+        parts["rows"] = np.frombuffer(wire.rows, _ROWS)
+    return parts
 
 
-def _arrays(wire: _Wire, kind: type[Message], count: int) -> list[Floats]:
+def _arrays(wire: _Wire, kind: type[Message]) -> list[Floats]:
     """The matrices: as many as the kind has, and perhaps those of a dual; two that belong together have equally many rows."""
+    count = len(kind.tables)
     counts = (count, count + 2) if kind is Offer else (count,)
     if len(wire.matrices) not in counts:
         rule = " or ".join(map(str, counts))
         raise RefusedMessage(f"message: {kind.kind} must have {rule} matrices", len(wire.matrices))
-    arrays = [_array(matrix) for matrix in wire.matrices]
+    arrays = list(map(_array, wire.matrices))
     for first, second in zip(arrays[::2], arrays[1::2], strict=False):
         if len(first) != len(second) and kind is not Difference:
             shapes = first.shape, second.shape
@@ -264,7 +295,7 @@ def _array(matrix: _Matrix) -> Floats:
     if len(matrix.data) != 8 * matrix.rows * matrix.columns:
         shape, size = (matrix.rows, matrix.columns), len(matrix.data)
         raise RefusedMessage("message: a matrix must have 8 bytes for each number", f"{size} for shape {shape}")
-    array = np.frombuffer(matrix.data, "<f8").reshape(matrix.rows, matrix.columns)
+    array = np.frombuffer(matrix.data, _FLOATS).reshape(matrix.rows, matrix.columns)
     if not finite(array):
         raise RefusedMessage("message: every number must be finite")
     return array
