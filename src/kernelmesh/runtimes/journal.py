@@ -103,7 +103,8 @@ def append(file: BinaryIO, record: Record) -> None:
 
 
 def _neighbor(said: Heard) -> _Neighbor:
-    question, reply = (None if message is None else encode(message) for message in (said.question, said.reply))
+    question = None if said.question is None else encode(said.question)
+    reply = None if said.reply is None else encode(said.reply)
     return _Neighbor(str(said.neighbor), said.weight, said.share, said.is_first, question, reply)
 
 

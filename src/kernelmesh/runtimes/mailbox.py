@@ -7,7 +7,7 @@ are expected always find room; those that nobody asked for are dropped.
 import contextlib
 import queue
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,9 +67,9 @@ class Mailbox:
         self._events: list[Event] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._waiting: Counter[tuple[str, int]] = Counter()
-        self._names: Counter[str] = Counter()
-        self._sizes: Counter[str] = Counter()
+        self._waiting: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._names: defaultdict[str, int] = defaultdict(int)
+        self._sizes: defaultdict[str, int] = defaultdict(int)
         self._expected: set[int] = set()
         self._replies, self._wanted = 0, 1
         self._total = self._bytes = 0
