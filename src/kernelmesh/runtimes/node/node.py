@@ -49,6 +49,8 @@ class Node:
         self._began = self._stepped = self._relayed = now
         self._met = self._relaying = False
         self._late_at = now
+        self.replies_awaited = 1
+        """How many replies are needed to go on, when it last proceeded."""
         self._pace = _TICK
         self._steps_here = 0
         self._loss: float | None = None
@@ -114,11 +116,6 @@ class Node:
             return min(now + _TICK, max(self._late_at, now))
         return now + min(_TICK, self._pace)
 
-    @property
-    def replies_awaited(self) -> int:
-        """How many replies are needed to go on."""
-        return max(len(self._awaited()), 1)
-
     def finished(self, now: float) -> bool:
         """Whether the stream has ended and no neighbor needs our answers any more."""
         peers = self._talk.peers.values()
@@ -157,6 +154,7 @@ class Node:
             for peer in self._pacing.late(awaited, self._talk.current.step):
                 self._talk.ask(peer, Purpose.REPEAT, now)
             awaited = self._awaited()
+        self.replies_awaited = max(len(awaited), 1)
         if not awaited:
             if self._relaying:
                 self._relay(now)

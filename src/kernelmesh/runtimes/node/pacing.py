@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from kernelmesh.agent import Agent, State
@@ -155,7 +156,7 @@ class FreeRunning:
     relays: ClassVar[bool] = True
     patience: float = 0.5
 
-    @property
+    @cached_property
     def timeout(self) -> float:
         return max(2.0 * self.patience, 2.0)
 
