@@ -13,17 +13,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from kernelmesh import errors, registry, storage
+from kernelmesh import Komp, Local, errors, registry, storage
 from kernelmesh.cli import app, experiments
 from kernelmesh.consensus import Consensus
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, heterogeneous, learn, run, theory, violation
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.events import CellFinished, Finished, Measured, Progress, Started
 from kernelmesh.experiments.gmm import LogisticConfig as Config
+from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.outcome import Complete, Diverged, Interrupted
 from kernelmesh.numerics.compression import Update
 from kernelmesh.registry import kinds, register
+from kernelmesh.rules import Gradient
 
 TINY = {"agents": 4, "samples": 192, "held_out": 100}
 SUMMARY = {
@@ -409,6 +411,108 @@ def test_a_protocol_from_outside_runs(lonely, tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert json.loads((out / "summary.json").read_text())["protocol"] == "lonely"
+
+
+def test_without_a_rule_agents_are_the_papers():
+    config = Config(**TINY)
+    task = Task.draw(config)
+    rates = Rates(config.step_size, config.parsimony, config.regularization)
+    assert task.agent(Local()) == parsimonious_agent((2, 5), task.kernel, rates, Local())
+    assert task.agent().consensus == task.consensus()
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("gradient", {"step_size": 1.0}),
+        ("gradient", {"parsimony": 0.1}),
+        ("gradient", {"regularization": 1e-4}),
+        ("gradient", {"step_halves": 500.0}),
+        ("gradient", {"max_order": 9}),
+        ("averaged", {"averaged_step_size": 10.0}),
+        ("averaged", {"averaged_parsimony": 0.1}),
+        ("averaged", {"averaged_fidelity": 0.5}),
+        ("averaged", {"half_life": 500.0}),
+        ("averaged", {"max_order": 9}),
+        ("averaged", {"step_halves": 500.0}),
+        ("second-order", {"second_order_budget": 0.1}),
+        ("second-order", {"second_order_regularization": 1.0}),
+        ("second-order", {"second_order_novelty": 0.1}),
+        ("second-order", {"second_order_iterations": 1}),
+        ("second-order", {"half_life": 500.0}),
+        ("second-order", {"max_order": 9}),
+    ],
+)
+def test_every_setting_of_a_rule_reaches_its_agents(rule, changes):
+    settings = {**TINY, "protocol": "local", "rule": rule}
+    agents = [Task.draw(Config(**settings, **some)).agent() for some in ({}, changes)]
+    assert agents[0] != agents[1]
+    assert {type(agent.rule).__name__ for agent in agents} == {rule.title().replace("-", "")}
+
+
+def test_large_steps_come_with_their_budget_and_their_coupling():
+    averaged = Task.draw(Config(**TINY, rule="averaged", protocol="exact-diffusion"))
+    agent = averaged.agent()
+    assert agent.step_size_at(0) == 30.0
+    assert agent.compression == Komp.averaging(30.0)
+    assert agent.consensus.budget(0) == pytest.approx(0.06 * 30**0.5 / 4)
+    capped = [Task.draw(Config(**TINY, rule=rule)).agent().consensus.coupling.ceiling for rule in ("gradient", "averaged")]
+    assert capped[0] == pytest.approx(10 * capped[1])  # what is stable falls with the step size
+
+
+@pytest.mark.parametrize("name", ["gmm-logistic", "gmm-hinge", "heterogeneous"])
+@pytest.mark.parametrize(("rule", "agents"), [("averaged", 4), ("second-order", 1)])
+def test_rules_learn_more_from_few_samples(name, rule, agents, tmp_path):
+    experiment = kinds("experiment")[name]
+    config = experiment.config(
+        samples=640, held_out=300, agents=agents, protocol="diffusion", partition="identical", rule=rule
+    )
+    summary = run(experiment, config, tmp_path).report.summary
+    paper = learn(Task.draw(dataclasses.replace(config, rule="gradient")).network(), only_ends=True)
+    assert summary["rule"] == rule
+    assert summary["accuracy_worst"] > paper.last.score_worst
+
+
+def test_a_rule_that_learns_alone_says_so():
+    with pytest.raises(
+        errors.InvalidArgument, match=r"gmm-logistic: protocol must be local with the rule second-order, which"
+    ):
+        Config(rule="second-order")
+    assert Config(rule="second-order", protocol="local").agents == 20
+    assert Task.draw(Config(**{**TINY, "agents": 1}, rule="second-order", protocol="penalty")).agent().consensus == Local()
+    done = CliRunner().invoke(app, ["run", "heterogeneous", "--rule", "second-order"])
+    assert done.exit_code == 2
+    assert "`--protocol local`, or a network of one with `--agents 1`" in done.output + done.stderr
+
+
+@pytest.fixture
+def half():
+    """A learning rule from outside."""
+
+    @register("rule")
+    @dataclass(frozen=True)
+    class HalfSteps(Gradient):
+        """Half of every step is enough."""
+
+        def learn(self, model, inputs, move, compression):
+            return super().learn(model, dataclasses.replace(inputs, step_size=inputs.step_size / 2), move, compression)
+
+    yield HalfSteps
+    del registry._known["rule"]["HalfSteps"]
+
+
+def test_a_rule_from_outside_runs(half, tmp_path):
+    def trained(**settings):
+        return learn(Task.draw(Config(**TINY, protocol="local", parsimony=0.0, regularization=0.0, **settings)).network())
+
+    assert trained(rule="half-steps").last.objective == pytest.approx(trained(step_size=1.5).last.objective)
+    assert "half-steps" in CliRunner().invoke(app, ["list", "--rules"]).output
+    with pytest.raises(errors.InvalidArgument, match="rule must be one of gradient, averaged, second-order, half-steps"):
+        Config(rule="magic")
+    command = ["run", "gmm-logistic", "--rule", "half-steps", "--agents", "3", "--samples", "96", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "summary.json").read_text())["rule"] == "half-steps"
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """From pictures to features, on textures that are made here."""
 
 import json
+import math
 import re
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from kernelmesh import Graph
 from kernelmesh.experiments import brodatz, run
 from kernelmesh.experiments.events import Progress
 from kernelmesh.experiments.outcome import Complete, Interrupted
@@ -176,6 +178,38 @@ class TestExperiment:
         summary, expected = resumed.report.summary, whole.report.summary
         assert summary["accuracy_mean"] == pytest.approx(expected["accuracy_mean"], abs=0.02)
         assert summary["bytes_per_sample"] == expected["bytes_per_sample"]
+
+    @pytest.mark.parametrize(("rule", "agents"), [("averaged", 3), ("second-order", 1), ("gradient", 1)])
+    def test_other_rules_and_a_network_of_one(self, folder, tmp_path, rule, agents):
+        config = self.settings(folder, rule=rule, agents=agents, epochs=1, companion=False)
+        summary = run(brodatz.EXPERIMENT, config, tmp_path).report.summary
+        assert (summary["rule"], summary["agents"]) == (rule, agents)
+        assert summary["accuracy_worst"] > 0.8
+        assert (summary["bytes_per_sample"] > 0) == (agents > 1)
+
+    def test_large_steps_cap_the_coupling_and_the_printed_ones_do_not(self, folder, tmp_path):
+        graph = Graph.complete(4)
+        ceilings = {}
+        for rule in ("gradient", "averaged"):
+            config = self.settings(folder, rule=rule, coupling=5.0)
+            patches, classes = brodatz.prepare(config, tmp_path, resume=True)
+            ceilings[rule] = config.agent(patches, graph, classes).consensus.coupling.ceiling
+        assert ceilings["gradient"] == math.inf
+        assert ceilings["averaged"] < 0.02
+
+    def test_a_rule_that_learns_alone_says_so(self, folder):
+        with pytest.raises(ValueError, match="brodatz: protocol must be local with the rule second-order"):
+            self.settings(folder, rule="second-order")
+
+    def test_the_table_has_every_rule_on_both_splits(self, folder, tmp_path):
+        finished = run(brodatz.EXPERIMENT, self.settings(folder), tmp_path, table=True)
+        assert finished.outcome == Complete()
+        rows = finished.report.findings.tables["table"]
+        learners = ["batch-svm", "gradient", "averaged", "second-order", "second-order-2500"]
+        assert [(row["split"], row["learner"]) for row in rows] == [(s, n) for s in ("random", "disjoint") for n in learners]
+        assert all(row["accuracy"] > 0.5 and row["cpu_seconds"] > 0 and row["model_order"] > 2 for row in rows)
+        assert [row["cpu_over_gradient"] for row in rows if row["learner"] == "gradient"] == [1.0, 1.0]
+        assert all(re.match("^[a-z][a-z0-9_]*$", key) for key in finished.report.summary)
 
     def test_every_registered_protocol_is_known(self, folder):
         for name in protocols():

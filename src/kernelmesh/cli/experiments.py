@@ -43,6 +43,7 @@ def _print_table(rows: Mapping[str, str], *titles: str) -> None:
 @app.command("list")
 def list_experiments(
     protocols: Annotated[bool, typer.Option("--protocols", help="List the values of `run --protocol` instead.")] = False,
+    rules: Annotated[bool, typer.Option("--rules", help="List the values of `run --rule` instead.")] = False,
 ) -> None:
     """List the experiments that `run` knows."""
     known = _experiments()
@@ -50,7 +51,11 @@ def list_experiments(
         from kernelmesh.experiments.protocols import describe_protocols
 
         _print_table(describe_protocols(), "protocol", "what agents do")
-    else:
+    if rules:
+        from kernelmesh.experiments.learning import describe_rules
+
+        _print_table(describe_rules(), "rule", "how an agent learns")
+    if not protocols and not rules:
         _print_table({name: experiment.about for name, experiment in known.items()}, "experiment", "what it shows")
 
 
@@ -62,6 +67,7 @@ def run(
     protocol: Annotated[
         str | None, typer.Option(help="How agents come to agree; `kernelmesh list --protocols` names them.")
     ] = None,
+    rule: Annotated[str | None, typer.Option(help="How each agent learns; `kernelmesh list --rules` names them.")] = None,
     partition: Annotated[
         str | None, typer.Option(help="What each agent sees: identical, two-class or one-class (mixture).")
     ] = None,
@@ -98,6 +104,7 @@ def run(
         "seed": seed,
         "agents": agents,
         "protocol": protocol,
+        "rule": rule,
         "partition": partition,
         "reading": reading,
         "split": split,

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from kernelmesh import Consensus, Diffusion, ExactDiffusion, Gaussian, Graph, Local, Penalty, register, simulate
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, brodatz
+from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.mixture import MixtureConfig, Task
 from kernelmesh.experiments.rivals.base import Data, Score
 from kernelmesh.experiments.rivals.centralized import kernel_logistic, remove_smallest, svm
 from kernelmesh.experiments.rivals.d4l import d4l
 from kernelmesh.experiments.rivals.linear import dgd, fourier, nystrom
 from kernelmesh.experiments.settings import Count, Positive, Settings
-from kernelmesh.experiments.trial import Rates, parsimonious_agent
 from kernelmesh.metrics import accuracies
 from kernelmesh.report import COLORS
 from kernelmesh.schema import one_of

@@ -11,8 +11,8 @@ from scipy.optimize import minimize
 
 from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Gaussian, Graph, Logistic, Mixture, Schedule
 from kernelmesh.checks import Floats, Ints
+from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.settings import Count, Positive, Settings
-from kernelmesh.experiments.trial import Rates, parsimonious_agent
 
 __all__ = ["Problem", "ProblemConfig"]
 

@@ -49,7 +49,7 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstablePenalty)  # the printed schedule is there to show it
         trial = learn(Task.draw(config).network(), only_ends=True)
-    where = {"partition": config.partition, "protocol": config.protocol, "seed": config.seed}
+    where = {"partition": config.partition, "rule": config.rule, "protocol": config.protocol, "seed": config.seed}
     return {**where, **trial.row(), "seconds": trial.seconds}
 
 
@@ -71,6 +71,8 @@ def _groups(config: Config) -> dict[tuple[str, str], Config]:
         for partition in PARTITIONS
         for name in protocols()
     }
+    if config.rule != "gradient":  # the rest is about its settings
+        return rows
     rows[_PRINTED] = dataclasses.replace(config, partition="identical", protocol="penalty", penalty_limit=math.inf)
     rows[_OWN] = dataclasses.replace(config, partition="one-class", protocol="exact-diffusion", **OWN)
     return rows
@@ -89,6 +91,7 @@ def table(config: Config, session: Session) -> Findings:
     goals = _goals(rows, references) if as_described and session.complete else []
     return Findings(
         summary={
+            "rule": config.rule,
             "seeds": config.seeds,
             "centralised_accuracy": references["centralized"],
             "svm_accuracy": references["svm"],

@@ -10,14 +10,15 @@ from typing import Annotated
 
 import numpy as np
 
-from kernelmesh import Agent, ArrayStream, Consensus, Gaussian, Graph, Local, Mixture, simulate
+from kernelmesh import Agent, ArrayStream, Consensus, Gaussian, Graph, Local, Mixture
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import Tuning
-from kernelmesh.experiments.protocols import ProtocolName, protocol
+from kernelmesh.experiments.alone import Alone, learn_alone
+from kernelmesh.experiments.learning import LearningSettings, agent_for
+from kernelmesh.experiments.protocols import ProtocolName
 from kernelmesh.experiments.samples import Samples
-from kernelmesh.experiments.settings import Count, NonNegative, Positive, PositiveOrInf, Settings, settings_of
-from kernelmesh.experiments.trial import Network, Rates, parsimonious_agent
-from kernelmesh.metrics import accuracies
+from kernelmesh.experiments.settings import Count, NonNegative, Positive, PositiveOrInf, settings_of
+from kernelmesh.experiments.trial import Network
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
 from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.schema import one_of
@@ -35,7 +36,7 @@ _ORDERS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureConfig(Settings, owner="mixture"):
+class MixtureConfig(LearningSettings, owner="mixture"):
     """The printed settings; what the paper leaves open or prints differently is said beside it."""
 
     agents: Count = 20
@@ -48,11 +49,8 @@ class MixtureConfig(Settings, owner="mixture"):
     reading: Reading = "deviation"  # of the printed 0.2; only as a standard deviation are the printed accuracies possible
     spread: Positive = 0.2
     bandwidth: Positive = 0.6
-    step_size: Positive = 3.0
     step_halves: PositiveOrInf = math.inf  # samples after which the step size is half of that, falling as a / (b + t)
-    parsimony: NonNegative = 0.04
-    dual_parsimony: NonNegative = 0.01  # the same for the duals of exact diffusion
-    regularization: NonNegative = 1e-6
+    dual_parsimony: NonNegative = 0.01  # K of the duals of exact diffusion, with `gradient`
     batch_size: Count = 32
     penalty_start: Positive = 0.01
     penalty_doubles_every: Count = 200
@@ -60,10 +58,15 @@ class MixtureConfig(Settings, owner="mixture"):
     measure_every: Count = 4  # rounds
 
     @property
+    def dual_budget(self) -> float:
+        """δ, for the duals of exact diffusion."""
+        return self.budget / 4 if self.rule == "averaged" else self.dual_parsimony * self.step_size**1.5
+
+    @property
     def steps(self) -> Schedule | float:
         """The step size over the samples."""
-        half = self.step_halves
-        return self.step_size if half == math.inf else InverseTime(scale=self.step_size * half, offset=half)
+        eta, half = self.initial_step_size, self.step_halves
+        return eta if half == math.inf else InverseTime(scale=eta * half, offset=half)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -111,20 +114,21 @@ class Task(Samples):
         tuning = Tuning(
             coupling=Doubling(start=config.penalty_start, every=config.penalty_doubles_every),
             limit=config.penalty_limit,
-            dual_budget=config.dual_parsimony * config.step_size**1.5,
+            dual_budget=config.dual_budget,
             kernel=self.kernel,
             batches=[part.stream.points[: config.batch_size] for part in self.streams],
             stiffness=self.graph.stiffness,
-            step_size=config.step_size,
+            step_size=config.initial_step_size,
         )
-        return protocol(config.protocol, tuning)
+        return config.consensus(tuning)
 
     def agent(self, consensus: Consensus | None = None) -> Agent:
         """The settings of every agent; with `Local()` those of a learner on its own."""
         config = self.config
         shape, loss = (2, self.mixture.classes), _LOSSES[config.loss]
-        rates = Rates(config.step_size, config.parsimony, config.regularization)
-        agent = parsimonious_agent(shape, self.kernel, rates, consensus or self.consensus(), loss=loss)
+        agent = agent_for(config, shape, self.kernel, consensus or self.consensus(), loss=loss)
+        if agent.step_size is None:
+            return agent
         return dataclasses.replace(agent, step_size=config.steps)  # the budget remains that of the first step
 
     def network(self) -> Network:
@@ -145,14 +149,16 @@ class Task(Samples):
         """The held-out accuracy that nothing can exceed but by luck."""
         return float((self.mixture.bayes(self.held_points) == self.held_labels).mean())
 
+    def alone(self) -> list[Alone]:
+        """One learner with all the samples, once: what it does with each of several orders of them."""
+        config, agent = self.config, self.agent(Local())
+        orders = np.random.default_rng([config.seed, 1]).spawn(_ORDERS)
+        streams = (ArrayStream(self.points, self.labels, batch_size=config.batch_size, rng=order) for order in orders)
+        return [learn_alone(agent, stream, self) for stream in streams]
+
     def centralized(self) -> float:
         """Held-out accuracy of one learner with all the samples, once: the mean over several orders of them."""
-        config, scores = self.config, []
-        for order in np.random.default_rng([config.seed, 1]).spawn(_ORDERS):
-            stream = ArrayStream(self.points, self.labels, batch_size=config.batch_size, rng=order)
-            *_, last = simulate(self.agent(Local()), Graph.line(1), [stream])
-            scores.append(accuracies(last.functions, self.held_points, self.held_labels)[0])
-        return float(np.mean(scores))
+        return float(np.mean([found.accuracy for found in self.alone()]))
 
     def svm(self) -> float:
         """Held-out accuracy of a batch SVM with the same kernel and all the samples (C = 10)."""

@@ -16,9 +16,9 @@ from kernelmesh import Agent, ArrayStream, Consensus, Doubling, Expansion, Gauss
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Tuning
 from kernelmesh.experiments import Cell, Experiment, Findings, Network, Session, learn, means, settings_of
+from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.protocols import ProtocolName, protocol, protocols
 from kernelmesh.experiments.settings import Count, NonNegative, Positive, Settings
-from kernelmesh.experiments.trial import Rates, parsimonious_agent
 from kernelmesh.metrics import errors
 from kernelmesh.registry import register
 from kernelmesh.report import panel, style_of

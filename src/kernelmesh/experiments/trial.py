@@ -5,50 +5,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from kernelmesh import Agent, Consensus, Graph, Kernel, Komp, Measures, Round, errors, measure, simulate, storage
+from kernelmesh import Agent, Graph, Measures, Round, errors, measure, simulate, storage
 from kernelmesh.checks import Floats, integer
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.experiments.events import Measured, Observer, Progress
 from kernelmesh.experiments.outcome import Complete, Diverged, Interrupted, Outcome
-from kernelmesh.numerics.losses import Logistic, Loss
-from kernelmesh.numerics.schedules import Schedule
 from kernelmesh.streams import StreamSlice
 
-__all__ = ["Network", "Rates", "Stop", "Trial", "learn", "parsimonious_agent"]
+__all__ = ["Network", "Stop", "Trial", "learn"]
 
 Stop = Callable[[], bool]
 """Asked after every step: whether to stop there and keep what has been computed."""
 
 _CHECKPOINT = "checkpoint.safetensors"
-
-
-_LOGISTIC = Logistic()
-
-
-class Rates(NamedTuple):
-    """How fast an agent learns and forgets: η, the K of its budget, λ."""
-
-    step_size: Schedule | float
-    parsimony: float
-    regularization: float
-
-
-def parsimonious_agent(
-    shape: tuple[int, int], kernel: Kernel, rates: Rates, consensus: Consensus, *, loss: Loss = _LOGISTIC
-) -> Agent:
-    """An agent for points of `shape[0]` numbers with `shape[1]` outputs and the paper's budget, ε = K η^1.5."""
-    return Agent(
-        dimension=shape[0],
-        outputs=shape[1],
-        kernel=kernel,
-        loss=loss,
-        step_size=rates.step_size,
-        regularization=rates.regularization,
-        compression=Komp.parsimonious(rates.step_size, parsimony=rates.parsimony),
-        consensus=consensus,
-    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

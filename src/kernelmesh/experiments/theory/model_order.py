@@ -10,8 +10,8 @@ from kernelmesh import ArrayStream, Gaussian, Graph, Mixture, Proximal, simulate
 from kernelmesh.checks import Floats
 from kernelmesh.experiments import Cell
 from kernelmesh.experiments.cells import Results
+from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.theory.claims import Claim, Config, Summary
-from kernelmesh.experiments.trial import Rates, parsimonious_agent
 from kernelmesh.metrics import projection_gap
 from kernelmesh.report import panel, style_of
 

@@ -1,0 +1,156 @@
+"""The learning rules by name, and the agents that an experiment's settings describe."""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Local, SecondOrder
+from kernelmesh.consensus import Tuning
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.experiments.protocols import ProtocolName, protocol
+from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive, PositiveOrInf, Settings
+from kernelmesh.numerics.losses import Logistic, Loss
+from kernelmesh.numerics.schedules import Schedule
+from kernelmesh.registry import kebab, kinds
+from kernelmesh.rules import Rule
+from kernelmesh.schema import one_of
+
+__all__ = ["LearningSettings", "Rates", "RuleName", "agent_for", "describe_rules", "parsimonious_agent", "rules"]
+
+_LOGISTIC = Logistic()
+
+
+def rules() -> dict[str, type[Rule]]:
+    """All registered learning rules by the names that the command line has for them, the paper's first.
+
+    >>> list(rules())[:3]
+    ['gradient', 'averaged', 'second-order']
+    """
+    known = {kebab(name): kind for name, kind in kinds("rule").items()}
+    return {name: known.pop(name) for name in ("gradient", "averaged", "second-order")} | known
+
+
+def describe_rules() -> dict[str, str]:
+    """What each name of `rule` stands for: the line at the top of its file."""
+    pages = {name: inspect.getdoc(inspect.getmodule(kind)) or inspect.getdoc(kind) for name, kind in rules().items()}
+    return {name: (page or "").partition("\n")[0] for name, page in pages.items()}
+
+
+def _check_name(owner: str, argument: str, value: object) -> str:
+    """A name that `rules` knows."""
+    return str(one_of(*rules())(owner, argument, value))
+
+
+RuleName = Annotated[str, _check_name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSettings(Settings, owner="network"):
+    """How many agents there are, how they come to agree, and how each learns: as in the paper, and with other rules."""
+
+    agents: Count = 1
+    protocol: ProtocolName = "local"
+    rule: RuleName = "gradient"
+    step_size: Positive = 3.0  # η of `gradient`
+    parsimony: NonNegative = 0.04  # K of its budget, ε = K η^1.5
+    regularization: NonNegative = 1e-6  # λ of rules that take a step size
+    max_order: Index = 0  # the most points a dictionary may hold, with any rule; 0: as many as the budget asks for
+    averaged_step_size: Positive = 30.0
+    averaged_parsimony: NonNegative = 0.06  # K of its budget, ε = K √η; duals get a quarter of it
+    averaged_fidelity: Positive = Averaged.fidelity
+    second_order_regularization: Positive = SecondOrder.usual_regularization  # λ, which is 1/C of an SVM
+    second_order_budget: NonNegative = SecondOrder.budget
+    second_order_novelty: Positive = SecondOrder.novelty
+    second_order_iterations: Count = SecondOrder.iterations
+    half_life: PositiveOrInf = math.inf  # samples after which `averaged` and `second-order` have forgotten half
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.agents > 1 and self.protocol != "local" and not self.learns_with_others:
+            rule = f"be local with the rule {self.rule}, which learns alone"
+            remedy = "`--protocol local`, or a network of one with `--agents 1`"
+            raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
+
+    @property
+    def learns_with_others(self) -> bool:
+        """Whether what neighbors say can take part in a step."""
+        return rules()[self.rule].listens
+
+    @property
+    def initial_step_size(self) -> float:
+        """η of the rule."""
+        return self.averaged_step_size if self.rule == "averaged" else self.step_size
+
+    @property
+    def budget(self) -> float:
+        """ε of the rule, where it takes a step size."""
+        eta = self.initial_step_size
+        return self.averaged_parsimony * math.sqrt(eta) if self.rule == "averaged" else self.parsimony * eta**1.5
+
+    def consensus(self, tuning: Tuning) -> Consensus:
+        """The protocol, set up for a network; rules that learn alone have none."""
+        return protocol(self.protocol, tuning) if self.learns_with_others else Local()
+
+    def learning_rule(self) -> Rule:
+        """The rule with its settings; one from elsewhere has its own defaults."""
+        own: dict[str, dict[str, Any]] = {
+            "averaged": {"fidelity": self.averaged_fidelity, "half_life": self.half_life},
+            "second-order": {
+                "budget": self.second_order_budget,
+                "max_order": self.max_order or None,
+                "novelty": self.second_order_novelty,
+                "half_life": self.half_life,
+                "iterations": self.second_order_iterations,
+            },
+        }
+        kind: Callable[..., Rule] = rules()[self.rule]
+        return kind(**own.get(self.rule, {}))
+
+
+class Rates(NamedTuple):
+    """How fast an agent learns and forgets with gradient steps: η, the K of its budget, λ."""
+
+    step_size: Schedule | float
+    parsimony: float
+    regularization: float
+
+
+def parsimonious_agent(
+    shape: tuple[int, int], kernel: Kernel, rates: Rates, consensus: Consensus, *, loss: Loss = _LOGISTIC
+) -> Agent:
+    """An agent for points of `shape[0]` numbers with `shape[1]` outputs and the paper's budget, ε = K η^1.5."""
+    return Agent(
+        dimension=shape[0],
+        outputs=shape[1],
+        kernel=kernel,
+        loss=loss,
+        step_size=rates.step_size,
+        regularization=rates.regularization,
+        compression=Komp.parsimonious(rates.step_size, parsimony=rates.parsimony),
+        consensus=consensus,
+    )
+
+
+def agent_for(
+    settings: LearningSettings, shape: tuple[int, int], kernel: Kernel, consensus: Consensus, *, loss: Loss = _LOGISTIC
+) -> Agent:
+    """An agent for points of `shape[0]` numbers with `shape[1]` outputs that learns by the rule of some settings."""
+    rule, eta, cap = settings.learning_rule(), settings.initial_step_size, settings.max_order or None
+    shared: dict[str, Any] = {
+        "dimension": shape[0],
+        "outputs": shape[1],
+        "kernel": kernel,
+        "loss": loss,
+        "consensus": consensus,
+    }
+    if not rule.takes_step_size:
+        own = settings.second_order_regularization if isinstance(rule, SecondOrder) else None
+        return Agent(**shared, rule=rule, regularization=own)
+    compression = (
+        Komp.averaging(eta, parsimony=settings.averaged_parsimony, max_order=cap)
+        if isinstance(rule, Averaged)
+        else Komp.parsimonious(eta, parsimony=settings.parsimony, max_order=cap)
+    )
+    return Agent(**shared, rule=rule, step_size=eta, regularization=settings.regularization, compression=compression)
