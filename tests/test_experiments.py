@@ -16,7 +16,18 @@ from typer.testing import CliRunner
 from kernelmesh import Komp, Local, errors, registry, storage
 from kernelmesh.cli import app, experiments
 from kernelmesh.consensus import Consensus
-from kernelmesh.experiments import Cell, Experiment, Findings, Session, heterogeneous, learn, run, theory, violation
+from kernelmesh.experiments import (
+    Cell,
+    Experiment,
+    Findings,
+    Session,
+    budget_sweep,
+    heterogeneous,
+    learn,
+    run,
+    theory,
+    violation,
+)
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.events import CellFinished, Finished, Measured, Progress, Started
 from kernelmesh.experiments.gmm import LogisticConfig as Config
@@ -513,6 +524,23 @@ def test_a_rule_from_outside_runs(half, tmp_path):
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "summary.json").read_text())["rule"] == "half-steps"
+
+
+def test_the_sweep_over_rules_has_every_rule_at_every_budget(tmp_path):
+    class Canned(Session):
+        def compute(self, cells):
+            return {name: {**cell.function(cell.settings)} for name, cell in cells.items() if self.wanted(name)}
+
+    session = Canned(tmp_path)
+    session.wanted = lambda name: name.startswith(("alone", "reference"))
+    found = budget_sweep.run(budget_sweep.Config(**TINY, seeds=1), session)
+    rules = found.tables["rules"]
+    assert len(rules) == 3 * 6
+    assert set(found.figures) == {"rules"}
+    for name in ("gradient", "averaged", "second-order"):
+        orders = [row["model_order"] for row in rules if row["rule"] == name]
+        assert orders[0] > orders[-1]
+        assert all(row["cpu_seconds"] > 0 for row in rules)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Memory, bytes and accuracy against each other: the parsimony constant K swept for every protocol."""
+"""Memory, bytes and accuracy against each other: budgets swept for every protocol, and for every rule with one learner."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,20 @@ from matplotlib.figure import Figure
 
 from kernelmesh import register
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, heterogeneous, means
+from kernelmesh.experiments.alone import warm_up
+from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.protocols import protocols
 from kernelmesh.experiments.settings import Count
 from kernelmesh.report import style_of
 
 __all__ = ["EXPERIMENT", "Config"]
 
-_SWEPT = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+# Rule → the setting that is its budget, and its values; the third is the default.
+_SWEPT = {
+    "gradient": ("parsimony", (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)),
+    "averaged": ("averaged_parsimony", (0.015, 0.03, 0.06, 0.12, 0.24, 0.48)),
+    "second-order": ("second_order_budget", (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,29 +33,72 @@ class Config(heterogeneous.Config, owner="budget-sweep"):
     measure_every: Count = 4
 
 
+def one_learner(config: Config) -> Mapping[str, Any]:
+    """A learner with all the data: means over several orders of it."""
+    task = Task.draw(config)
+    warm_up(task.agent(), task)
+    found = [dataclasses.asdict(line) for line in task.alone()]
+    return {"seed": config.seed, **means(found, ("accuracy", "model_order", "cpu_seconds"))}
+
+
+def reference(config: Config) -> Mapping[str, Any]:
+    """What a batch SVM and the Bayes rule reach."""
+    task = Task.draw(config)
+    return {"seed": config.seed, "svm": task.svm(), "bayes": task.bayes}
+
+
 def run(config: Config, session: Session) -> Findings:
-    """All protocols at all K, over the seeds."""
-    groups = {(name, k): f"{name}-{k:g}" for name in protocols() for k in _SWEPT}
+    """All protocols at all budgets, then all rules, over the seeds."""
+    budget, values = _SWEPT.get(config.rule, _SWEPT["gradient"])
+    networks = {(name, k): f"{name}-{k:g}" for name in protocols() for k in values}
     cells = {
-        group: Cell(heterogeneous.cell, dataclasses.replace(config, protocol=name, parsimony=k, dual_parsimony=k / 4))
-        for (name, k), group in groups.items()
+        group: Cell(heterogeneous.cell, _with_budget(config, budget, k, protocol=name))
+        for (name, k), group in networks.items()
     }
+    alone = {(rule, k): f"alone-{rule}-{k:g}" for rule, (_, values) in _SWEPT.items() for k in values}
+    single: dict[str, Any] = {"agents": 1, "protocol": "local", "partition": "identical"}
+    for (rule, k), group in alone.items():
+        cells[group] = Cell(one_learner, _with_budget(config, _SWEPT[rule][0], k, rule=rule, **single))
+    cells["reference"] = Cell(reference, dataclasses.replace(config, **single))
     done = session.sweep(cells, range(config.seed, config.seed + config.seeds))
     table = []
-    for (name, k), group in groups.items():
+    for (name, k), group in networks.items():
         if rows := [row for row in done[group] if row["complete"]]:
-            table.append({"protocol": name, "parsimony": k, **means(rows, _NUMBERS)})
+            table.append({"protocol": name, budget: k, **means(rows, _NUMBERS)})
+    rules = [
+        {"rule": rule, "setting": _SWEPT[rule][0], "value": k, **means(rows, ("accuracy", "model_order", "cpu_seconds"))}
+        for (rule, k), group in alone.items()
+        if (rows := done[group])
+    ]
+    limits = means(done["reference"], ("svm", "bayes"))
+    figures = {"figure": _draw_protocols(table, config, values)} if table else {}
     return Findings(
-        summary={"partition": config.partition, "seeds": config.seeds},
-        tables={"table": table},
-        figures={"figure": _figure(table, config)} if table else {},
+        summary={
+            **{name: getattr(config, name) for name in ("rule", "partition", "seeds")},
+            "svm_accuracy": limits["svm"],
+            "bayes_accuracy": limits["bayes"],
+        },
+        tables={"table": table, "rules": rules},
+        figures=figures | ({"rules": _draw_rules(rules, limits)} if rules and done["reference"] else {}),
+        paragraphs=_PARAGRAPHS,
+        printed=("table", "rules"),
     )
 
 
+def _with_budget(config: Config, setting: str, value: float, **others: Any) -> Config:
+    changes = {setting: value, **({"dual_parsimony": value / 4} if setting == "parsimony" else {}), **others}
+    return dataclasses.replace(config, **changes)
+
+
 _NUMBERS = ("accuracy_mean", "accuracy_worst", "model_order_mean", "bytes_per_sample", "seconds")
+_PARAGRAPHS = (
+    "The first table and figure are about networks. The second ones (`rules`) are about one learner with all the data, which "
+    "sees each sample once: means over the seeds, and over five orders of the samples of each. `cpu_seconds` is the CPU time "
+    "of one such pass with one thread, without compilation.",
+)
 
 
-def _figure(table: Sequence[Mapping[str, Any]], config: Config) -> Figure:
+def _draw_protocols(table: Sequence[Mapping[str, Any]], config: Config, values: Sequence[float]) -> Figure:
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for index, name in enumerate(protocols()):
@@ -64,11 +114,33 @@ def _figure(table: Sequence[Mapping[str, Any]], config: Config) -> Figure:
         axes.grid(alpha=0.3, which="both")
     left.set_xlim(left=0.7)  # less than a point on average is nothing
     left.legend(fontsize=9)
-    figure.suptitle(f"K from {_SWEPT[-1]:g} (few points) to {_SWEPT[0]:g} (many), partition {config.partition}")
+    figure.suptitle(
+        f"K from {values[-1]:g} (few points) to {values[0]:g} (many), {config.rule}, partition {config.partition}"
+    )
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="budget-sweep", about="memory, bytes and accuracy as K is swept, for every protocol", config=Config, run=run
-)
+def _draw_rules(rules: Sequence[Mapping[str, Any]], limits: Mapping[str, float]) -> Figure:
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    panels = dict(zip(("model_order", "cpu_seconds"), figure.subplots(1, 2, sharey=True), strict=True))
+    for quantity, axes in panels.items():
+        for index, rule in enumerate(_SWEPT):
+            lines = [line for line in rules if line["rule"] == rule]
+            accuracy = [100 * line["accuracy"] for line in lines]
+            axes.plot([line[quantity] for line in lines], accuracy, **style_of(index), label=rule)
+        for name, label, dash in (("svm", "batch SVM", "--"), ("bayes", "Bayes limit", "-")):
+            axes.axhline(100 * limits[name], color="0.4", linestyle=dash, linewidth=1.2, label=label)
+        axes.set_xscale("log")
+        axes.grid(alpha=0.3, which="both")
+    panels["model_order"].set(xlabel="memory: points kept", ylabel="held-out accuracy, %")
+    panels["cpu_seconds"].set(xlabel="CPU seconds for one pass")
+    panels["model_order"].legend(fontsize=9)
+    figure.suptitle(
+        "one learner, one pass, each rule's budget from 8 times its default (few points) to a quarter of it (many)"
+    )
+    return figure
+
+
+_ABOUT = "memory, bytes and accuracy as budgets are swept, for every protocol and every rule"
+EXPERIMENT = Experiment(name="budget-sweep", about=_ABOUT, config=Config, run=run)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)
