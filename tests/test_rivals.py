@@ -1,12 +1,15 @@
 """The methods that the baselines compare with must be sound themselves."""
 
+import dataclasses
+import time
+
 import numpy as np
 import pytest
 
 from kernelmesh import Graph, Logistic
-from kernelmesh.experiments import baselines
+from kernelmesh.experiments import Session, baselines
 from kernelmesh.experiments.rivals import d4l as dictionary_learning
-from kernelmesh.experiments.rivals.base import Data
+from kernelmesh.experiments.rivals.base import Data, Record
 from kernelmesh.streams import Mixture
 
 
@@ -32,15 +35,97 @@ def data():
 
 @pytest.mark.parametrize("name", baselines.methods("mixture", baselines.Config()))
 def test_every_method_learns(name, data):
-    score = baselines.methods("mixture", baselines.Config())[name].solve(data)
+    method = baselines.methods("mixture", baselines.Config())[name]
+    chosen = {"step": 0.5} if name == "d4l" else method.tune(data)  # tuning that one takes long
+    score = method.solve(data, **chosen)
     limit = baselines.svm(data).accuracy_mean
     assert limit > 0.85
     least = {"linear": 0.5, "d4l": 0.6, "budgeted": 0.5}.get(name, limit - 0.06)
     assert score.accuracy_worst >= least
     assert score.accuracy_worst <= score.accuracy_mean <= 1
     assert score.stored_floats > 0
-    talks = name in ("linear", "fourier", "d4l", "penalty", "diffusion", "exact_diffusion")
-    assert (score.bytes_per_sample > 0) == talks
+    assert (score.bytes_per_sample > 0) == (method.network and name != "local")
+    assert 0 < score.points <= len(data.points)
+    assert score.path[-1][:2] == (score.path[-1][0], score.accuracy_mean)
+    assert score.path[-1][3] == score.cpu_seconds > 0
+
+
+def test_rivals_are_tuned_and_ours_are_not():
+    for task in ("mixture", "textures"):
+        known = baselines.methods(task, baselines.Config())
+        ours = {name for name, method in known.items() if not method.grid}
+        assert ours >= {"polk", "averaged", "second_order", "local", "penalty", "averaged_penalty"}
+        assert set(known) - ours == {
+            "svm", "kernel_logistic", "nystrom", "budgeted", "polk_tuned", "linear", "fourier", "d4l"
+        }  # fmt: skip
+
+
+def test_tuning_sees_training_samples_only(data):
+    split = data.validation(500)
+    rows = {tuple(point) for point in data.points}
+    kept, held = ({tuple(point) for point in points} for points in (split.points, split.held_points))
+    assert (len(kept), len(held)) == (400, 100)
+    assert kept | held <= rows
+    assert not kept & held
+
+
+def test_tuning_takes_the_best_of_the_grid(data):
+    seen = {}
+
+    def solve(split, *, step):
+        record = Record(split)
+        seen[step] = len(split.points)
+        return record.finish(1, lambda: [1 - abs(step - 4.0)], points=1, stored=1)
+
+    method = baselines.Method("guess", solve, {"step": (1.0, 4.0, 9.0)})
+    assert method.tune(data) == {"step": 4.0}
+    assert seen == {1.0: 1280, 4.0: 1280, 9.0: 1280}
+    assert method.tried == "step: 1, 4, 9"
+
+
+def test_the_clock_stands_still_while_a_method_is_measured(data):
+    def slow():
+        until = time.process_time() + 0.2
+        while time.process_time() < until:
+            pass
+        return [0.25, 0.75]
+
+    record = Record(dataclasses.replace(data, checkpoints=(64, 10)))
+    for samples in (5, 32, 64, 96):
+        record.take(samples, slow, 3)
+    score = record.finish(128, slow, points=4, stored=9)
+    assert [line[:3] for line in score.path] == [(32, 0.5, 3.0), (64, 0.5, 3.0), (128, 0.5, 4.0)]
+    assert score.cpu_seconds < 0.2
+    assert (score.accuracy_mean, score.accuracy_worst) == (0.5, 0.25)
+
+
+def test_methods_are_measured_on_the_way(data):
+    watched = dataclasses.replace(data, checkpoints=(320, 1600), epochs=1)
+    for name in ("averaged", "averaged_penalty", "nystrom", "budgeted", "linear"):
+        method = baselines.methods("mixture", baselines.Config())[name]
+        chosen = {setting: values[0] for setting, values in method.grid.items()}
+        path = method.solve(watched, **chosen).path
+        assert [line[0] for line in path] == [320, 1600]
+        assert path[0][3] < path[1][3]
+
+
+def test_the_report_prints_every_grid(tmp_path):
+    class Canned(Session):
+        def compute(self, cells):
+            self.cells = cells
+            row = {"accuracy_mean": 0.9, "accuracy_worst": 0.8, "points": 3.0, "stored_floats": 9.0, "bytes_per_sample": 0.0}
+            row |= {"cpu_seconds": 0.1, "path": [(64, 0.7, 3.0, 0.05), (128, 0.9, 3.0, 0.1)], "tuned": "step: 4"}
+            return {name: {"task": "mixture", "method": name, **row} for name in cells}
+
+    session = Canned(tmp_path)
+    found = baselines.run(baselines.Config(task="mixture"), session)
+    assert {"mixture", "mixture-paths"} == set(found.figures)
+    grids = {row["method"]: row["tried"] for row in found.tables["grids"]}
+    assert grids["batch kernel SVM"] == "c: 1, 10, 100"
+    assert len(grids) == 8
+    assert "grids" in found.printed
+    assert len(found.tables["paths"]) == 2 * len(session.cells)
+    assert "path" not in found.tables["table"][0]
 
 
 def test_the_dictionary_gradient_is_the_derivative_of_the_loss():

@@ -11,7 +11,7 @@ import numpy as np
 
 from kernelmesh import Logistic
 from kernelmesh.checks import Floats
-from kernelmesh.experiments.rivals.base import Data, Score
+from kernelmesh.experiments.rivals.base import Data, Record, Score
 from kernelmesh.messages import Function, wire_size
 
 __all__ = ["d4l"]
@@ -20,8 +20,8 @@ _ITERATIONS = 100
 
 
 def d4l(data: Data, *, atoms: int, step: float, sparsity: float = 0.1, ridge: float = 0.1, dual_step: float = 0.1) -> Score:
-    """The whole network for one run."""
-    graph, loss, rng = data.graph, Logistic(), data.rng(4)
+    """The whole network for one run, measured at its end only: coding the test samples takes as long as many rounds."""
+    record, graph, loss, rng = Record(data), data.graph, Logistic(), data.rng(4)
     agents, width = len(graph), data.points.shape[1]
     # codes see centered and scaled inputs; every agent starts from the same random samples as atoms
     center, scale = data.points.mean(axis=0), data.points.std() or 1.0
@@ -31,6 +31,13 @@ def d4l(data: Data, *, atoms: int, step: float, sparsity: float = 0.1, ridge: fl
     classifier = np.zeros((agents, atoms + 1, data.classes))
     pulls = [np.zeros_like(dictionary), np.zeros_like(classifier)]
     seen, sent = 0, 0
+
+    def judge() -> list[float]:
+        held = (data.held_points - center) / scale
+        codes = (_codes(held, own, sparsity, ridge) for own in dictionary)
+        pairs = zip(codes, classifier, strict=True)
+        return [data.score(np.column_stack([code, np.ones(len(code))]) @ own) for code, own in pairs]
+
     for number, batches in enumerate(zip(*data.streams(agents), strict=True)):
         rate = step / np.sqrt(1.0 + number / 50)
         slopes = [np.zeros_like(dictionary), np.zeros_like(classifier)]
@@ -53,12 +60,8 @@ def d4l(data: Data, *, atoms: int, step: float, sparsity: float = 0.1, ridge: fl
         classifier = classifier - rate * (10.0 * slopes[1] + pulls[1])
         sent += 2 * len(graph.edges) * (wire_size(Function(dictionary[0], dictionary[0]))[1] // 2)
         sent += 2 * len(graph.edges) * 8 * classifier[0].size
-    held = (data.held_points - center) / scale
-    scores = []
-    for i in range(agents):
-        codes = _codes(held, dictionary[i], sparsity, ridge)
-        scores.append(data.score(np.column_stack([codes, np.ones(len(codes))]) @ classifier[i]))
-    return Score.of(scores, stored=(width + data.classes) * atoms, traffic=sent / seen)
+    stored = (width + data.classes) * atoms
+    return record.finish(seen // agents, judge, points=atoms, stored=stored, traffic=sent / seen)
 
 
 def _in_ball(dictionary: Floats) -> Floats:
