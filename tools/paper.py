@@ -28,9 +28,12 @@ COMMANDS = {
     "gmm-hinge-exact": ["gmm-hinge", "--all", "--protocol", "exact-diffusion"],
     "theory": ["theory"],
     "brodatz": ["brodatz"],
+    "brodatz-averaged": ["brodatz", "--rule", "averaged", "--set", "epochs=1"],
+    "brodatz-rules": ["brodatz", "--all"],
+    "budget-sweep": ["budget-sweep"],
     "baselines": ["baselines"],
 }
-WITH_IMAGES = ("brodatz", "baselines")
+WITH_IMAGES = ("brodatz", "brodatz-averaged", "brodatz-rules", "baselines")
 
 
 def main() -> None:
@@ -194,6 +197,7 @@ def sections() -> str:
             f"![Objective, disagreement and model order on the textures]({picture('brodatz', 'figure')})\n\n"
             f"{facts(found, names)}\n\n{TEXTURES}"
         )
+    out += rule_sections()
     theory = summary("theory")
     if theory:
         claims = ("proposition_", "model_order_", "corollary_", "theorem_")
@@ -208,13 +212,37 @@ def sections() -> str:
     if summary("baselines"):
         out.append(
             f"## Other methods\n\n`{command_line('baselines')}`\n\n{_csv('baselines', 'table')}\n\n"
+            f"Rivals are tuned on a validation split of the training samples:\n\n{_csv('baselines', 'grids')}\n\n"
             + "\n\n".join(
-                f"![Baselines on the {task}]({picture('baselines', task)})"
-                for task in ("mixture", "textures")
-                if (RUNS / "baselines" / f"{task}.png").exists()
+                f"![Baselines on the {figure.replace('-', ', ')}]({picture('baselines', figure)})"
+                for figure in ("mixture", "mixture-paths", "textures", "textures-paths")
+                if (RUNS / "baselines" / f"{figure}.png").exists()
             )
         )
     return "\n\n".join(out)
+
+
+def rule_sections() -> list[str]:
+    """What learning rules that are not the paper's reach with the same samples."""
+    out = []
+    network = summary("brodatz-averaged")
+    if network:
+        out.append(
+            f"With large steps of which the average is shown (`{command_line('brodatz-averaged')}`), one epoch of the same "
+            f"network has {percent(network['accuracy_mean'])} (worst agent {percent(network['accuracy_worst'])}) with "
+            f"{network['model_order_mean']:.0f} points; with the disjoint split {percent(network.get('disjoint_accuracy_mean'))}."
+        )
+    if summary("brodatz-rules"):
+        out.append(
+            f"One learner, one epoch, with every rule (`{command_line('brodatz-rules')}`):\n\n{_csv('brodatz-rules', 'table')}"
+        )
+    if summary("budget-sweep"):
+        out.append(
+            f"On the mixture, `{command_line('budget-sweep')}` sweeps the budget of every rule for one learner:\n\n"
+            f"{_csv('budget-sweep', 'rules')}\n\n"
+            f"![Accuracy against points kept and CPU time]({picture('budget-sweep', 'rules')})"
+        )
+    return ["## Other learning rules", *out] if out else []
 
 
 def _csv(name: str, file: str) -> str:
