@@ -81,6 +81,7 @@ def test_tuning_takes_the_best_of_the_grid(data):
     assert method.tune(data) == {"step": 4.0}
     assert seen == {1.0: 1280, 4.0: 1280, 9.0: 1280}
     assert method.tried == "step: 1, 4, 9"
+    assert [method.at_end(f"step: {step}") for step in (1, 4, 9)] == [True, False, True]
 
 
 def test_the_clock_stands_still_while_a_method_is_measured(data):
@@ -121,7 +122,7 @@ def test_the_report_prints_every_grid(tmp_path):
     found = baselines.run(baselines.Config(task="mixture"), session)
     assert {"mixture", "mixture-paths"} == set(found.figures)
     grids = {row["method"]: row["tried"] for row in found.tables["grids"]}
-    assert grids["batch kernel SVM"] == "c: 1, 10, 100"
+    assert grids["batch kernel SVM"] == "c: 1, 10, 100, 1000"
     assert len(grids) == 8
     assert "grids" in found.printed
     assert len(found.tables["paths"]) == 2 * len(session.cells)
