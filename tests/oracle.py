@@ -182,8 +182,11 @@ class Newton:
             rise = least
         return kept, rise
 
-    def step(self, points, targets, *, budget, novelty, max_order=None):
-        """A mini-batch with compression; returns the next one and the rise of the loss that it admits to."""
+    def step(self, points, targets, *, budget, novelty, max_order=None, review=False):
+        """A mini-batch with compression; returns the next one and the rise of the loss that it admits to.
+
+        Points are removed when some are to be added, and at a review.
+        """
         kernel, weight = self.kernel, self.regularization
         force, _ = self.force(points, targets)
         rows, spent = overlooked(force, kernel(points, points), weight, 0.5 * budget)
@@ -192,7 +195,9 @@ class Newton:
         added = wider.covariance_at(points) - self.covariance_at(points)
         gain = 0.5 * float(np.sum(force * (added @ force)))
         if spent + gain <= budget:
-            return self.learned(points, targets), spent + gain
+            wider, spent = self, spent + gain
+            if not review:
+                return self.learned(points, targets), spent
         kept, rise = wider.learned(points, targets).pruned(budget - spent, max_order or len(wider.points))
         return wider.restricted(kept)[0].learned(points, targets), spent + rise
 

@@ -25,6 +25,8 @@ __all__ = ["SecondOrder", "SecondOrderModel"]
 
 # The share of the budget that may go to samples that are not even considered as points, because they can gain so little.
 _OVERLOOKED = 0.5
+# After so many steps the points are looked at even if none is to be added.
+_REVIEW = 8
 # After so many changes of P one column of P K is compared with the identity.
 _WATCH = 16
 
@@ -202,7 +204,8 @@ class SecondOrder(Rule):
         if not view.credible:
             raise _Breakdown("the covariance of the weights is no longer positive definite")
         new, spent = self._candidates(model, inputs, view, budget)
-        if len(new.rows) or order > (self.max_order or order):
+        aged = model.covariance.changes % _REVIEW == 0  # old points may have lost their worth since new ones were considered
+        if len(new.rows) or order > (self.max_order or order) or (order and aged):
             stays, cost = self._choice(model, inputs, view, new, budget - spent)
             spent += cost
             if not stays[:order].all() or stays[order:].any():
