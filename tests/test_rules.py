@@ -200,7 +200,7 @@ def test_averaged_without_compression_equals_its_oracle(half_life, batch):
 def test_the_quadratic_case_is_ridge_regression_on_the_dictionary(kernel, weight, outputs):
     points, targets = samples(Squared(), 400, outputs=outputs, seed=1)
     dictionary = draw(3 if isinstance(kernel, Linear) else 8)
-    agent = make(SecondOrder(novelty=1.0), Squared(), outputs=outputs, kernel=kernel, regularization=weight)
+    agent = make(SecondOrder(budget=0.0, novelty=1.0), Squared(), outputs=outputs, kernel=kernel, regularization=weight)
     start = agent.start(function=Expansion(kernel, dictionary, np.zeros((len(dictionary), outputs))))
     state, _ = run(agent, points, targets, state=start)
     np.testing.assert_array_equal(state.function.centers, dictionary)
