@@ -176,9 +176,12 @@ def test_observers_see_the_whole_run(tmp_path):
     assert [float(row["objective"]) for row in rows] == [event.measures.objective for event in measured]
 
 
-@pytest.mark.parametrize("protocol", ["penalty", "exact-diffusion"])
-def test_an_interrupted_run_resumes_as_if_it_had_not_been(protocol, tmp_path):
-    config = Config(**{**TINY, "samples": 640}, protocol=protocol, measure_every=3)
+@pytest.mark.parametrize(
+    ("protocol", "rule"),
+    [("penalty", "gradient"), ("exact-diffusion", "gradient"), ("exact-diffusion", "averaged"), ("local", "second-order")],
+)
+def test_an_interrupted_run_resumes_as_if_it_had_not_been(protocol, rule, tmp_path):
+    config = Config(**{**TINY, "samples": 640}, protocol=protocol, rule=rule, measure_every=3)
 
     def train(stop=None, **options):
         options |= {"publish": stop, "stop": lambda: stop.wanted} if stop else {}
