@@ -731,3 +731,12 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
         passes,
     ):
         assert words in text
+
+
+def test_a_mini_batch_with_a_few_of_many_classes_is_nothing_to_warn_of():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(64, 3)), np.arange(64) % 26
+    model = OnlineKernelClassifier()
+    for start in (0, 32):  # warnings are errors here
+        model.partial_fit(X[start : start + 32], y[start : start + 32], classes=range(26))
+    assert model.n_features_in_ == 3

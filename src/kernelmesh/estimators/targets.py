@@ -1,5 +1,6 @@
 """What a target is: a label of any kind, or one or several numbers."""
 
+import warnings
 from collections.abc import Hashable
 from typing import Any, Self
 
@@ -61,7 +62,10 @@ class Classification(ClassifierMixin, Learner):
         Self
             The estimator.
         """
-        return self._partial_fit(X, y, agents, lambda _: self._known_classes(classes))
+        with warnings.catch_warnings():
+            # a mini-batch that holds a few of many classes is nothing to warn of
+            warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
+            return self._partial_fit(X, y, agents, lambda _: self._known_classes(classes))
 
     def _known_classes(self, classes: Any) -> NDArray[Any]:
         """The classes as the first call to partial_fit must name them, and a later one may name them again."""
