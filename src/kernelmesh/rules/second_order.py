@@ -91,7 +91,7 @@ class SecondOrder(Rule):
     The past is kept as a quadratic model of its loss over the dictionary D: A is one M × M matrix for all outputs, with one
     curvature h_t for each sample, and each mini-batch is solved against it (a Newton step, taken implicitly). There is no
     step size, and the objective is Σ_t ℓ(f(x_t), y_t) + (λ/2) ‖f‖²: λ, the agent's `regularization`, is 1/C of an SVM. With
-    the squared loss this is kernel ridge regression on the dictionary, exactly.
+    the squared loss, and while no point enters or leaves, this is kernel ridge regression on the dictionary, exactly.
 
     Points are chosen by what they are worth to the loss: with R = A⁻¹, removing point j raises the quadratic model by
     ½ ‖W_j‖² / R_jj, and the cheapest are removed while that stays within the budget, ε for each sample of the mini-batch.
