@@ -366,7 +366,10 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         _blame(heard)
         raise _diverged(agent, state, step_size, str(error)) from None
     except SystemError as error:  # what numba makes of Ctrl-C
-        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
             raise KeyboardInterrupt from None
         raise
     norm = math.sqrt(model.square_norm)
@@ -416,6 +419,8 @@ def _blame(heard: Sequence[Heard]) -> None:
 def _watch(agent: Agent, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
     """The mean loss of the mini-batch and the baseline for it; refuses to go on when the one dwarfs the other."""
     loss = float(np.add.reduce(losses)) / len(losses)
+    if not math.isfinite(loss):
+        raise _diverged(agent, state, step_size, f"the loss on the newest samples is {loss}")
     baseline_loss = state.baseline_loss
     if not loss <= agent.explosion * baseline_loss:  # true for the first samples, whose baseline is not known yet
         zero_loss = float(agent.loss.value(np.zeros((len(losses), agent.outputs)), targets).mean())

@@ -41,6 +41,8 @@ class SecondOrderModel(Model):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         r = self.covariance
+        if r.generation != self.turn:  # a newer model owns it, or a step was cut short: what is stored begins anew
+            return {}
         clock = np.array([r.width, r.changes, r.generation], dtype=np.int64)
         return {"covariance": r.matrix.copy(), "covariance_clock": clock}
 
@@ -160,6 +162,8 @@ class SecondOrder(Rule):
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> SecondOrderModel:
         assert isinstance(model, SecondOrderModel)
+        if "covariance" not in arrays:
+            return model
         order = model.function.order
         inverse = matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order)
         _, changes, turn = (integer("file", "model.covariance_clock", n, minimum=0) for n in arrays["covariance_clock"])
