@@ -10,7 +10,7 @@ help:
 	@echo "make demo       run the main experiment: 20 agents on a mixture of Gaussians; figure in runs/demo"
 	@echo "make test       lint and tests"
 	@echo "make test-slow  the longer tests too"
-	@echo "make bench      speed and memory, as ratios; tables in benchmarks/results"
+	@echo "make bench      speed, memory and defaults; tables in benchmarks/results; make bench NAME … runs only these cases"
 	@echo "make paper      every experiment of the paper (about an hour); writes docs/paper.md; IMAGES=DIR has the textures"
 	@echo "make lint       formatting, lint, types, import layers, docstrings"
 	@echo "make setup      only install"
@@ -34,8 +34,15 @@ test: lint
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow or not slow"
 
+# `make bench` runs all cases, `make bench rules defaults` only these
+ifeq (bench,$(firstword $(MAKECMDGOALS)))
+CASES := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+.PHONY: $(CASES)
+$(CASES): ; @:
+endif
+
 bench: setup
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(CASES)
 
 paper: setup
 	$(BIN)/python tools/paper.py $(if $(IMAGES),--images "$(IMAGES)")

@@ -374,3 +374,21 @@ def test_targets_that_are_all_zero_are_no_sign_of_divergence():
     streams = [ArrayStream(points[0], np.zeros(64), batch_size=8), ArrayStream(points[1], np.ones(64), batch_size=8)]
     *_, last = simulate(agent, Graph.line(2), streams)
     assert last.samples == (64, 64)
+
+
+def test_ctrl_c_inside_compiled_code_is_ctrl_c(monkeypatch):
+    """Numba makes a SystemError of it, and sometimes another one of that."""
+    agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+
+    def interrupted(*arguments, **options):
+        try:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise SystemError("unpickle") from error
+        except SystemError as error:
+            raise SystemError("choose") from error
+
+    monkeypatch.setattr(Komp, "absorb", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        agent.step(agent.start(), np.array([[0.0]]), np.array([1.0]))

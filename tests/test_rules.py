@@ -965,3 +965,27 @@ def test_what_was_learned_elsewhere_is_brought_under_the_cap():
     state, info = agent.step(agent.start(function=function), function.centers[:1], np.array([0]))
     assert state.function.order == info.order == 4
     assert info.over_budget
+
+
+def test_a_covariance_that_a_newer_model_owns_is_not_stored():
+    points, labels = samples(Logistic(), 640)
+    agent = make(SecondOrder())
+    old, _ = run(agent, points[:320], labels[:320])
+    agent.step(old, points[320:336], labels[320:336])
+    arrays = storage.pack(old, [])
+    assert "model.covariance" not in arrays
+    again = storage.unpack(agent, arrays, name=0, names=[])
+    np.testing.assert_allclose(agent.predict(again, points), agent.predict(old, points))
+    again, _ = agent.step(again, points[320:336], labels[320:336])  # it goes on, with what is known of its weights lost
+    assert np.isfinite(agent.predict(again, points)).all()
+
+
+def test_targets_beyond_all_bounds_are_divergence_and_leave_the_state_as_it_was():
+    points, targets = samples(Squared(), 320)
+    agent = make(SecondOrder(), Squared())
+    state, _ = run(agent, points, targets)
+    before = agent.predict(state, points)
+    with pytest.raises(Diverged, match="the loss on the newest samples is inf; raise the regularization"):
+        agent.step(state, points[:16], targets[:16] * 1e200)
+    np.testing.assert_array_equal(agent.predict(state, points), before)
+    agent.step(state, points[:16], targets[:16])

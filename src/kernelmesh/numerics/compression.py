@@ -311,8 +311,8 @@ class Komp:
         if repaired:  # there was none, or an earlier step was cut short while it changed P; the function is whole
             model = self.start(model.function)
         inverse = model.claim()
-        if inverse.generation - inverse.probed >= self.watch and inverse.order:
-            model, drifted = self._repair(model, inverse)
+        if (index := inverse.due(self.watch)) is not None:
+            model, drifted = self._repair(model, inverse, index)
             repaired = repaired or drifted
         if update.shared:
             model, update = _put_together(model, update)
@@ -325,10 +325,9 @@ class Komp:
             model, report = _absorb(model, update, budget, max_order, self.tolerance)
         return model, replace(report, repaired=True) if repaired else report
 
-    def _repair(self, model: Model, inverse: InverseGram) -> tuple[Model, bool]:
-        """Look at another column each time (the golden ratio visits all of them) and rebuild P if it has drifted."""
+    def _repair(self, model: Model, inverse: InverseGram, index: int) -> tuple[Model, bool]:
+        """Look at one column, and rebuild P if it has drifted."""
         f = model.function
-        index = int(inverse.order * math.modf(model.generation / self.watch * 0.6180339887498949)[0])
         if inverse.probe(f.kernel, f.centers, index):
             return model, False
         model = self._renew(model)

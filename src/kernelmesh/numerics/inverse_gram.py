@@ -6,6 +6,7 @@ This is the one large thing an agent owns: M² numbers. It lives in a buffer tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -179,6 +180,15 @@ class InverseGram:
         image = self.lift(self.padded(kernel(centers[index : index + 1], centers)))[0]
         image[index] -= 1.0
         return float(np.abs(image).sum())
+
+    def due(self, watch: int) -> int | None:
+        """The point whose column is to be probed next, if P has changed so often since the last time; else None.
+
+        It is another one each time: the golden ratio visits all of them.
+        """
+        if self.generation - self.probed < watch or not self.order:
+            return None
+        return int(self.order * math.modf(self.generation / watch * 0.6180339887498949)[0])
 
     def probe(self, kernel: Kernel, centers: Floats, index: int) -> bool:
         """Look at one column; whether its drift is within the bound."""

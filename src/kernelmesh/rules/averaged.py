@@ -98,8 +98,7 @@ class Averaged(Rule):
             model.function.weights, self.fidelity * update.shrink, model.average, 1.0 - weight, gained
         )
         share = 0.0 if inputs.combined else weight
-        after, report = self._compressed(model, update, both, share, compression, inputs.samples, steps=model.steps + 1)
-        return after, report
+        return self._compressed(model, update, both, share, compression, inputs.samples, steps=model.steps + 1)
 
     def _compressed(
         self,

@@ -242,10 +242,8 @@ class SecondOrder(Rule):
             return *self._anew(inputs), True
         if model.covariance.width != inverse.width:  # a step was cut short when only one of them had grown
             model.covariance.resize(inverse.width)
-        if inverse.generation - inverse.probed < _WATCH or not inverse.order:
-            return model, inputs, False
-        index = int(inverse.order * math.modf(inverse.generation / _WATCH * 0.6180339887498949)[0])
-        if inverse.probe(f.kernel, f.centers, index):
+        index = inverse.due(_WATCH)
+        if index is None or inverse.probe(f.kernel, f.centers, index):
             return model, inputs, False
         if not inverse.rebuild(f.kernel, f.centers):
             return *self._anew(inputs), True

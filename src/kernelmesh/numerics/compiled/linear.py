@@ -5,7 +5,7 @@ import numpy as np
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics.compiled.jit import compiled
 
-__all__ = ["cholesky", "pivoted_cholesky", "solve", "solve_transposed", "subtract_rows", "transposed"]
+__all__ = ["cholesky", "doubled", "pivoted_cholesky", "solve", "solve_transposed", "subtract_rows", "transposed"]
 
 # Rows that a factorization or solution takes at a time; what lies before them goes through one matrix product.
 _BLOCK = 64
@@ -141,3 +141,11 @@ def solve_transposed(lower: Floats, rows: Floats) -> None:
 def transposed(table: Floats) -> Floats:
     """The columns as rows, in one piece."""
     return np.ascontiguousarray(table.T)
+
+
+@compiled()
+def doubled(table: Floats, max_rows: int) -> Floats:
+    """The table with room for twice as many rows, or for as many as there can be."""
+    out = np.empty((min(max_rows, 2 * table.shape[0]), table.shape[1]))
+    out[: len(table)] = table
+    return out

@@ -16,7 +16,7 @@ from kernelmesh.numerics.compiled.jit import (
     compile_on_first_call,
     compiled,
 )
-from kernelmesh.numerics.compiled.linear import cholesky, pivoted_cholesky, solve, solve_transposed, transposed
+from kernelmesh.numerics.compiled.linear import cholesky, doubled, pivoted_cholesky, solve, solve_transposed, transposed
 from kernelmesh.numerics.compiled.losses import fill_softmax
 
 __all__ = ["blend", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
@@ -194,6 +194,28 @@ def novel(
 
 
 @compiled(fastmath={"contract", "reassoc"})
+def _fill_column(
+    inverse: Floats, order: int, left: Floats, right: Floats, directions: Floats, gone: int, j: int, column: Floats
+) -> None:
+    """column ← R̃_:j of R̃ = R ⊕ 0 + VᵀY − UᵀU, with U = directions[:gone]."""
+    n = column.size
+    for i in range(n):
+        column[i] = 0.0
+    if j < order:
+        for i in range(order):
+            column[i] = inverse[j, i]
+    for a in range(left.shape[0]):
+        here = left[a, j]
+        if here != 0.0:
+            for i in range(n):
+                column[i] += here * right[a, i]
+    for a in range(gone):
+        here = directions[a, j]
+        for i in range(n):
+            column[i] -= here * directions[a, i]
+
+
+@compiled(fastmath={"contract", "reassoc"})
 def _prune(
     inverse: Floats, order: int, left: Floats, right: Floats, weights: Floats, budget: float, max_order: int
 ) -> tuple[NDArray[np.bool_], float]:
@@ -234,23 +256,8 @@ def _prune(
             break
         spent += 0.5 * least
         if gone == directions.shape[0]:
-            longer = np.empty((min(n, 2 * gone), n))
-            longer[:gone] = directions
-            directions = longer
-        for i in range(n):
-            column[i] = 0.0
-        if j < order:
-            for i in range(order):
-                column[i] = inverse[j, i]
-        for a in range(rank):
-            here = left[a, j]
-            if here != 0.0:
-                for i in range(n):
-                    column[i] += here * right[a, i]
-        for a in range(gone):
-            here = directions[a, j]
-            for i in range(n):
-                column[i] -= here * directions[a, i]
+            directions = doubled(directions, n)
+        _fill_column(inverse, order, left, right, directions, gone, j, column)
         root = math.sqrt(diagonal[j])
         stays[j] = False
         for i in range(n):

@@ -5,7 +5,15 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics.compiled.jit import Flags, Matrix, OwnMatrix, Vector, compile_on_first_call, compiled
-from kernelmesh.numerics.compiled.linear import cholesky, pivoted_cholesky, solve, solve_transposed, subtract_rows, transposed
+from kernelmesh.numerics.compiled.linear import (
+    cholesky,
+    doubled,
+    pivoted_cholesky,
+    solve,
+    solve_transposed,
+    subtract_rows,
+    transposed,
+)
 
 __all__ = ["choose", "growth"]
 
@@ -160,13 +168,6 @@ def _subtract(
 
 
 @compiled()
-def _doubled(table: Floats, max_rows: int) -> Floats:
-    out = np.empty((min(max_rows, 2 * table.shape[0]), table.shape[1]))
-    out[: len(table)] = table
-    return out
-
-
-@compiled()
 def _largest(diagonal: Floats, floor: Floats, width: int) -> float:
     """The largest P̃_ii κ(d_i, d_i): how near two of the points come to each other."""
     out = 0.0
@@ -246,7 +247,7 @@ def _prune(
             rank -= 1
         else:
             if gone == directions.shape[0]:
-                directions = _doubled(directions, n)
+                directions = doubled(directions, n)
             root = _subtract(inverse, old, who, left, factor, rank, directions, gone, diagonal, floor, column, here)
             gone += 1
         for i in range(left):
