@@ -944,6 +944,17 @@ def test_second_order_stays_finite(options, loss):
     attack(loss, options)
 
 
+def test_a_covariance_that_rounding_made_indefinite_is_factorized():
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(32, 32)))[0]
+    spread = np.geomspace(1e10, 1e27, 32)
+    spread[0] = -1e15
+    covariance = (basis * spread) @ basis.T
+    lower = compiled.newton.factorize(0.5 * (covariance + covariance.T), np.full(32, 0.7))
+    assert np.isfinite(lower).all()
+    np.testing.assert_allclose(lower @ lower.T, 0.49 * covariance, atol=1e-6 * spread[-1])
+
+
 @pytest.mark.parametrize("loss", [Squared(), Huber(threshold=0.7)], ids=name)
 @pytest.mark.parametrize("options", VALUE_ATTACKS.values(), ids=VALUE_ATTACKS)
 def test_second_order_stays_finite_whatever_the_targets(options, loss):

@@ -60,9 +60,17 @@ def _factorize(covariance: Floats, root: Floats) -> Floats:
         for j in range(n):
             square[i, j] = root[i] * covariance[i, j] * root[j]
         largest = max(largest, square[i, i])
+    # beside a very large T the identity is lost to rounding, and an ill-conditioned R makes T indefinite by more than that
+    extra = _EPS * n * largest
     for i in range(n):
-        square[i, i] += 1.0 + _EPS * n * largest  # beside a very large T the identity would be lost to rounding
-    return cholesky(square)
+        square[i, i] += 1.0 + extra
+    lower = cholesky(square)
+    while extra < largest and not np.isfinite(lower[n - 1, n - 1]):
+        for i in range(n):
+            square[i, i] += 99.0 * extra
+        extra *= 100.0
+        lower = cholesky(square)
+    return lower
 
 
 @compile_on_first_call()
