@@ -123,7 +123,7 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
     }
     for neighbor, edge in state.edges.items():
         of = f"edge.{names.index(neighbor)}"
-        arrays[of] = np.array([edge.epoch, edge.done, edge.fresh, edge.behind], dtype=np.int64)
+        arrays[of] = np.array([edge.epoch, edge.done, edge.acts, edge.behind], dtype=np.int64)
         for part in ("dual", "handed", *_OFFERS):
             if (kept := getattr(edge, part)) is not None:
                 functions[f"{of}.{part}"] = kept
@@ -185,13 +185,13 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
         return Offer(f.centers, f.weights, Terms(epoch, exchange, done, digest, share))
 
     def edge(of: str) -> EdgeMemory:
-        epoch, done, fresh, behind = (integer("file", of, n, minimum=0) for n in arrays[of])
+        epoch, done, acts, behind = (integer("file", of, n, minimum=0) for n in arrays[of])
         return EdgeMemory(
             dual=function(f"{of}.dual"),
             handed=function(f"{of}.handed"),
             epoch=epoch,
             done=done,
-            fresh=bool(fresh),
+            acts=acts,
             behind=bool(behind),
             **{part: offer(f"{of}.{part}") for part in _OFFERS},
         )

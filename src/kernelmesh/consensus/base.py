@@ -62,8 +62,8 @@ class EdgeMemory:
     """How often the duals have had to be made opposite again, because one end had lost its memory or rounds differently."""
     done: int = 0
     """Exchanges completed at this end in this epoch."""
-    fresh: bool = False
-    """Whether one was completed in the newest round; only then does the dual act."""
+    acts: int = 0
+    """Rounds, the newest included, in which the dual still acts: it begins anew with every exchange that is completed."""
     offered: Offer | None = None
     """Ours in the exchange that is open."""
     before: Offer | None = None
@@ -149,6 +149,8 @@ class Tuning:
     """A mini-batch of each agent, or points like them."""
     stiffness: float
     """`Graph.stiffness` of the network."""
+    every: int = 1
+    """k, for protocols that need not exchange in every round."""
 
 
 @runtime_checkable
@@ -163,6 +165,8 @@ class Consensus(Protocol):
     ----------
     exchange : Exchange
         What crosses an edge in a round.
+    every : int
+        k: exchanges happen in every k-th round, all the others are an agent's own.
     relays : bool
         Whether an agent without samples takes part in rounds (`relay`), so that it holds its neighbors together.
     agreement : Any
@@ -178,6 +182,12 @@ class Consensus(Protocol):
     exchange: ClassVar[Exchange] = NOTHING
     relays: ClassVar[bool] = False
     """Whether an agent without samples takes part in rounds (`relay`), so that it holds its neighbors together."""
+    every: int = 1
+    """k: exchanges happen in every k-th round. A field of protocols that leave it open."""
+
+    def exchanges(self, step: int) -> bool:
+        """Whether agents talk before they take this step, counted from 1. Otherwise a step hears nothing."""
+        return step % self.every == 0
 
     def ask(self, function: Expansion, points: Floats) -> Message:
         """The question to every neighbor about new points, where the exchange has one."""

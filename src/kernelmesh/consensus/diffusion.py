@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
-from kernelmesh.checks import Floats
-from kernelmesh.consensus.base import FUNCTIONS, Consensus, EdgeMemories, Heard, StepInputs
+from kernelmesh.checks import Floats, integer
+from kernelmesh.consensus.base import FUNCTIONS, Consensus, EdgeMemories, Heard, StepInputs, Tuning
 from kernelmesh.messages import Function
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
@@ -20,7 +21,13 @@ __all__ = ["Diffusion"]
 class Diffusion(Consensus):
     """g = a_ii f + Σ_j a_ij f_j with Metropolis weights, then f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·).
 
-    The weight of an absent neighbor goes to the agent itself.
+    The weight of an absent neighbor goes to the agent itself. With `every` = k > 1, agents average in every k-th round, and
+    g = f in all the others.
+
+    Parameters
+    ----------
+    every : int
+        k, the same at all agents.
 
     Examples
     --------
@@ -30,6 +37,19 @@ class Diffusion(Consensus):
 
     exchange = FUNCTIONS
     relays = True
+
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        integer("Diffusion", "every", self.every, minimum=1)
+
+    @property
+    def agreement(self) -> Any:
+        return [type(self).__name__, self.every]
+
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        return cls(every=tuning.every)
 
     def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         centers, weights, own = _average(np.empty((0, function.dimension)), np.empty((0, function.outputs)), heard)

@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 import msgspec
 import numpy as np
 
+from kernelmesh.checks import integer
 from kernelmesh.consensus.base import NUMBERED_OFFERS, Consensus, EdgeMemories, EdgeMemory, Heard, StepInputs, Tuning
 from kernelmesh.consensus.local import Local
 from kernelmesh.errors import InvalidArgument
@@ -36,9 +37,15 @@ class ExactDiffusion(Consensus):
     cancel the difference. Both ends of an edge compute them from the same two functions in the same order, so that they stay
     opposite bit for bit, whatever compression does, and sum to zero over the network. Exchanges over an edge are numbered and
     what was offered stays as it is until both ends have used it, so that this also holds when messages are lost. A dual acts
-    in rounds in which an exchange was completed. Ends whose duals are not opposite, because one was restored from an older
-    state or computes on a host that rounds differently, find that out by count and digest; then the end that stands first in
-    the graph sends its dual along with an offer, and the other goes on from the negative of that.
+    in rounds in which an exchange was completed.
+
+    With `every` = k > 1 the first line holds in every k-th round; in the others f_i is the φ_i of the round before, and duals
+    stay as they are. They act with 1/k in all rounds: in the one in which an exchange was completed and k − 1 more, then not
+    until the neighbor is heard again. With k > 2, ā_ij is the Metropolis weight itself.
+
+    Ends whose duals are not opposite, because one was restored from an older state or computes on a host that rounds
+    differently, find that out by count and digest; then the end that stands first in the graph sends its dual along with an
+    offer, and the other goes on from the negative of that.
 
     What the agent shows is f, what it sends is φ.
 
@@ -46,6 +53,8 @@ class ExactDiffusion(Consensus):
     ----------
     budget : float or Schedule
         δ, a constant; a quarter of the agent's ε is a good choice.
+    every : int
+        k, the same at all agents.
 
     Examples
     --------
@@ -57,20 +66,28 @@ class ExactDiffusion(Consensus):
     relays = True
 
     budget: Schedule | float
+    every: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", as_schedule("ExactDiffusion", "budget", self.budget))
         if not isinstance(self.budget, Constant):
             # both ends must use the same δ in the same round, and they may have seen different numbers of samples
             raise InvalidArgument("ExactDiffusion", "budget", "be a constant number >= 0", self.budget)
+        integer("ExactDiffusion", "every", self.every, minimum=1)
+
+    @property
+    def _part(self) -> float:
+        """ā_ij / a_ij."""
+        # duals that act at once are stable with half of it only; spread over rounds they bear all of it, which is faster
+        return 0.5 if self.every <= 2 else 1.0
 
     @property
     def agreement(self) -> Any:
-        return [type(self).__name__, cast(Constant, self.budget).value]
+        return [type(self).__name__, cast(Constant, self.budget).value, self.every]
 
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
-        return cls(budget=tuning.dual_budget)
+        return cls(budget=tuning.dual_budget, every=tuning.every)
 
     def tell(
         self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
@@ -88,7 +105,7 @@ class ExactDiffusion(Consensus):
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
         own = 1.0
         speaking = {said.neighbor for said in heard}
-        after = {name: edge if name in speaking else replace(edge, fresh=False) for name, edge in edges.items()}
+        after = {name: edge if name in speaking else replace(edge, acts=self._acts_on(edge)) for name, edge in edges.items()}
         centers, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
         for said in heard:
             edge = edges.get(said.neighbor) or EdgeMemory()
@@ -105,9 +122,9 @@ class ExactDiffusion(Consensus):
             known = {o.terms.exchange: o for o in (edge.early, theirs) if o is not None}
             wanted, early = known.get(edge.done + 1), known.get(edge.done + 2)
             if wanted is None:
-                after[said.neighbor] = replace(edge, offered=ours, early=early, behind=behind, fresh=False)
+                after[said.neighbor] = replace(edge, offered=ours, early=early, behind=behind, acts=self._acts_on(edge))
                 continue
-            weight = 0.5 * metropolis_weight(ours.terms.share, wanted.terms.share)
+            weight = self._part * metropolis_weight(ours.terms.share, wanted.terms.share)
             dual = edge.dual
             if not (said.is_first or edge.done):
                 # an epoch begins with what the first end has: the other takes over the negative, if there is any
@@ -117,7 +134,7 @@ class ExactDiffusion(Consensus):
                 dual=self._dual(dual, function.kernel, ours, wanted, weight, said.is_first),
                 epoch=edge.epoch,
                 done=edge.done + 1,
-                fresh=True,
+                acts=self.every,
                 before=ours,
                 early=early,
                 behind=behind,
@@ -149,19 +166,22 @@ class ExactDiffusion(Consensus):
     def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         # the duals are all that is left of the second move; the first one has been made
         nothing = Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)), shared=True)
-        return _with_duals(nothing, edges)
+        return self._with_duals(nothing, edges)
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        return _with_duals(Local().move(inputs, (), edges), edges)
+        return self._with_duals(Local().move(inputs, (), edges), edges)
 
+    def _acts_on(self, edge: EdgeMemory) -> int:
+        """The rounds in which a dual still acts when there is one more without an exchange."""
+        return max(min(edge.acts, self.every) - 1, 0)  # a file may come from a run with another k
 
-def _with_duals(update: Update, edges: EdgeMemories) -> Update:
-    """The update with Σ_j λ_ij added, over the edges on which an exchange was completed in this round."""
-    # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
-    duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.fresh]
-    if not duals:
-        return update
-    return update.joined([dual.centers for dual in duals], [dual.weights for dual in duals])
+    def _with_duals(self, update: Update, edges: EdgeMemories) -> Update:
+        """The update with (1/k) Σ_j λ_ij added, over the edges on which an exchange was completed less than k rounds ago."""
+        # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
+        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts]
+        if not duals:
+            return update
+        return update.joined([dual.centers for dual in duals], [dual.weights / self.every for dual in duals])
 
 
 def _open(function: Expansion, edge: EdgeMemory, share: float) -> Offer:

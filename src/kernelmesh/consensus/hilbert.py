@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
-from kernelmesh.checks import Floats
-from kernelmesh.consensus.base import FUNCTIONS, Coupled, EdgeMemories, Heard, StepInputs
+from kernelmesh.checks import Floats, integer
+from kernelmesh.consensus.base import FUNCTIONS, Coupled, EdgeMemories, Heard, StepInputs, Tuning
 from kernelmesh.messages import Function
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.kernels import Kernel
@@ -21,13 +22,16 @@ __all__ = ["Hilbert"]
 class Hilbert(Coupled):
     """f̃ = (1 − ηλ) f − η [(1/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + c Σ_j (f − f_j)], as printed.
 
-    The step is explicit: with μ the largest eigenvalue of the network's Laplacian, disagreement grows without bound once
-    η c μ > 2.
+    With `every` = k > 1, agents pull with k c in every k-th round and not at all in the others: over k rounds as hard as they
+    would have in each. The step is explicit: with μ the largest eigenvalue of the network's Laplacian, disagreement grows
+    without bound once η k c μ > 2.
 
     Parameters
     ----------
     coupling : float or Schedule
         c.
+    every : int
+        k, the same at all agents.
 
     Examples
     --------
@@ -37,9 +41,24 @@ class Hilbert(Coupled):
 
     exchange = FUNCTIONS
 
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer("Hilbert", "every", self.every, minimum=1)
+
+    @property
+    def agreement(self) -> Any:
+        return [type(self).__name__, self.every]
+
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        # what is stable falls with k, and so does the ceiling
+        return replace(super().tuned(replace(tuning, limit=tuning.limit / tuning.every)), every=tuning.every)
+
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         there = [said.reply for said in heard if isinstance(said.reply, Function)]
-        strength = inputs.step_size * self.penalty(inputs.samples)
+        strength = inputs.step_size * self.every * self.penalty(inputs.samples)
         push = -inputs.step_size / len(inputs.points) * inputs.slope
         return Update(
             np.concatenate([inputs.points, *(g.centers for g in there)]),
@@ -49,4 +68,5 @@ class Hilbert(Coupled):
         )
 
     def max_stable_penalty(self, kernel: Kernel, batches: Sequence[Floats], step_size: float, stiffness: float) -> float:
-        return 2.0 / (step_size * stiffness) if step_size * stiffness > 0 else math.inf
+        pull = step_size * self.every * stiffness
+        return 2.0 / pull if pull > 0 else math.inf

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from kernelmesh import UnstablePenalty, register
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, gmm, learn, means
-from kernelmesh.experiments.mixture import PARTITIONS, MixtureConfig, Partition, Task
+from kernelmesh.experiments.mixture import PARTITIONS, MixtureConfig, Partition, Task, takes_every
 from kernelmesh.experiments.protocols import ProtocolName, protocols
 from kernelmesh.experiments.settings import Count, PositiveOrInf
 from kernelmesh.report import COLORS
@@ -67,13 +67,15 @@ _SHORT = {_PRINTED: "printed", _OWN: "own"}
 def _groups(config: Config) -> dict[tuple[str, str], Config]:
     """The rows of the table, each with the settings of its first seed."""
     rows = {
-        (partition, name): dataclasses.replace(config, partition=partition, protocol=name)
+        (partition, name): dataclasses.replace(
+            config, partition=partition, protocol=name, every=config.every if takes_every(name) else 1
+        )
         for partition in PARTITIONS
         for name in protocols()
     }
     if config.rule != "gradient":  # the rest is about its settings
         return rows
-    rows[_PRINTED] = dataclasses.replace(config, partition="identical", protocol="penalty", penalty_limit=math.inf)
+    rows[_PRINTED] = dataclasses.replace(config, partition="identical", protocol="penalty", penalty_limit=math.inf, every=1)
     rows[_OWN] = dataclasses.replace(config, partition="one-class", protocol="exact-diffusion", **OWN)
     return rows
 

@@ -83,7 +83,8 @@ def simulate(
 
     A round: every agent with samples left takes a mini-batch and asks; everybody answers from the function it had when the
     round began; then all of them step. An agent whose stream has ended still answers, and still sends its function where a
-    protocol sends functions, but is sent none.
+    protocol sends functions, but is sent none. Where a protocol exchanges in every k-th round only, agents just step in the
+    others; rounds are counted by the steps of the agents, so that a run that is continued goes on in the same rhythm.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def _rounds(
         checked = [None if batch is None or i in away else agent.check(*batch) for i, batch in enumerate(waiting)]
         if number == 1:
             _warn_if_unstable(agent, graph, streams, states, checked)
-        heard = network.talk(states, checked)
+        heard = network.talk(states, checked) if _exchanges(agent, states, checked) else [[] for _ in states]
         infos: list[Info | None] = []
         for i, batch in enumerate(checked):
             info = None
@@ -165,6 +166,13 @@ def _rounds(
             floats_sent=np.array(network.floats),
             bytes_sent=np.array(network.bytes),
         )
+
+
+def _exchanges(agent: Agent, states: Sequence[State], batches: Sequence[object]) -> bool:
+    """Whether agents talk in this round: it depends on the step that the furthest of those who learn is about to take."""
+    # who has been away has taken fewer steps, and keeps to the rhythm of the others
+    learned = [state.steps for state, batch in zip(states, batches, strict=True) if batch is not None]
+    return agent.consensus.exchanges(max(learned, default=0) + 1)
 
 
 # How many rounds to look ahead where nobody knows how long a stream is.
