@@ -46,13 +46,17 @@ PROTOCOLS = [
     Hilbert(coupling=0.02),
     Diffusion(),
     ExactDiffusion(budget=0.02),
+    Hilbert(coupling=0.01, every=2),
+    Diffusion(every=3),
+    ExactDiffusion(budget=0.02, every=2),
+    ExactDiffusion(budget=0.02, every=4),
 ]
 TALKING = PROTOCOLS[1:]
-RELAYING = [Diffusion(), ExactDiffusion(budget=0.02)]
+RELAYING = [Diffusion(), ExactDiffusion(budget=0.02), ExactDiffusion(budget=0.02, every=2)]
 
 
 def kind(consensus):
-    return type(consensus).__name__
+    return type(consensus).__name__ + (f"-{consensus.every}" if consensus.every > 1 else "")
 
 
 def make(consensus, **changes):
@@ -201,7 +205,7 @@ class TestStartedAgain:
     @pytest.mark.parametrize("consensus", TALKING, ids=kind)
     def test_agents_end_where_they_would_have(self, consensus, how, tmp_path):
         """Stopped or killed wherever it may be, an agent goes on as if nothing had been."""
-        agent, graph, rows = make(consensus), Graph.ring(3), (64, 64, 64)
+        agent, graph, rows = make(consensus), Graph.ring(3), (64 * consensus.every,) * 3
         rounds = simulated(agent, graph, rows)
         for seed in (0, 3):
             world = World(seed=seed, delay=0.02)
@@ -212,7 +216,13 @@ class TestStartedAgain:
             for i, run in enumerate(runs.values()):
                 assert run.ended
                 assert same(run.node.state.function, rounds[-1].functions[i]), f"{seed}: {run.node.membership.name}"
-                assert (run.node.state.samples, run.node.state.steps) == (64, 8)
+                assert (run.node.state.samples, run.node.state.steps) == (rows[0], len(rounds))
+                assert same(run.node.state.sent, rounds[-1].states[i].sent)
+                assert run.node.state.edges.keys() == rounds[-1].states[i].edges.keys()
+                for name, edge in run.node.state.edges.items():
+                    then = rounds[-1].states[i].edges[name]
+                    assert (edge.epoch, edge.done, edge.acts) == (then.epoch, then.done, then.acts)
+                    assert same(edge.dual, then.dual)
                 for earlier in world.runs[run.node.membership.name]:
                     for turn, function in earlier.turns:
                         assert same(function, rounds[turn.number - 1].functions[i])
@@ -382,9 +392,10 @@ class TestFreeRunning:
 
     def test_what_cannot_be_read_is_never_learned_from(self, consensus):
         agent = make(consensus)
-        quiet = run_with(agent, silent, rows=24)
+        rows = 24 * consensus.every
+        quiet = run_with(agent, silent, rows=rows)
         for name, words in bad_answers(agent):
-            heard = run_with(agent, saying(words), rows=24)
+            heard = run_with(agent, saying(words), rows=rows)
             assert same(heard.node.state.function, quiet.node.state.function), name
             assert heard.runner.status().neighbors["b"].refused > 0, name
 

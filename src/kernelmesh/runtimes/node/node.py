@@ -133,8 +133,13 @@ class Node:
                 text = "%s has not answered yet: is it running, does it name this agent, and is its mesh %r?"
                 _log.warning(text, peer.name, self.membership.mesh)
 
+    @property
+    def _exchanges(self) -> bool:
+        """Whether neighbors are asked before the step at hand."""
+        return bool(self._exchange.replies) and self._talk.current.exchanges
+
     def _awaited(self) -> list[Peer]:
-        if not self._exchange.replies:
+        if not self._exchanges:
             return []
         return self._pacing.awaited(self._talk.peers.values(), self._talk.current.step, mutual=self._exchange.mutual)
 
@@ -145,7 +150,7 @@ class Node:
 
     def _gather(self, now: float) -> None:
         """Ask who has not been asked, and take the step when everybody has been heard or patience is over."""
-        if self._exchange.replies:
+        if self._exchanges:
             for peer in self._talk.peers.values():
                 self._talk.ask(peer, Purpose.STEP, now)
         awaited = self._awaited()
@@ -169,7 +174,8 @@ class Node:
                 self._relaying, self._relayed = True, now
                 self._begin_gathering(now)
                 self._gather(now)
-            return
+            if self._exchanges:  # those of which nothing is asked may still be silent for too long
+                return
         for peer in self._talk.peers.values():
             if now - peer.seen > _PING:
                 self._talk.ask(peer, Purpose.PING, now)
@@ -186,7 +192,7 @@ class Node:
                 self._talk.share,
             )
             for peer in self._talk.peers.values()
-            if self._pacing.is_heard(peer)
+            if self._pacing.is_heard(peer, exchanges=self._talk.current.exchanges)
         ]
 
     def _step(self, now: float) -> None:
@@ -202,7 +208,7 @@ class Node:
             heard = [said._replace(question=None, reply=None) for said in heard]
             state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
         entry = self._entry(batch, self._talk.current.position, heard)
-        self._newest = (batch.points, heard)
+        self._newest = (batch.points, self._newest_words(heard))
         self._move_on(state)
         self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
         self._steps_here += 1
@@ -217,7 +223,7 @@ class Node:
         """
         self._relaying = False
         heard = self._heard()
-        if not any(said.reply for said in heard):
+        if self._exchanges and not any(said.reply for said in heard):
             return
         try:
             state = relay(self.agent, self.state, heard)
@@ -226,9 +232,15 @@ class Node:
             return
         entry = self._entry(self._nothing(), None, heard)
         if self._newest is not None:
-            self._newest = (self._newest[0], heard)
+            self._newest = (self._newest[0], self._newest_words(heard))
         self._move_on(state)
         self._talk.actions.append(Stepped(None, entry))
+
+    def _newest_words(self, heard: list[Heard]) -> list[Heard]:
+        """What disagreement is measured by: between two exchanges, what neighbors said in the one before."""
+        if self._exchanges or self._newest is None or any(said.reply for said in heard):
+            return heard
+        return self._newest[1]
 
     def _nothing(self) -> Batch:
         return Batch(np.empty((0, self.agent.dimension)), np.empty(0))
@@ -247,7 +259,7 @@ class Node:
 
     def _move_on(self, state: State) -> None:
         talk = self._talk
-        talk.state, talk.previous = state, talk.current
+        talk.state, talk.previous = state, talk.current if talk.current.exchanges else talk.previous
         talk.current = self._pacing.next_round(self.agent, state)
         for peer in talk.peers.values():
             peer.told, peer.reply = False, None
@@ -258,11 +270,12 @@ class Node:
         self._talk.state, self._talk.traffic = state, traffic
         self._talk.current = self._pacing.next_round(self.agent, state)
         if previous is not None:
+            step = state.steps - state.steps % self.agent.consensus.every
             outbox = Outbox.restored(
-                self.agent, state.steps, shown=previous.function, question=previous.question, told=previous.told
+                self.agent, step, shown=previous.function, question=previous.question, told=previous.told
             )
             question = b"" if previous.question is None else encode(previous.question)
-            self._talk.previous = LocalRound(state.steps, outbox, question=question)
+            self._talk.previous = LocalRound(step, outbox, question=question)
 
     def replay(self, entry: Entry) -> None:
         """Take a step again that is on record."""
@@ -274,13 +287,13 @@ class Node:
             state = relay(self.agent, self.state, entry.heard)
         self._move_on(state)
         self._talk.traffic = entry.traffic
-        assert self._talk.previous is not None
-        self._talk.previous.packed.clear()  # links do not survive
+        if self._talk.previous is not None:
+            self._talk.previous.packed.clear()  # links do not survive
         for peer in self._talk.peers.values():
             peer.link = Link()
 
     def previous_words(self) -> Previous | None:
-        """What neighbors that are one step behind may still ask for; None where they never do."""
+        """What neighbors that are one exchange behind may still ask for; None where they never do."""
         before = self._talk.previous
         if before is None or not self._pacing.everybody_waits:
             return None

@@ -27,6 +27,8 @@ class LocalRound:
     batch: Batch | None = None
     position: Mapping[str, Any] | None = None
     """Where the stream stands after the mini-batch."""
+    exchanges: bool = True
+    """Whether agents talk before this step."""
     open: bool = False
     """Whether it is known if there are samples for it."""
     question: bytes = b""
@@ -44,13 +46,14 @@ class OutOfStep(Exception):
 class LockStep:
     """Everybody waits for everybody: a question about step t is answered from the state before step t, whoever is ahead.
 
-    The rounds are those of `simulate`, bit for bit.
+    The rounds are those of `simulate`, bit for bit. Where agents talk in every k-th round only, nobody is asked or waited for
+    in the others, so that two neighbors can be up to k steps apart.
     """
 
     name: ClassVar[str] = "lock-step"
     everybody_waits: ClassVar[bool] = True
     """Whether nobody goes on before everybody has been heard: then a step that fails ends the run, and neighbors may ask
-    about the round before.
+    about the exchange before.
     """
     relays: ClassVar[bool] = False
     """Whether an agent without samples takes part in rounds."""
@@ -61,22 +64,27 @@ class LockStep:
 
     def next_round(self, agent: Agent, state: State, points: Floats | None = None) -> LocalRound:
         """The round that follows on a state; `points` are those of its mini-batch, if there is one."""
-        return LocalRound(state.steps + 1, Outbox(agent, state, points))
+        step = state.steps + 1
+        return LocalRound(step, Outbox(agent, state, points), exchanges=agent.consensus.exchanges(step))
 
     def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
         """A round has been opened; nothing of it has been heard yet."""
         # before anything of this round is unpacked, as in simulation
         for peer in peers:
-            if not peer.ended and current.outbox.question is None:
+            if current.exchanges and not peer.ended and current.outbox.question is None:
                 self.reply(current, peer, share, Header(current.step), None)
 
-    def round_for(self, step: int, current: LocalRound, previous: LocalRound | None) -> LocalRound | None:
-        """The round from which a question about a step is answered; None: it comes too early and is kept."""
+    def round_for(self, step: int, current: LocalRound, previous: LocalRound | None, *, every: int = 1) -> LocalRound | None:
+        """The round from which a question about a step is answered; None: it comes too early and is kept.
+
+        `previous` is the round of the exchange before, and every `every`-th round has one.
+        """
         if current.open and (step == current.step or (current.batch is None and step > current.step)):
             return current
         if previous is not None and step == previous.step:
             return previous
-        if not current.step <= step <= current.step + 1:
+        # who has been answered about the current exchange may already be at the next
+        if not current.step <= step <= current.step + every:
             raise OutOfStep
         return None
 
@@ -134,9 +142,9 @@ class LockStep:
         # who has replied but not asked has asked a process of ours that is no more
         return [peer for peer in awaited if peer.replied_step == step]
 
-    def is_heard(self, peer: Peer) -> bool:
+    def is_heard(self, peer: Peer, *, exchanges: bool) -> bool:
         """Whether a neighbor takes part in the step."""
-        return True
+        return exchanges
 
     def may_leave(self, peer: Peer, now: float, began: float) -> bool:
         """Whether a neighbor does not need us any more once our stream has ended."""
@@ -148,7 +156,8 @@ class LockStep:
 class FreeRunning:
     """Nobody holds up anybody: answers come from the newest state, and neighbors are waited for at most `patience` seconds.
 
-    Who did not answer last time is asked again but not waited for.
+    Who did not answer last time is asked again but not waited for. Where agents talk in every k-th round only, each counts
+    its own: it asks before every k-th of its steps, and answers at any time.
     """
 
     name: ClassVar[str] = "free"
@@ -161,12 +170,13 @@ class FreeRunning:
         return max(2.0 * self.patience, 2.0)
 
     def next_round(self, agent: Agent, state: State, points: Floats | None = None) -> LocalRound:
-        return LocalRound(state.steps + 1, Outbox(agent, state, points, offers=True))
+        step = state.steps + 1
+        return LocalRound(step, Outbox(agent, state, points, offers=True), exchanges=agent.consensus.exchanges(step))
 
     def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
         """Nothing to prepare."""
 
-    def round_for(self, step: int, current: LocalRound, previous: LocalRound | None) -> LocalRound | None:
+    def round_for(self, step: int, current: LocalRound, previous: LocalRound | None, *, every: int = 1) -> LocalRound | None:
         return current
 
     def reply(self, local: LocalRound, peer: Peer, share: float, header: Header, question: Message | None) -> Message | None:
@@ -203,7 +213,8 @@ class FreeRunning:
             peer.prompt = False
         return []
 
-    def is_heard(self, peer: Peer) -> bool:
+    def is_heard(self, peer: Peer, *, exchanges: bool) -> bool:
+        # also between exchanges: a reply may come late, and what was told to a neighbor that asked must be remembered
         return peer.reply is not None or peer.question is not None or peer.told
 
     def may_leave(self, peer: Peer, now: float, began: float) -> bool:

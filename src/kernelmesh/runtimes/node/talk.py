@@ -29,7 +29,7 @@ class Talk:
         self, agent: Agent, membership: Membership, pacing: Pacing, state: State, *, tokens: tuple[int, int]
     ) -> None:
         self._agent, self._membership, self._pacing = agent, membership, pacing
-        self._exchange, self.share = agent.consensus.exchange, membership.share
+        self._exchange, self._every, self.share = agent.consensus.exchange, agent.consensus.every, membership.share
         self._model = fingerprint([agent.identity, agent.consensus.agreement, pacing.name])
         self._token, self._tickets = tokens
         self.peers = {name: Peer(name, membership.name < name) for name in membership.neighbors}
@@ -38,6 +38,7 @@ class Talk:
         self.state, self.ended = state, False
         self.current = pacing.next_round(agent, state)
         self.previous: LocalRound | None = None
+        """The round of the exchange before."""
         self.active = -math.inf
         """When anybody is known to have learned something."""
         self.traffic = Traffic()
@@ -173,7 +174,7 @@ class Talk:
             if frame.header.ping:
                 self._answer_ping(peer, frame, now)
                 return
-            local = self._pacing.round_for(frame.header.step, self.current, self.previous)
+            local = self._pacing.round_for(frame.header.step, self.current, self.previous, every=self._every)
             if local is None:
                 self._held[peer.name] = frame
             else:

@@ -58,7 +58,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Previous:
-    """What neighbors that are one step behind may still ask for, in lock step."""
+    """What neighbors that are one exchange behind may still ask for, in lock step."""
 
     function: Expansion
     question: Message | None = None

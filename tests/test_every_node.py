@@ -1,0 +1,235 @@
+"""Exchanges in every k-th round, on a network in memory: who is asked when, and how far apart agents can be."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from kernelmesh import Agent, Diffusion, ExactDiffusion, Gaussian, Graph, Komp, Local, Logistic, simulate
+from kernelmesh.exchange import Link
+from kernelmesh.metrics import accuracies
+from kernelmesh.runtimes.frames import Header, decode_frame
+from kernelmesh.runtimes.mailbox import Arrival
+from kernelmesh.runtimes.membership import Membership
+from kernelmesh.streams import ArrayStream, Mixture
+from virtual import World, question
+
+SELDOM = [Diffusion(every=4), ExactDiffusion(budget=0.02, every=2), ExactDiffusion(budget=0.02, every=4)]
+NAMES = ("a", "b", "c")
+
+
+def label(consensus):
+    return f"{type(consensus).__name__}-{consensus.every}"
+
+
+def make(consensus):
+    return Agent(
+        dimension=2,
+        outputs=3,
+        kernel=Gaussian(bandwidth=0.6),
+        loss=Logistic(),
+        step_size=2.0,
+        compression=Komp(budget=0.05),
+        consensus=consensus,
+    )
+
+
+def data(seed, rows, *, only=None):
+    points, labels = Mixture.draw(classes=3, rng=np.random.default_rng(7)).sample(rows, rng=np.random.default_rng(seed))
+    kept = slice(None) if only is None else labels == only
+    return points[kept], labels[kept]
+
+
+class Timed:
+    """Mini-batches one after the other, not before their time: a source of so many per second."""
+
+    refused, pending = 0, None
+
+    def __init__(self, world, points, targets, *, seconds=0.0, passes=1):
+        self.batches = list(ArrayStream(points, targets, batch_size=16, passes=passes))
+        self._world, self._seconds, self._next = world, seconds, 0
+        self._due = 0.0
+
+    @property
+    def ended(self):
+        return self._next == len(self.batches)
+
+    @property
+    def position(self):
+        return {"next": self._next}
+
+    def take(self):
+        if self.ended or self._world.now < self._due:
+            return None
+        self._next, self._due = self._next + 1, max(self._due, self._world.now) + self._seconds
+        return self.batches[self._next - 1]
+
+    def give_back(self):
+        self._next -= 1
+
+    def seek(self, position, pending=None):
+        self._next = position["next"]
+
+    def close(self):
+        """There is nothing to close."""
+
+
+def ring(**options):
+    others = {name: {other: "" for other in NAMES if other != name} for name in NAMES}
+    return [Membership(name=name, listen="tcp/127.0.0.1:1", neighbors=others[name], **options) for name in NAMES]
+
+
+def same(f, g):
+    return f.centers.tobytes() == g.centers.tobytes() and f.weights.tobytes() == g.weights.tobytes()
+
+
+def count_questions(world):
+    """How often each agent asks each other about which step, from now on."""
+    asked, send = Counter(), world.network.send
+
+    def listen(sender, receiver, data):
+        frame = decode_frame(data, max_bytes=1 << 26)
+        if not frame.prefix.is_reply and not frame.header.ping:
+            asked[sender, receiver, frame.header.step] += 1
+        return send(sender, receiver, data)
+
+    world.network.send = listen
+    return asked
+
+
+@pytest.mark.parametrize("consensus", SELDOM, ids=label)
+class TestLockStep:
+    def test_nobody_is_asked_and_nothing_is_prepared_in_the_other_rounds(self, consensus, monkeypatch):
+        world, agent, packed, pack = World(), make(consensus), [], Link.pack
+        asked = count_questions(world)
+        monkeypatch.setattr(Link, "pack", lambda link, message: packed.append(message) or pack(link, message))
+        for i, member in enumerate(ring(lock_step=True)):
+            world.add(agent, member, Timed(world, *data(i, 160)), stay=False)
+        world.run()
+        pairs = [(a, b) for a in NAMES for b in NAMES if a != b]
+        steps = range(consensus.every, 11, consensus.every)
+        assert asked.keys() == {(*pair, step) for pair in pairs for step in steps}
+        assert len(packed) == len(pairs) * len(steps)
+
+    def test_who_is_slow_holds_up_the_others_at_the_next_exchange(self, consensus):
+        """One of them stands still between two exchanges: the others are k steps ahead at most, and all ends as it should."""
+        world, agent, ahead = World(seed=2), make(consensus), []
+        graph = Graph(NAMES, Graph.ring(3).neighbors)
+        *_, last = simulate(agent, graph, [ArrayStream(*data(i, 320), batch_size=16) for i in range(3)])
+
+        def stop_for_a_while(runner, turn):
+            if turn.number == 2 * consensus.every - 1:
+                world.runs["a"][0].frozen = world.now + 2.0
+                world.at(world.now + 1.9, lambda: ahead.extend(world.runs[n][0].node.state.steps for n in "bc"))
+
+        for i, member in enumerate(ring(lock_step=True)):
+            world.add(agent, member, Timed(world, *data(i, 320)), stay=False, each=stop_for_a_while if i == 0 else None)
+        for run, state in zip(world.run().values(), last.states, strict=True):
+            assert same(run.node.state.function, state.function)
+            assert run.runner.status().out_of_step == ()
+        # nobody takes the step of an exchange before all have been heard
+        assert ahead == [2 * consensus.every - 1] * 2
+
+    @pytest.mark.parametrize(("beyond", "out"), [(0, ()), (2, ("b",))])
+    def test_who_asks_about_an_exchange_that_is_further_away_is_out_of_step(self, consensus, beyond, out):
+        """After k steps the exchange before step 2k is the last that a neighbor can be at."""
+        world, agent, k = World(), make(consensus), consensus.every
+        puppet = world.puppet("b", ["a"], lambda sender, frame, answer: answer(b""))
+        member = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""}, lock_step=True)
+        runner, took = world.add(agent, member, Timed(world, *data(0, 16 * (2 * k)), seconds=1.0)), []
+        asked = Arrival("b", question(Header(step=2 * k + beyond, share=0.5)))
+        world.at(k - 0.5, lambda: runner.mailbox.put(asked))  # between two mini-batches
+        world.at(k - 0.4, lambda: took.append((runner.node.state.steps, len(puppet.replies))))
+        world.at(2 * k - 0.5, world.stop)
+        world.run()
+        assert took == [(k, 0)]
+        assert runner.status().out_of_step == out
+        assert len(puppet.replies) == (not out)
+
+
+@pytest.mark.parametrize("consensus", SELDOM, ids=label)
+class TestFreeRunning:
+    def test_each_asks_before_every_kth_of_its_own_steps(self, consensus):
+        world, agent = World(seed=1), make(consensus)
+        asked = count_questions(world)
+        for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.15, 0.2), strict=True)):
+            world.add(agent, member, Timed(world, *data(i, 320), seconds=seconds))
+        world.stop_at_the_end()
+        world.run()
+        assert {step % consensus.every for _, _, step in asked} == {0}
+        assert set(asked.values()) == {1}
+        assert {(a, b) for a, b, _ in asked} == {(a, b) for a in NAMES for b in NAMES if a != b}
+
+    @pytest.mark.parametrize("faults", [{}, {"loss": 0.05, "delay": 0.02}], ids=["calm", "lossy"])
+    def test_agents_learn_what_only_others_see(self, consensus, faults):
+        """One class each, at paces of their own; the ends of an edge that are equally far are opposite bit for bit."""
+        world, agent = World(seed=3, **faults), make(consensus)
+        for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.12, 0.15), strict=True)):
+            world.add(agent, member, Timed(world, *data(i, 600, only=i), seconds=seconds, passes=6))
+        world.stop_at_the_end()
+        runs = world.run()
+        states = {name: run.node.state for name, run in runs.items()}
+        assert accuracies([state.function for state in states.values()], *data(99, 500)).min() > 0.8
+        opposite = 0
+        for name, state in states.items():
+            for other, edge in state.edges.items():
+                there = states[other].edges[name]
+                assert abs(edge.done - there.done) <= 1
+                assert edge.epoch == there.epoch == 0
+                assert edge.done > (0 if faults else 10)  # a question that is lost keeps the next ones waiting
+                if edge.done == there.done:
+                    opposite += 1
+                    np.testing.assert_array_equal(edge.dual.weights, -there.dual.weights)
+        assert opposite or not agent.consensus.exchange.numbered
+
+    def test_who_has_no_samples_passes_on_what_the_others_learn(self, consensus):
+        """Its rounds without samples count like steps: it asks in every k-th."""
+        world, agent = World(seed=1), make(consensus)
+        asked = count_questions(world)
+        line = {"a": ["b"], "b": ["a", "c"], "c": ["b"]}
+        for i, name in enumerate(NAMES):
+            member = Membership(name=name, listen="tcp/127.0.0.1:1", neighbors=dict.fromkeys(line[name], ""), patience=0.05)
+            points, labels = data(i, 480)
+            kept = {"a": labels == 0, "b": labels < 0, "c": labels > 0}[name]
+            world.add(agent, member, Timed(world, points[kept], labels[kept], seconds=0.1, passes=6 if name == "a" else 3))
+        world.stop_at_the_end()
+        runs = world.run()
+        relayed = runs["b"].node.state
+        assert relayed.samples == 0
+        assert relayed.steps > 40
+        assert {step % consensus.every for name, _, step in asked if name == "b"} == {0}
+        assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
+
+    def test_neighbors_are_known_to_be_there_between_exchanges(self, consensus):
+        world, agent, alive = World(), make(consensus), []
+        for i, member in enumerate(ring(patience=0.05)):
+            world.add(agent, member, Timed(world, *data(i, 160), seconds=2.5))
+        for when in np.arange(4.0, 24.0, 0.7):
+            world.at(when, lambda: alive.extend(n.alive for n in world.runs["a"][0].runner.status().neighbors.values()))
+        world.stop_at_the_end()
+        world.run()
+        assert len(alive) > 40
+        assert all(alive)
+
+    def test_disagreement_is_told_between_exchanges(self, consensus):
+        world, agent, gaps = World(), make(consensus), []
+
+        def each(runner, turn):
+            gaps.append(runner.status().disagreement)
+
+        for i, member in enumerate(ring(patience=0.05)):
+            world.add(agent, member, Timed(world, *data(i, 320), seconds=0.1), each=each if i == 0 else None)
+        world.stop_at_the_end()
+        world.run()
+        known = [gap is not None for gap in gaps]
+        assert not any(known[: consensus.every - 1])
+        assert all(known[consensus.every :])
+
+
+def test_alone_each_would_know_its_own_class_only():
+    """Else the laws above say nothing."""
+    agent = make(Local())
+    state = agent.start()
+    for points, labels in ArrayStream(*data(0, 600, only=0), batch_size=16):
+        state, _ = agent.step(state, points, labels)
+    assert accuracies([state.function], *data(99, 500)).max() < 0.5
