@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernelmesh.agent import Agent, Info, State
-    from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Hilbert, Local, Penalty, Proximal, Symmetric
+    from kernelmesh.consensus import (
+        Consensus,
+        Diffusion,
+        ExactDiffusion,
+        Hilbert,
+        Local,
+        Penalty,
+        Proximal,
+        SharedStatistics,
+        Symmetric,
+    )
     from kernelmesh.deploy.client import AgentAddress, AgentClient
     from kernelmesh.errors import (
         Diverged,
@@ -30,7 +40,7 @@ if TYPE_CHECKING:
     from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
     from kernelmesh.prequential import Evaluation, evaluate
     from kernelmesh.registry import register
-    from kernelmesh.rules import Averaged, Gradient, Rule, SecondOrder
+    from kernelmesh.rules import Averaged, Gradient, Nystrom, Rule, SecondOrder
     from kernelmesh.runtimes.faults import Faults
     from kernelmesh.runtimes.simulation import Round, simulate
     from kernelmesh.streams import ArrayStream, Columns, FileSource, LineSource, Mixture, Paced, Source, Stream
@@ -38,7 +48,17 @@ if TYPE_CHECKING:
     __version__: str
     __all__: list[str] = []
     __all__ += ["Agent", "Info", "State"]
-    __all__ += ["Consensus", "Diffusion", "ExactDiffusion", "Hilbert", "Local", "Penalty", "Proximal", "Symmetric"]
+    __all__ += [
+        "Consensus",
+        "Diffusion",
+        "ExactDiffusion",
+        "Hilbert",
+        "Local",
+        "Penalty",
+        "Proximal",
+        "SharedStatistics",
+        "Symmetric",
+    ]
     __all__ += ["AgentAddress", "AgentClient"]
     __all__ += ["Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra"]
     __all__ += ["RefusedMessage", "ScaleWarning", "UnreachableAgent", "UnreadableFile", "UnstablePenalty"]
@@ -52,7 +72,7 @@ if TYPE_CHECKING:
     __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule"]
     __all__ += ["Evaluation", "evaluate"]
     __all__ += ["register"]
-    __all__ += ["Averaged", "Gradient", "Rule", "SecondOrder"]
+    __all__ += ["Averaged", "Gradient", "Nystrom", "Rule", "SecondOrder"]
     __all__ += ["Faults", "Round", "simulate"]
     __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
 
@@ -62,7 +82,7 @@ _HOMES = {
     name: f"kernelmesh.{module}"
     for module, names in {
         "agent": "Agent Info State",
-        "consensus": "Consensus Diffusion ExactDiffusion Hilbert Local Penalty Proximal Symmetric",
+        "consensus": "Consensus Diffusion ExactDiffusion Hilbert Local Penalty Proximal SharedStatistics Symmetric",
         "deploy.client": "AgentAddress AgentClient",
         "errors": "Diverged InvalidArgument InvalidConfig InvalidRow KernelMeshError MissingExtra RefusedMessage "
         "ScaleWarning UnreachableAgent UnreadableFile UnstablePenalty",
@@ -76,7 +96,7 @@ _HOMES = {
         "numerics.schedules": "Constant Doubling InverseRoot InverseTime Power Schedule",
         "prequential": "Evaluation evaluate",
         "registry": "register",
-        "rules": "Averaged Gradient Rule SecondOrder",
+        "rules": "Averaged Gradient Nystrom Rule SecondOrder",
         "runtimes.faults": "Faults",
         "runtimes.simulation": "Round simulate",
         "streams": "ArrayStream Columns FileSource LineSource Mixture Paced Source Stream",

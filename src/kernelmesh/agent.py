@@ -13,7 +13,7 @@ from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
 from kernelmesh.consensus import Consensus, EdgeMemories, Heard, Local, StepInputs
 from kernelmesh.consensus.base import NOTHING
 from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
-from kernelmesh.messages import Message
+from kernelmesh.messages import Function, Message, Offer
 from kernelmesh.numerics.compression import Compression, Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
@@ -203,7 +203,12 @@ class Agent:
 
     def _check_rule(self, name: str) -> None:
         """Refuse what the rule has no use for, and ask for what it needs."""
-        if not self.rule.listens and self.consensus.exchange != NOTHING:
+        exchange = self.consensus.exchange
+        if exchange.statistics and not self.rule.gathers:
+            remedy = "for example Statistics()"
+            needed = f"be one that gathers statistics with {type(self.consensus).__name__}"
+            raise InvalidArgument("Agent", "rule", needed, self.rule, remedy=remedy)
+        if not self.rule.listens and exchange != NOTHING and not (exchange.statistics and self.rule.gathers):
             remedy = "agents with neighbors can have the rule Averaged()"
             raise InvalidArgument("Agent", "consensus", f"be Local() with the rule {name}", self.consensus, remedy=remedy)
         if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
@@ -300,6 +305,9 @@ def check_message(agent: Agent, owner: str, argument: str, message: Message, *, 
             if table.ndim != 2 or table.shape[1] != columns or (rows is not None and len(table) != rows):
                 rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
                 raise InvalidArgument(owner, argument, rule, Verbatim(f"shape {table.shape}"))
+    if isinstance(message, Function | Offer) and (message.moments is not None) != agent.consensus.exchange.statistics:
+        rule = f"have {'moments' if message.moments is None else 'no moments'} with {type(agent.consensus).__name__}"
+        raise InvalidArgument(owner, argument, rule, Verbatim(message.kind))
     dual = getattr(message, "dual", None)
     if dual is not None:
         check_message(agent, owner, f"{argument}: dual", dual)
@@ -340,7 +348,7 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
     step_size = agent.step_size_at(state.samples)
     try:
         model, edges, combined = _combined(agent, state, heard)
-        f = model.function
+        f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers)
         here = f.from_cross(cross)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named in the end

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import RefusedMessage
+from kernelmesh.numerics import compiled
 
 __all__ = ["Difference", "Function", "Message", "Offer", "Points", "Probe", "Revision", "Terms", "Values", "WireSize"]
 __all__ += ["decode", "encode", "wire_size"]
@@ -112,13 +113,16 @@ class Function(Message):
     centers: Floats
     weights: Floats
     revision: Revision | None = None
+    moments: Floats | None = None
+    """M × M and symmetric, where it is not a function but statistics; half of it travels."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Offer(Message):
     """A function for one numbered exchange with one neighbor: both ends use exactly these two functions, once.
 
-    The first offer of an epoch carries the dual from which the sender begins it.
+    The first offer of an epoch carries the dual from which the sender begins it. Where statistics are exchanged instead of
+    functions, both have moments.
     """
 
     centers: Floats
@@ -126,6 +130,7 @@ class Offer(Message):
     terms: Terms
     dual: Function | None = None
     revision: Revision | None = None
+    moments: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -137,6 +142,7 @@ class Difference(Message):
     weights: Floats
     revision: Revision
     terms: Terms | None = None
+    moments: Floats | None = None
 
 
 class _Matrix(Struct, array_like=True, forbid_unknown_fields=True):
@@ -145,13 +151,19 @@ class _Matrix(Struct, array_like=True, forbid_unknown_fields=True):
     data: bytes
 
 
-class _Wire(Struct, array_like=True, forbid_unknown_fields=True):
+class _Plain(Struct, array_like=True, forbid_unknown_fields=True):
     version: int
     kind: int
     matrices: Annotated[list[_Matrix], Meta(max_length=4)]
     rows: bytes | None = None
     terms: Terms | None = None
     revision: Revision | None = None
+
+
+class _Wire(_Plain, array_like=True, forbid_unknown_fields=True):
+    """What is read; what is written ends before the moments where there are none."""
+
+    moments: Annotated[list[bytes], Meta(max_length=2)] | None = None
 
 
 _KINDS: tuple[type[Message], ...] = (Points, Values, Probe, Function, Offer, Difference)  # numbered in this order on the wire
@@ -168,12 +180,22 @@ def encode(message: Message) -> bytes:
     """
     number, matrices = _KINDS.index(type(message)), _matrices(message)
     if not message.extras:
-        return _encoder.encode(_Wire(VERSION, number, matrices))
+        return _encoder.encode(_Plain(VERSION, number, matrices))
     if isinstance(message, Offer) and message.dual is not None:
         matrices += _matrices(message.dual)
     rows = message.rows.astype(_ROWS).tobytes() if isinstance(message, Difference) else None
     terms, revision = getattr(message, "terms", None), getattr(message, "revision", None)
-    return _encoder.encode(_Wire(VERSION, number, matrices, rows, terms, revision))
+    if (halves := _halves(message)) is None:
+        return _encoder.encode(_Plain(VERSION, number, matrices, rows, terms, revision))
+    return _encoder.encode(_Wire(VERSION, number, matrices, rows, terms, revision, halves))
+
+
+def _halves(message: Any) -> list[bytes] | None:
+    """The lower triangles of the moments, where there are any: those of the message, then those of its dual."""
+    tables = [part.moments for part in (message, getattr(message, "dual", None)) if part is not None]
+    if tables[0] is None:
+        return None
+    return [compiled.symmetric.lower_half(np.ascontiguousarray(table)).astype(_FLOATS).tobytes() for table in tables]
 
 
 def _matrices(message: Message) -> list[_Matrix]:
@@ -211,14 +233,19 @@ def wire_size(message: Message) -> WireSize:
     elif isinstance(message, Offer) and message.dual is not None:
         floats, size = _frame(kind.shapes(message) + Function.shapes(message.dual))
     parts = getattr(message, "terms", None), getattr(message, "revision", None)
-    return WireSize(floats, size + len(_encoder.encode(parts)) - _NO_PARTS)
+    size += len(_encoder.encode(parts)) - _NO_PARTS
+    if (moments := getattr(message, "moments", None)) is not None:
+        dual = getattr(message, "dual", None)
+        halves = [len(table) * (len(table) + 1) // 2 for table in (moments, *([] if dual is None else [dual.moments]))]
+        floats, size = floats + sum(halves), size + 1 + sum(_binary(8 * half) for half in halves)
+    return WireSize(floats, size)
 
 
 @lru_cache(maxsize=1024)
 def _frame(shapes: Any) -> WireSize:
     """The cost of a message with matrices of these shapes, where rows, terms and revision are nothing: 1 byte each."""
     pairs = shapes if isinstance(shapes[0], tuple) else (shapes,)
-    empty = _encoder.encode(_Wire(VERSION, 0, [_Matrix(rows, columns, b"") for rows, columns in pairs]))
+    empty = _encoder.encode(_Plain(VERSION, 0, [_Matrix(rows, columns, b"") for rows, columns in pairs]))
     sizes = [8 * rows * columns for rows, columns in pairs]
     return WireSize(sum(sizes) // 8, len(empty) + sum(_binary(size) - _binary(0) for size in sizes))
 
@@ -249,11 +276,32 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
     if kind is Difference:
         centers, weights = arrays
         _check_rows(parts["rows"], centers, weights)
-        return Difference(centers=centers, weights=weights, **parts)
+        return Difference(centers=centers, weights=weights, moments=_moments(wire, arrays)[0], **parts)
+    moments = _moments(wire, arrays)
     if len(arrays) > len(kind.tables):
         *arrays, centers, weights = arrays
-        parts["dual"] = Function(centers, weights)
+        parts["dual"] = Function(centers, weights, moments=moments.pop())
+    if moments[0] is not None:
+        parts["moments"] = moments[0]
     return kind(*arrays, **parts)
+
+
+def _moments(wire: _Wire, arrays: list[Floats]) -> list[Floats | None]:
+    """For every function its moments, or None."""
+    orders = [len(weights) for weights in arrays[1::2]] or [0]
+    if wire.moments is None:
+        return [None] * len(orders)
+    if not issubclass(_KINDS[wire.kind], Function | Offer | Difference) or len(wire.moments) != len(orders):
+        raise RefusedMessage("message: moments must belong to functions, all of them", len(wire.moments))
+    out: list[Floats | None] = []
+    for data, order in zip(wire.moments, orders, strict=True):
+        if len(data) != 8 * (order * (order + 1) // 2):
+            raise RefusedMessage("message: moments must have 8 bytes for each number", f"{len(data)} for {order} points")
+        half = np.frombuffer(data, _FLOATS)
+        if not finite(half):
+            raise RefusedMessage("message: every number must be finite")
+        out.append(compiled.symmetric.whole(half.astype(np.float64, copy=False), order))
+    return out
 
 
 def _parts(wire: _Wire, kind: type[Message]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from kernelmesh.messages import Offer, Terms
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import InverseGram
+from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["pack", "read", "understood", "unpack", "write"]
 
@@ -129,6 +130,8 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
                 functions[f"{of}.{part}"] = kept
     for name, f in functions.items():
         arrays[f"{name}.centers"], arrays[f"{name}.weights"] = f.centers, f.weights
+        if isinstance(f, Statistics | Offer) and f.moments is not None:
+            arrays[f"{name}.moments"] = f.moments
         if isinstance(f, Offer):
             terms = f.terms
             arrays[f"{name}.terms"] = np.array([terms.epoch, terms.exchange, terms.done, terms.digest], dtype=np.int64)
@@ -174,7 +177,9 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
             return None
         centers = matrix("file", f"{of}.centers", arrays[f"{of}.centers"], columns=agent.dimension)
         weights = matrix("file", f"{of}.weights", arrays[f"{of}.weights"], columns=agent.outputs, rows=len(centers))
-        return Expansion(agent.kernel, centers, weights)
+        if f"{of}.moments" not in arrays:
+            return Expansion(agent.kernel, centers, weights)
+        return Statistics(agent.kernel, centers, weights, arrays[f"{of}.moments"])
 
     def offer(of: str) -> Offer | None:
         f = function(of)
@@ -182,7 +187,8 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
             return None
         epoch, exchange, done, digest = (integer("file", f"{of}.terms", n, minimum=0) for n in arrays[f"{of}.terms"])
         share = non_negative("file", f"{of}.share", float(arrays[f"{of}.share"][0]))
-        return Offer(f.centers, f.weights, Terms(epoch, exchange, done, digest, share))
+        moments = f.moments if isinstance(f, Statistics) else None
+        return Offer(f.centers, f.weights, Terms(epoch, exchange, done, digest, share), moments=moments)
 
     def edge(of: str) -> EdgeMemory:
         epoch, done, acts, behind = (integer("file", of, n, minimum=0) for n in arrays[of])

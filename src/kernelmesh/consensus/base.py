@@ -16,9 +16,10 @@ from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.numerics.schedules import Doubling, Schedule, as_schedule
+from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "POINTS_FOR_VALUES", "PROBES_FOR_VALUES", "Consensus", "Coupled"]
-__all__ += ["EdgeMemories", "EdgeMemory", "Exchange", "Heard", "StepInputs", "Tuning"]
+__all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "NUMBERED_STATISTICS", "POINTS_FOR_VALUES", "PROBES_FOR_VALUES"]
+__all__ += ["Consensus", "Coupled", "EdgeMemories", "EdgeMemory", "Exchange", "Heard", "StepInputs", "Tuning"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class Exchange:
     """Whether a step also uses what the neighbors asked."""
     numbered: bool = False
     """Whether both ends keep count of what they said over each edge, so that each uses the same two functions once."""
+    statistics: bool = False
+    """Whether what is offered are `Statistics` of samples instead of functions."""
 
 
 NOTHING = Exchange()
@@ -45,6 +48,8 @@ FUNCTIONS = Exchange(replies=(Function,))
 """Whole functions go out."""
 NUMBERED_OFFERS = Exchange(replies=(Offer,), numbered=True)
 """Functions go out, each for one numbered exchange over one edge."""
+NUMBERED_STATISTICS = Exchange(replies=(Offer,), numbered=True, statistics=True)
+"""Statistics of samples go out, each for one numbered exchange over one edge."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,6 +89,8 @@ class EdgeMemory:
         if self.dual is None or self.done == 0:
             return 0
         data = self.dual.centers.tobytes() + np.abs(self.dual.weights).tobytes()
+        if isinstance(self.dual, Statistics):
+            data += np.abs(self.dual.moments).tobytes()
         return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
 
 

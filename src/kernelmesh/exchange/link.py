@@ -63,7 +63,7 @@ class Link:
         # a difference must save more bytes than its row numbers take
         if dual is not None or (8 * dimension + 4) * len(rows) + 8 >= 8 * dimension * order:
             return _with_revision(message, revision)
-        return Difference(rows, message.centers[rows], message.weights, revision, terms)
+        return Difference(rows, message.centers[rows], message.weights, revision, terms, message.moments)
 
     @property
     def lost(self) -> bool:
@@ -119,8 +119,8 @@ def _forget(versions: dict[int, _Version], *, but: int) -> None:
 
 def _with_revision(message: Function | Offer, revision: Revision | None) -> Function | Offer:
     if isinstance(message, Offer):
-        return Offer(message.centers, message.weights, message.terms, message.dual, revision)
-    return Function(message.centers, message.weights, revision)
+        return Offer(message.centers, message.weights, message.terms, message.dual, revision, message.moments)
+    return Function(message.centers, message.weights, revision, message.moments)
 
 
 def _changed_rows(centers: Floats, base: Floats) -> NDArray[np.int32]:
@@ -144,8 +144,8 @@ def _full(message: Difference, base: Floats) -> Function | Offer:
         centers[: order - fresh] = base[: order - fresh]
         centers[rows] = message.centers
     if message.terms is not None:
-        return Offer(centers, message.weights, message.terms)
-    return Function(centers, message.weights)
+        return Offer(centers, message.weights, message.terms, moments=message.moments)
+    return Function(centers, message.weights, moments=message.moments)
 
 
 def _bits(table: Floats) -> NDArray[np.uint64]:

@@ -47,7 +47,7 @@ def disagreement(agent: Agent, state: State, points: Floats, heard: Sequence[Hea
     for said in heard:
         if isinstance(said.reply, Values):
             there = said.reply.values
-        elif isinstance(said.reply, Function | Offer):
+        elif isinstance(said.reply, Function | Offer) and said.reply.moments is None:
             there = Expansion(agent.kernel, said.reply.centers, said.reply.weights)(points)
         else:
             continue

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Local, SecondOrder
+from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Local, Nystrom, SecondOrder
 from kernelmesh.consensus import Tuning
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.experiments.protocols import ProtocolName, protocol
+from kernelmesh.experiments.protocols import ProtocolName, protocol, protocols
 from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive, PositiveOrInf, Settings
 from kernelmesh.numerics.losses import Logistic, Loss
 from kernelmesh.numerics.schedules import Schedule
@@ -63,20 +63,31 @@ class LearningSettings(Settings, owner="network"):
     second_order_regularization: Positive = SecondOrder.usual_regularization  # λ, which is 1/C of an SVM
     second_order_budget: NonNegative = SecondOrder.budget
     second_order_novelty: Positive = SecondOrder.novelty
-    second_order_iterations: Count = SecondOrder.iterations
+    second_order_iterations: Count = SecondOrder.iterations  # of `nystrom`, too
+    nystrom_regularization: Positive = Nystrom.usual_regularization  # λ of each agent
+    nystrom_novelty: Positive = Nystrom.novelty
     half_life: PositiveOrInf = math.inf  # samples after which `averaged` and `second-order` have forgotten half
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.rule == "gradient" and self._shares_statistics:
+            object.__setattr__(self, "rule", "nystrom")  # which it takes, and the default does not keep
         if self.agents > 1 and self.protocol != "local" and not self.learns_with_others:
-            rule = f"be local with the rule {self.rule}, which learns alone"
+            others = " or shared-statistics" if rules()[self.rule].gathers else ""
+            rule = f"be local{others} with the rule {self.rule}"
             remedy = "`--protocol local`, or a network of one with `--agents 1`"
             raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
 
     @property
     def learns_with_others(self) -> bool:
         """Whether what neighbors say can take part in a step."""
-        return rules()[self.rule].listens
+        rule = rules()[self.rule]
+        return rule.listens or (rule.gathers and self._shares_statistics)
+
+    @property
+    def _shares_statistics(self) -> bool:
+        kind = protocols().get(self.protocol)
+        return kind is not None and kind.exchange.statistics
 
     @property
     def initial_step_size(self) -> float:
@@ -101,6 +112,12 @@ class LearningSettings(Settings, owner="network"):
                 "budget": self.second_order_budget,
                 "max_order": self.max_order or None,
                 "novelty": self.second_order_novelty,
+                "half_life": self.half_life,
+                "iterations": self.second_order_iterations,
+            },
+            "nystrom": {
+                "novelty": self.nystrom_novelty,
+                "max_order": self.max_order or Nystrom.max_order,
                 "half_life": self.half_life,
                 "iterations": self.second_order_iterations,
             },
@@ -146,8 +163,8 @@ def agent_for(
         "consensus": consensus,
     }
     if not rule.takes_step_size:
-        own = settings.second_order_regularization if isinstance(rule, SecondOrder) else None
-        return Agent(**shared, rule=rule, regularization=own)
+        own = {"second-order": settings.second_order_regularization, "nystrom": settings.nystrom_regularization}
+        return Agent(**shared, rule=rule, regularization=own.get(settings.rule))
     compression = (
         Komp.averaging(eta, parsimony=settings.averaged_parsimony, max_order=cap)
         if isinstance(rule, Averaged)

@@ -22,7 +22,7 @@ def protocols() -> dict[str, type[Consensus]]:
     ['local', 'penalty']
     """
     known = {kebab(name): kind for name, kind in kinds("consensus").items()}
-    order = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion")
+    order = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion", "shared-statistics")
     return {name: known.pop(name) for name in order} | known
 
 

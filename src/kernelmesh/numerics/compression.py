@@ -42,7 +42,7 @@ class Update:
 
     `cross` may carry κ(X, D) when the caller has it already. `shared` says that many of the points are likely to be in the
     dictionary already, bit for bit, or several times among the new ones, as functions of neighbors have it: they are then
-    put together first, so that a step costs what its different points cost.
+    put together first, so that a step costs what its different points cost. `moments` come with `Statistics`.
     """
 
     points: Floats
@@ -50,6 +50,7 @@ class Update:
     shrink: float = 1.0
     cross: Floats | None = None
     shared: bool = False
+    moments: Floats | None = None
 
     @property
     def is_identity(self) -> bool:

@@ -31,6 +31,8 @@ class Rule(Protocol):
         Whether the rule needs a step size and a compression from the agent; one that does not has its own ways for both.
     listens : bool
         Whether what neighbors say can take part in a step.
+    gathers : bool
+        Whether the model's function is a `Statistics`, which protocols that exchange statistics need.
     usual_regularization : float
         λ, where the agent is not told any.
 
@@ -43,6 +45,7 @@ class Rule(Protocol):
 
     takes_step_size: ClassVar[bool] = True
     listens: ClassVar[bool] = True
+    gathers: ClassVar[bool] = False
     usual_regularization: ClassVar[float] = 1e-6
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
@@ -53,6 +56,10 @@ class Rule(Protocol):
         """A model that holds `function` (for a new agent: the zero function)."""
         assert compression is not None
         return compression.start(function)
+
+    def current(self, model: Model) -> Expansion:
+        """The function that the next step goes on from."""
+        return model.function
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
         """Go where the neighbors are, without learning from samples."""

@@ -16,8 +16,9 @@ from kernelmesh.numerics.compression import Uncompressed
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 from kernelmesh.numerics.kernels import Gaussian, Kernel
-from kernelmesh.numerics.losses import Logistic
+from kernelmesh.numerics.losses import Logistic, Squared
 from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.rules import Nystrom
 from kernelmesh.runtimes.simulation import simulate
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing.laws import require, require_role, require_round_trip
@@ -61,22 +62,21 @@ def check_consensus(
     require_role(protocol, Consensus, owner)
     found = protocol.exchange
     require(isinstance(found, Exchange), owner, "must declare its exchange as an Exchange", found)
-    agent = Agent(
-        dimension=2,
-        outputs=_CLASSES,
-        kernel=Gaussian(bandwidth=0.6) if kernel is None else kernel,
-        loss=Logistic(),
-        step_size=step_size,
-        compression=Uncompressed(),
-        consensus=protocol,
-    )
+    # what a sample says depends on where the agent is when it comes, except with the squared loss
+    statistics = found.statistics
+    learning: dict[str, Any] = {"loss": Logistic(), "step_size": step_size, "compression": Uncompressed()}
+    if statistics:
+        learning = {"loss": Squared(), "rule": Nystrom()}
+    kernel = Gaussian(bandwidth=0.6) if kernel is None else kernel
+    agent = Agent(dimension=2, outputs=_CLASSES, kernel=kernel, consensus=protocol, **learning)
     rng = np.random.default_rng(0) if rng is None else rng
     points = rng.standard_normal((4 * _BATCH, 2))
     labels = rng.integers(_CLASSES, size=len(points))
-    _check_force(agent, owner, points, labels)
+    targets = np.eye(_CLASSES)[labels] if statistics else labels
+    _check_force(agent, owner, points, targets)
     states = list(_different(agent, rng))
     _check_exchange(agent, owner, states, points[:_BATCH])
-    _check_order(agent, owner, states, points[:_BATCH], labels[:_BATCH])
+    _check_order(agent, owner, states, points[:_BATCH], targets[:_BATCH])
     _check_settings(agent, owner, step_size, points)
 
 

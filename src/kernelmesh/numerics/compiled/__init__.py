@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernelmesh.numerics.compiled import averaging, distances, exchange, folding, losses, newton, pruning
+    from kernelmesh.numerics.compiled import averaging, distances, exchange, folding, losses, newton, pruning, symmetric
 
-__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning"]
+__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "symmetric"]
 
 
 def __getattr__(name: str) -> ModuleType:

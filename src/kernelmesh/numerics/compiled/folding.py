@@ -6,11 +6,29 @@ from numpy.typing import NDArray
 from kernelmesh.checks import Ints
 from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 
-__all__ = ["fold"]
+__all__ = ["first_of_equals", "fold", "hashes", "spanning"]
 
 
 @compiled()
-def _first_of_equals(bits: NDArray[np.uint64]) -> Ints:
+def _hash(bits: NDArray[np.uint64], row: int) -> np.uint64:
+    mixed = np.uint64(0x9E3779B97F4A7C15)
+    for k in range(bits.shape[1]):
+        mixed = (mixed ^ bits[row, k]) * np.uint64(0xFF51AFD7ED558CCD)
+        mixed ^= mixed >> np.uint64(32)
+    return mixed
+
+
+@compile_on_first_call()
+def hashes(bits: Bits) -> Indices:
+    """A number for each row that depends on its bits alone."""
+    out = np.empty(bits.shape[0], dtype=np.int64)
+    for i in range(bits.shape[0]):
+        out[i] = np.int64(_hash(bits, i) >> np.uint64(1))
+    return out
+
+
+@compiled()
+def first_of_equals(bits: NDArray[np.uint64]) -> Ints:
     """For each row the first one that has the same bits, by a table of hashes with twice as many places as rows."""
     rows, columns = bits.shape
     size = 4
@@ -19,10 +37,7 @@ def _first_of_equals(bits: NDArray[np.uint64]) -> Ints:
     places = np.full(size, -1, dtype=np.int64)
     first = np.empty(rows, dtype=np.int64)
     for i in range(rows):
-        mixed = np.uint64(0x9E3779B97F4A7C15)
-        for k in range(columns):
-            mixed = (mixed ^ bits[i, k]) * np.uint64(0xFF51AFD7ED558CCD)
-            mixed ^= mixed >> np.uint64(32)
+        mixed = _hash(bits, i)
         place = np.int64(mixed & np.uint64(size - 1))
         first[i] = -1
         while first[i] < 0:
@@ -48,7 +63,7 @@ def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix
     point equals an old one. The sums are left out when all new points are such.
     """
     rows, outputs = coefficients.shape
-    first = _first_of_equals(bits)
+    first = first_of_equals(bits)
     place = np.empty(rows, dtype=np.int64)  # among the old points and the fresh ones
     fresh = np.empty(rows, dtype=np.int64)
     count, touches = 0, False
@@ -69,3 +84,33 @@ def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix
         for d in range(outputs):
             sums[place[i], d] += coefficients[i, d]
     return fresh[:count], sums, touches
+
+
+@compile_on_first_call()
+def spanning(gram: Matrix, turn: Indices, tolerance: float, limit: int) -> Indices:
+    """Keep each point in turn whose distance² to the span of those kept before it exceeds tolerance · κ(x, x).
+
+    At most `limit` of them; they are given in the order of their numbers.
+    """
+    n = gram.shape[0]
+    factor = np.empty((min(limit, n), n))  # rows of the Cholesky factor, over all points
+    left = np.empty(n)
+    for i in range(n):
+        left[i] = gram[i, i]
+    kept = np.zeros(n, dtype=np.bool_)
+    count = 0
+    for j in turn:
+        if count == limit:
+            break
+        if not left[j] > tolerance * gram[j, j]:
+            continue
+        root = np.sqrt(left[j])
+        for i in range(n):
+            total = gram[j, i]
+            for a in range(count):
+                total -= factor[a, j] * factor[a, i]
+            factor[count, i] = total / root
+            left[i] -= factor[count, i] * factor[count, i]
+        kept[j] = True
+        count += 1
+    return np.flatnonzero(kept)

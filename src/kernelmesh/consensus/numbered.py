@@ -1,0 +1,115 @@
+"""Numbered exchanges: each end of an edge uses the same two values once, whatever the network loses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+
+from kernelmesh.consensus.base import EdgeMemories, EdgeMemory, Heard
+from kernelmesh.messages import Function, Offer, Terms
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import metropolis_weight
+from kernelmesh.numerics.statistics import Statistics
+
+__all__ = ["Completed", "complete", "offer"]
+
+# Nobody has had to begin anew so often: whoever claims so is not believed.
+_FAR = 1 << 32
+
+
+class Completed(NamedTuple):
+    """An exchange that was completed in this round: the values that both ends have used, and what became of the edge."""
+
+    neighbor: object
+    ours: Offer
+    theirs: Offer
+    weight: float
+    """The Metropolis weight of the edge."""
+    is_late: bool
+    """Whether ours was offered in an earlier round, so that it is not what we are now."""
+    before: Expansion | None
+    """The dual before the exchange, as the other end's hand-over has left it."""
+
+
+Renew = Callable[[Completed, bool], Expansion]
+"""The dual after an exchange; told whether we are the end that stands first in the graph."""
+
+
+def offer(value: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None) -> Offer:
+    """What one neighbor is told; see `Consensus.tell`."""
+    edge = edge or EdgeMemory()
+    ours = _open(value, edge, share)
+    behind = edge.behind if there is None or there[0] != edge.epoch else there[1] < edge.done
+    if behind and edge.before is not None:
+        terms = msgspec.structs.replace(edge.before.terms, done=ours.terms.done, digest=ours.terms.digest)
+        ours = replace(edge.before, terms=terms)
+    if edge.handed is None or ours.terms.exchange > 1:
+        return ours
+    moments = edge.handed.moments if isinstance(edge.handed, Statistics) else None
+    return replace(ours, dual=Function(edge.handed.centers, edge.handed.weights, moments=moments))
+
+
+def complete(
+    value: Expansion, heard: Sequence[Heard], edges: EdgeMemories, renew: Renew
+) -> tuple[list[Completed], EdgeMemories]:
+    """Complete what can be completed: the exchanges, and what is remembered of each edge from now on."""
+    after, done = dict(edges), []
+    for said in heard:
+        edge = edges.get(said.neighbor) or EdgeMemory()
+        theirs = said.reply if isinstance(said.reply, Offer) else None
+        if theirs is not None and theirs.terms.epoch > edge.epoch + _FAR:
+            theirs = None
+        if theirs is not None and (epoch := _common_epoch(edge, theirs)) != edge.epoch:
+            edge = EdgeMemory(epoch=epoch, dual=edge.dual, handed=edge.dual if said.is_first else None)
+        if theirs is not None and theirs.terms.epoch != edge.epoch:
+            theirs = None  # of an epoch that is over
+        ours = _open(value, edge, said.share)
+        behind = edge.behind if theirs is None else theirs.terms.done < edge.done
+        known = {o.terms.exchange: o for o in (edge.early, theirs) if o is not None}
+        wanted, early = known.get(edge.done + 1), known.get(edge.done + 2)
+        if wanted is None:
+            after[said.neighbor] = replace(edge, offered=ours, early=early, behind=behind)
+            continue
+        before = edge.dual
+        if not (said.is_first or edge.done):
+            # an epoch begins with what the first end has: the other takes over the negative, if there is any
+            before = _opposite(value, wanted.dual)
+        weight = metropolis_weight(ours.terms.share, wanted.terms.share)
+        exchange = Completed(said.neighbor, ours, wanted, weight, edge.offered is not None, before)
+        done.append(exchange)
+        after[said.neighbor] = EdgeMemory(
+            dual=renew(exchange, said.is_first),
+            epoch=edge.epoch,
+            done=edge.done + 1,
+            before=ours,
+            early=early,
+            behind=behind,
+            handed=None if edge.done else edge.handed,  # who offers for the second exchange has completed the first
+        )
+    return done, after
+
+
+def _opposite(value: Expansion, given: Function | None) -> Expansion | None:
+    if given is None:
+        return None
+    if given.moments is not None:
+        return Statistics(value.kernel, given.centers, -given.weights, -given.moments)
+    return Expansion(value.kernel, given.centers, -given.weights)
+
+
+def _open(value: Expansion, edge: EdgeMemory, share: float) -> Offer:
+    """Ours in the open exchange: what was offered before, else what we are now."""
+    if edge.offered is not None:
+        return edge.offered
+    terms = Terms(edge.epoch, edge.done + 1, edge.done, edge.digest, share)
+    moments = value.moments if isinstance(value, Statistics) else None
+    return Offer(value.centers, value.weights, terms, moments=moments)
+
+
+def _common_epoch(edge: EdgeMemory, theirs: Offer) -> int:
+    """The epoch to go on in: a later one than ours if the duals of the two ends are not, or will not be, opposite."""
+    if theirs.terms.epoch != edge.epoch:
+        return max(edge.epoch, theirs.terms.epoch)
+    lost = abs(theirs.terms.done - edge.done) > 1 or (theirs.terms.done == edge.done and theirs.terms.digest != edge.digest)
+    return edge.epoch + 1 if lost else edge.epoch

@@ -1,0 +1,101 @@
+"""Averaging what all samples say, instead of the functions that came of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+from kernelmesh.checks import integer
+from kernelmesh.consensus.base import NUMBERED_STATISTICS, Consensus, EdgeMemories, EdgeMemory, Heard, StepInputs, Tuning
+from kernelmesh.consensus.local import Local
+from kernelmesh.consensus.numbered import Completed, complete, offer
+from kernelmesh.messages import Message, Offer
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.registry import register
+
+__all__ = ["SharedStatistics"]
+
+
+@register("consensus")
+@dataclass(frozen=True, kw_only=True)
+class SharedStatistics(Consensus):
+    """e_i ← e_i + Σ_j a_ij (e_j − e_i),  λ_ij ← λ_ij + a_ij (e_j − e_i)  with Metropolis weights a_ij; e = (Θ, β).
+
+    For the rule `Statistics`. Agents average what their samples say, Θ = Σ h c cᵀ and β = Σ c τᵀ over a dictionary that they
+    share, and each solves for its function by itself. Averages of statistics are unbiased whatever the agents see, only late.
+
+    The dictionary is a set that only grows. Points come with the statistics, once over every edge, and whoever receives them
+    has them from then on, so that in the end all agents have the same ones, whatever was lost or came in which order.
+
+    λ_ij = −λ_ji is what has flowed over an edge so far. Exchanges are numbered, so both ends count the same flow, and the sum
+    of e over all agents is what their samples have brought, also when messages are lost. An end that has forgotten flows, or
+    returns from an older state, takes them over from the other, and gets back, or gives up, the difference.
+
+    Cost of an exchange with M points and C outputs: M C + M (M + 1) / 2 numbers over each edge, each way, and O(M³) to solve.
+
+    Parameters
+    ----------
+    every : int
+        k: exchanges happen in every k-th round; the same at all agents.
+
+    Examples
+    --------
+    >>> SharedStatistics(every=4).exchanges(8)
+    True
+    """
+
+    exchange = NUMBERED_STATISTICS
+    relays = True
+
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        integer("SharedStatistics", "every", self.every, minimum=1)
+
+    @property
+    def agreement(self) -> Any:
+        return [type(self).__name__, self.every]
+
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        return cls(every=tuning.every)
+
+    def tell(
+        self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
+    ) -> Message:
+        return offer(function, edge, share, there)
+
+    def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update | None, EdgeMemories]:
+        if not (heard or edges):
+            return None, edges  # there is nobody else
+        kernel = function.kernel
+        nothing = Statistics.of(Expansion.zero(kernel, dimension=function.dimension, outputs=function.outputs))
+        flows: list[tuple[float, Statistics]] = []
+
+        def renew(exchange: Completed, is_first: bool) -> Statistics:
+            # as the end that stands first sees it, so that both round alike
+            first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
+            flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
+            term = (exchange.weight if is_first else -exchange.weight, flow)
+            flows.append(term)
+            memory = edges.get(exchange.neighbor)
+            before, had = exchange.before, memory.dual if memory is not None else None
+            if before is not had:  # the other end knows better what has flowed
+                flows.extend(
+                    (sign, cast(Statistics, dual)) for sign, dual in ((1.0, before), (-1.0, had)) if dual is not None
+                )
+            return (nothing if before is None else cast(Statistics, before)).plus([term])
+
+        _, after = complete(function, heard, edges, renew)
+        total = nothing.plus(flows)
+        return Update(total.centers, total.weights, shared=True, moments=total.moments), after
+
+    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+        return Local().move(inputs, (), edges)
+
+
+def _statistics(kernel: Kernel, offer: Offer) -> Statistics:
+    assert offer.moments is not None
+    return Statistics.gathered(kernel, offer.centers, offer.weights, offer.moments)

@@ -1,0 +1,70 @@
+"""Symmetric matrices: half of them as numbers in a row, and sums over dictionaries that differ."""
+
+import numpy as np
+
+from kernelmesh.numerics.compiled.folding import first_of_equals
+from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, OwnVector, Vector, compile_on_first_call
+
+__all__ = ["add_rows", "add_square", "lower_half", "places", "whole"]
+
+
+@compile_on_first_call()
+def lower_half(square: Matrix) -> OwnVector:
+    """The lower triangle, row by row."""
+    n = square.shape[0]
+    out = np.empty(n * (n + 1) // 2)
+    at = 0
+    for i in range(n):
+        for j in range(i + 1):
+            out[at] = square[i, j]
+            at += 1
+    return out
+
+
+@compile_on_first_call()
+def whole(half: Vector, n: int) -> OwnMatrix:
+    """The symmetric n × n matrix that has this lower triangle."""
+    out = np.empty((n, n))
+    at = 0
+    for i in range(n):
+        for j in range(i + 1):
+            out[i, j] = half[at]
+            out[j, i] = half[at]
+            at += 1
+    return out
+
+
+@compile_on_first_call()
+def places(bits: Bits, old: int) -> tuple[Indices, Indices]:
+    """Where points stand among `old` points and those behind them that are new: which are new, and the place of each.
+
+    `bits` are those of the old points and then of the others. No two of the others are equal.
+    """
+    rows = bits.shape[0] - old
+    first = first_of_equals(bits)
+    fresh, place = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+    count = 0
+    for i in range(rows):
+        if first[old + i] < old:
+            place[i] = first[old + i]
+        else:
+            place[i] = old + count
+            fresh[count] = i
+            count += 1
+    return fresh[:count].copy(), place
+
+
+@compile_on_first_call()
+def add_rows(target: OwnMatrix, place: Indices, rows: Matrix, factor: float) -> None:
+    """target[place] += factor · rows."""
+    for i in range(rows.shape[0]):
+        for c in range(rows.shape[1]):
+            target[place[i], c] += factor * rows[i, c]
+
+
+@compile_on_first_call()
+def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float) -> None:
+    """target[place, place] += factor · square."""
+    for i in range(square.shape[0]):
+        for j in range(square.shape[1]):
+            target[place[i], place[j]] += factor * square[i, j]

@@ -1,0 +1,98 @@
+"""What many samples say together, over a dictionary: all that a second-order learner needs to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmesh.checks import Floats, Ints, matrix
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.numerics import compiled
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.kernels import Kernel
+
+__all__ = ["Statistics"]
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics(Expansion):
+    """Θ = Σ_t h_t c_t c_tᵀ and β = Σ_t c_t τ_tᵀ, where κ(x_t, ·) ≈ Σ_m c_tm κ(z_m, ·) over a dictionary Z.
+
+    Every sample stands for the point of span(Z) that is nearest to it, with a curvature h and a target h z − ℓ'(z). So sums
+    of statistics over different dictionaries are sums over the union: to whoever did not have a point, its rows are 0.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        κ.
+    centers : ndarray of shape (M, p)
+        Z.
+    weights : ndarray of shape (M, C)
+        β.
+    moments : ndarray of shape (M, M)
+        Θ, symmetric.
+
+    Examples
+    --------
+    >>> from kernelmesh import Gaussian
+    >>> here = Statistics(Gaussian(), np.array([[0.0]]), np.array([[1.0]]), np.array([[2.0]]))
+    >>> there = Statistics(Gaussian(), np.array([[5.0]]), np.array([[3.0]]), np.array([[4.0]]))
+    >>> here.plus([(0.5, there)]).moments
+    array([[2., 0.],
+           [0., 2.]])
+    """
+
+    moments: Floats
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        moments = matrix("Statistics", "moments", self.moments, rows=len(self.centers), columns=len(self.centers)).copy()
+        if not (moments == moments.T).all():
+            raise InvalidArgument("Statistics", "moments", "be symmetric", Verbatim("a matrix that is not"))
+        moments.flags.writeable = False
+        object.__setattr__(self, "moments", moments)
+
+    @classmethod
+    def gathered(cls, kernel: Kernel, centers: Floats, weights: Floats, moments: Floats) -> Statistics:
+        """Statistics over arrays that are sound and that nobody else will write to: neither checked nor copied."""
+        self = object.__new__(cls)
+        for array in (centers, weights, moments):
+            array.flags.writeable = False
+        self.__dict__.update(kernel=kernel, centers=centers, weights=weights, moments=moments)
+        return self
+
+    @classmethod
+    def of(cls, function: Expansion) -> Statistics:
+        """What is given as it is, or a function as statistics of which only β is known."""
+        if isinstance(function, Statistics):
+            return function
+        return cls.gathered(function.kernel, function.centers, function.weights, np.zeros((function.order, function.order)))
+
+    def plus(self, terms: Iterable[tuple[float, Statistics]]) -> Statistics:
+        """The sum with these multiples of others, over the union of all points: one's own first."""
+        terms = list(terms)
+        centers, placed = self.centers, []
+        for _, other in terms:
+            centers, place = _united(centers, other.centers)
+            placed.append(place)
+        order = len(centers)
+        weights, moments = np.zeros((order, self.outputs)), np.zeros((order, order))
+        weights[: self.order], moments[: self.order, : self.order] = self.weights, self.moments
+        for (factor, other), place in zip(terms, placed, strict=True):
+            compiled.symmetric.add_rows(weights, place, other.weights, factor)
+            compiled.symmetric.add_square(moments, place, other.moments, factor)
+        return Statistics.gathered(self.kernel, centers, weights, moments)
+
+    def negative(self) -> Statistics:
+        """The same with the opposite sign."""
+        return Statistics.gathered(self.kernel, self.centers, -self.weights, -self.moments)
+
+
+def _united(centers: Floats, others: Floats) -> tuple[Floats, Ints]:
+    """The union of two sets of points, the first ones first, and where in it the others stand."""
+    if others is centers or (len(others) <= len(centers) and np.array_equal(centers[: len(others)], others)):
+        return centers, np.arange(len(others))
+    fresh, place = compiled.symmetric.places(np.concatenate([centers, others]).view(np.uint64), len(centers))
+    return np.concatenate([centers, others[fresh]]) if len(fresh) else centers, place

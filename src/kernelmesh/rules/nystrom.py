@@ -1,0 +1,363 @@
+"""Second-order learning over landmarks: a dictionary that only grows, and statistics that agents can add up."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.checks import Floats, Ints, integer, matrix, positive
+from kernelmesh.consensus import StepInputs
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics import compiled
+from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.losses import CurvedLoss, Loss
+from kernelmesh.numerics.products import product
+from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.registry import register
+from kernelmesh.rules.base import Move, Rule
+
+__all__ = ["Nystrom", "NystromModel"]
+
+# Added to K, as a share of κ(z, z): points that different agents propose at the same time may nearly coincide.
+_NUGGET = 1e-8
+# R is formed anew after so many steps, or when so much has been forgotten since.
+_STEPS, _FORGOTTEN = 256, 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class NystromModel(Model):
+    """Statistics Θ, β over the landmarks Z, and the function that they lead to.
+
+    `function` holds the statistics. All arrays are values: a step makes new ones.
+    """
+
+    weights: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
+    """W."""
+    inverse: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
+    """P = K⁻¹."""
+    covariance: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
+    """R = (λ K + K Θ K)⁻¹."""
+    regularization: float = 1.0
+    """λ."""
+    age: int = 0
+    """Steps since R was formed."""
+    forgotten: float = 0.0
+    """The share of the statistics that has been forgotten since."""
+    agreed: bool = False
+    """Whether the points are those that all agents with these would keep."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """Θ and β over Z."""
+        return cast(Statistics, self.function)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        clock = np.array([[self.age, self.forgotten, self.agreed]])
+        return {"solution": self.weights, "inverse": self.inverse, "covariance": self.covariance, "clock": clock}
+
+
+@register("rule")
+@dataclass(frozen=True, kw_only=True)
+class Nystrom(Rule):
+    """W = (λ I + Θ K)⁻¹ β,  Θ = Σ_t h_t c_t c_tᵀ,  β = Σ_t c_t (h_t z_t − ℓ'(z_t))ᵀ,  c_t = K⁻¹ κ(Z, x_t),  K = κ(Z, Z).
+
+    As `SecondOrder`, this keeps a quadratic model of the loss of all samples and has no step size. But the dictionary Z only
+    grows, by samples that are far from the span of the others until there are enough (Nyström's landmarks), and what is
+    kept are sums over samples. Agents can add those up: with `SharedStatistics` all of them come to learn from all samples.
+    Alone, it is what one learner with all the data would do. λ is each agent's: n agents learn as one learner with n λ.
+
+    Landmarks can be given: start agents from a function over them with weights 0, and let `novelty` be infinite. Then no
+    sample leaves an agent, only sums.
+
+    Cost of a step with M points and B samples: O(M² B). O(M³) after each exchange, in which Θ changes as a whole.
+
+    Parameters
+    ----------
+    novelty : float
+        ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
+    max_order : int
+        No samples become points when the dictionary has so many. Points that several agents propose at the same time may
+        exceed that; all agents then drop the same ones.
+    half_life : float
+        Samples after which what was learned weighs half, for streams that change; infinite means that nothing is forgotten.
+    iterations : int
+        How many majorize-minimize iterations an implicit step may take.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelmesh import Agent, Gaussian, Nystrom, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Nystrom())
+    >>> state, _ = agent.step(agent.start(), np.array([[0.0], [1.0]]), np.array([1.0, -1.0]))
+    >>> agent.predict(state, np.array([[0.0]])).round(2)
+    array([[0.8]])
+    """
+
+    takes_step_size = False
+    listens = False
+    gathers = True
+    usual_regularization = 0.005
+
+    novelty: float = 0.1
+    max_order: int = 200
+    half_life: float = math.inf
+    iterations: int = 5
+
+    def __post_init__(self) -> None:
+        positive("Nystrom", "novelty", self.novelty, infinite=True)
+        integer("Nystrom", "max_order", self.max_order, minimum=1)
+        positive("Nystrom", "half_life", self.half_life, infinite=True)
+        integer("Nystrom", "iterations", self.iterations, minimum=1)
+
+    def check(self, owner: str, loss: Loss, regularization: float) -> None:
+        if not isinstance(loss, CurvedLoss):
+            remedy = "derive it from ClassTargets or ValueTargets and define curvature, or choose the rule Averaged()"
+            rule = "have curvature and implicit_step with the rule Nystrom"
+            raise InvalidArgument(owner, "loss", rule, loss, remedy=remedy)
+        positive(owner, "regularization", regularization)
+
+    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> NystromModel:
+        """A function that was learned elsewhere counts as what is expected before the first sample."""
+        statistics = function
+        if not isinstance(function, Statistics):
+            weights = regularization * function.weights
+            statistics = Statistics.of(Expansion.trusted(function.kernel, function.centers, weights))
+        return _solved(cast(Statistics, statistics), regularization)
+
+    def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> NystromModel:
+        assert isinstance(model, NystromModel)
+        order, outputs = model.function.order, model.function.outputs
+        age, forgotten, agreed = matrix("file", "model.clock", arrays["clock"], rows=1, columns=3)[0]
+        return dataclasses.replace(
+            model,
+            weights=matrix("file", "model.solution", arrays["solution"], rows=order, columns=outputs),
+            inverse=matrix("file", "model.inverse", arrays["inverse"], rows=order, columns=order),
+            covariance=matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order),
+            age=integer("file", "model.clock", int(age), minimum=0),
+            forgotten=float(forgotten),
+            agreed=bool(agreed),
+        )
+
+    def current(self, model: Model) -> Expansion:
+        assert isinstance(model, NystromModel)
+        return Expansion.trusted(model.function.kernel, model.function.centers, model.weights)
+
+    def shown(self, model: Model, combined: Expansion | None) -> Expansion:
+        return self.current(model)
+
+    def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
+        assert isinstance(model, NystromModel)
+        assert update.moments is not None
+        old = model.statistics
+        new = old.plus([(1.0, Statistics.gathered(old.kernel, update.points, update.coefficients, update.moments))])
+        stays = np.arange(new.order) if new.order == old.order and model.agreed else self._agreed(new)
+        inverse = model.inverse if len(stays) == new.order == old.order else None
+        new = new if len(stays) == new.order else _restricted(new, stays)
+        return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
+
+    def _agreed(self, statistics: Statistics) -> Ints:
+        """Which points of a union stay: all agents with the same union keep the same ones.
+
+        They are considered in the order of a hash of their bits. So the point that comes first of all stays wherever it has
+        arrived, then the first of those that it does not make superfluous, and so on: the sets of all agents become one.
+        """
+        turn = np.argsort(compiled.folding.hashes(np.ascontiguousarray(statistics.centers).view(np.uint64)), kind="stable")
+        gram = statistics.kernel(statistics.centers, statistics.centers)
+        # given landmarks are as they are
+        tolerance = 0.0 if math.isinf(self.novelty) else self.novelty
+        return compiled.folding.spanning(gram, turn, tolerance, self.max_order)
+
+    def learn(
+        self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
+    ) -> tuple[Model, CompressionReport]:
+        assert isinstance(model, NystromModel)
+        batch = len(inputs.points)
+        before = model.function.order
+        kept = 0.5 ** (batch / self.half_life)
+        if kept < 1.0:
+            model = _forgetting(model, kept)
+        aged = model.age >= _STEPS or model.forgotten > _FORGOTTEN
+        if aged and model.function.order:
+            solved = _solved(model.statistics, model.regularization, inverse=model.inverse)
+            model = dataclasses.replace(solved, agreed=model.agreed)
+        model, cross, lifted = self._grown(model, inputs)
+        after = self._taught(model, inputs, cross, lifted)
+        if after is None:  # rounding has led R astray
+            model = dataclasses.replace(_solved(model.statistics, model.regularization), agreed=model.agreed)
+            after = self._taught(model, inputs, cross, product(cross, model.inverse))
+        if after is None:
+            raise FloatingPointError("the function is no longer finite")
+        new = after.function.order - before
+        return after, CompressionReport(error=0.0, budget=0.0, removed=batch - new, dependent=batch - new)
+
+    def _grown(self, model: NystromModel, inputs: StepInputs) -> tuple[NystromModel, Floats, Floats]:
+        """The model with samples that are new to it as points; κ(X, Z) and κ(X, Z) P."""
+        kernel, points, cross = model.function.kernel, inputs.points, inputs.cross
+        lifted = product(cross, model.inverse)
+        room = self.max_order - model.function.order
+        if room <= 0 or math.isinf(self.novelty):
+            return model, cross, lifted
+        own = kernel.diag(points)
+        if not math.isfinite(float(np.add.reduce(own))):
+            raise FloatingPointError("κ(x, x) of the new samples is not finite")
+        schur = kernel(points, points)
+        everything = np.arange(len(points))
+        chosen, _ = compiled.newton.novel(schur, everything, cross, lifted, own, self.novelty, inputs.slope)
+        chosen = chosen[:room]
+        if not len(chosen):
+            return model, cross, lifted
+        square = np.ascontiguousarray(schur[np.ix_(chosen, chosen)])
+        square[np.diag_indices(len(chosen))] += _NUGGET * own[chosen]
+        model = _extended(model, points[chosen], lifted[chosen], square)
+        cross = np.concatenate([cross, kernel(points, np.ascontiguousarray(points[chosen]))], axis=1)
+        return model, cross, product(cross, model.inverse)
+
+    def _taught(self, model: NystromModel, inputs: StepInputs, cross: Floats, lifted: Floats) -> NystromModel | None:
+        """The model after the mini-batch; None where R is not a covariance any more."""
+        statistics = model.statistics
+        own = statistics.kernel.diag(inputs.points)
+        spread = product(cross, model.covariance)
+        covariance, credible = compiled.newton.covariance(cross, spread, own / model.regularization)
+        if not credible:
+            return None
+        force, curvature, targets = self._step(inputs, product(cross, model.weights), covariance)
+        root = np.sqrt(curvature)
+        lost = compiled.newton.lost(covariance, root, spread)
+        weights = model.weights - product(spread.T, force)
+        if not math.isfinite(float(np.add.reduce(weights, axis=None)) + float(np.add.reduce(lost, axis=None))):
+            return None
+        scaled = root[:, None] * lifted
+        moments = statistics.moments + product(scaled.T, scaled)
+        sums = statistics.weights + product(lifted.T, targets)
+        return dataclasses.replace(
+            model,
+            function=Statistics.gathered(statistics.kernel, statistics.centers, sums, moments),
+            weights=weights,
+            covariance=model.covariance - product(lost.T, lost),
+            age=model.age + 1,
+        )
+
+    def _step(self, inputs: StepInputs, here: Floats, covariance: Floats) -> tuple[Floats, Floats, Floats]:
+        """a with which W moves by −R κ(Z, X) a; and h and h z − ℓ'(z), by which the samples are remembered."""
+        loss = cast(CurvedLoss, inputs.loss)
+        if not inputs.combined:
+            force, there = loss.implicit_step(here, covariance, inputs.targets, iterations=self.iterations)
+            curvature = loss.curvature(there, inputs.targets)
+            return force, curvature, curvature[:, None] * there - force
+        # Where statistics are averages over many agents, one's own mini-batch weighs far more now than it will in the end:
+        # an implicit step would go too far. So samples are remembered as they look from where the agents are.
+        slope, curvature = loss.slope(here, inputs.targets), loss.curvature(here, inputs.targets)
+        root = np.sqrt(curvature)
+        lower = compiled.newton.factorize(covariance, root)
+        force, _, _ = compiled.newton.refine(lower, root, covariance, here, here, slope)
+        return force, curvature, curvature[:, None] * here - slope
+
+
+def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | None = None) -> NystromModel:
+    """The model that the statistics lead to, by R = P (λ P + Θ)⁻¹ P and W = P (λ P + Θ)⁻¹ β."""
+    from scipy.linalg import solve_triangular
+
+    if inverse is None:
+        inverse = _inverse(statistics.kernel, statistics.centers)
+    root = _root(regularization * inverse + statistics.moments)
+    half = solve_triangular(root, inverse, lower=True, check_finite=False) if len(inverse) else inverse
+    image = solve_triangular(root, statistics.weights, lower=True, check_finite=False) if len(inverse) else statistics.weights
+    covariance = product(np.ascontiguousarray(half.T), np.ascontiguousarray(half))
+    weights = product(np.ascontiguousarray(half.T), np.ascontiguousarray(image))
+    return NystromModel(
+        statistics,
+        square_norm=math.nan,
+        weights=weights,
+        inverse=inverse,
+        covariance=0.5 * (covariance + covariance.T),
+        regularization=regularization,
+    )
+
+
+def _inverse(kernel: Kernel, centers: Floats) -> Floats:
+    """(K + nugget)⁻¹."""
+    gram = kernel(centers, centers)
+    gram[np.diag_indices(len(gram))] += _NUGGET * kernel.diag(centers)
+    if not len(gram):
+        return gram
+    from scipy.linalg import lapack
+
+    factor = _root(gram)
+    lower, _ = lapack.dpotri(factor, lower=1)
+    return np.ascontiguousarray(np.tril(lower) + np.tril(lower, -1).T)
+
+
+def _root(square: Floats) -> Floats:
+    """A lower triangular factor; a little is added to the diagonal where rounding has made the matrix indefinite."""
+    from scipy.linalg import lapack
+
+    diagonal = np.diag_indices(len(square))
+    extra = 0.0
+    largest = float(np.abs(square[diagonal]).max(initial=0.0))
+    if not math.isfinite(largest):
+        raise FloatingPointError("the statistics are no longer finite")
+    for share in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
+        square[diagonal] += share * largest - extra
+        extra = share * largest
+        factor, failed = lapack.dpotrf(square, lower=1, clean=1)
+        if not failed:
+            return cast(Floats, factor)
+    raise FloatingPointError("the statistics are no longer positive definite")
+
+
+def _extended(model: NystromModel, points: Floats, lifted: Floats, schur: Floats) -> NystromModel:
+    """The model with more points, of which nothing is known yet: `lifted` is κ(new, Z) P, `schur` their Schur complement."""
+    block = np.linalg.inv(schur)
+    block = 0.5 * (block + block.T)
+    return dataclasses.replace(
+        model,
+        function=_with_points(model.statistics, points),
+        weights=np.concatenate([model.weights, np.zeros((len(points), model.function.outputs))]),
+        inverse=_bordered(model.inverse, lifted, block),
+        covariance=_bordered(model.covariance, lifted, block / model.regularization),
+        agreed=False,
+    )
+
+
+def _with_points(statistics: Statistics, points: Floats) -> Statistics:
+    """The same statistics over a dictionary with more points."""
+    nothing = np.zeros((len(points), statistics.outputs)), np.zeros((len(points), len(points)))
+    return statistics.plus([(1.0, Statistics.gathered(statistics.kernel, np.ascontiguousarray(points), *nothing))])
+
+
+def _bordered(old: Floats, lifted: Floats, block: Floats) -> Floats:
+    """[[old + Zᵀ B Z, −Zᵀ B], [−B Z, B]]."""
+    order, new = len(old), len(block)
+    rows = product(block, lifted)
+    out = np.empty((order + new, order + new))
+    out[:order, :order] = old + product(lifted.T, rows)
+    out[order:, :order] = -rows
+    out[:order, order:] = -rows.T
+    out[order:, order:] = block
+    return out
+
+
+def _forgetting(model: NystromModel, kept: float) -> NystromModel:
+    """The past loses weight, and the function stays: what it says takes the place of what is expected beforehand."""
+    old = model.statistics
+    sums = kept * old.weights + (1.0 - kept) * model.regularization * model.weights
+    function = Statistics.gathered(old.kernel, old.centers, sums, kept * old.moments)
+    return dataclasses.replace(model, function=function, forgotten=1.0 - (1.0 - model.forgotten) * kept)
+
+
+def _restricted(statistics: Statistics, stays: Ints) -> Statistics:
+    """The statistics over some of the points: samples are projected onto what these span."""
+    leaves = np.setdiff1d(np.arange(statistics.order), stays)
+    kernel, centers = statistics.kernel, np.ascontiguousarray(statistics.centers[stays])
+    onto = np.zeros((len(stays), statistics.order))
+    onto[np.arange(len(stays)), stays] = 1.0
+    onto[:, leaves] = product(_inverse(kernel, centers), kernel(centers, np.ascontiguousarray(statistics.centers[leaves])))
+    moments = product(product(onto, statistics.moments), np.ascontiguousarray(onto.T))
+    sums = product(onto, statistics.weights)
+    return Statistics.gathered(kernel, centers, sums, 0.5 * (moments + moments.T))

@@ -1,0 +1,403 @@
+"""Statistics that agents share: alone they are ridge regression, together nothing of them is lost."""
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelmesh import (
+    Agent,
+    Expansion,
+    Faults,
+    Gaussian,
+    Graph,
+    Linear,
+    Logistic,
+    Matern32,
+    Mixture,
+    Nystrom,
+    Penalty,
+    SecondOrder,
+    SharedStatistics,
+    Squared,
+    simulate,
+    storage,
+)
+from kernelmesh.errors import InvalidArgument, RefusedMessage
+from kernelmesh.exchange import Link
+from kernelmesh.messages import Function, Offer, Terms, decode, encode, wire_size
+from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.runtimes.membership import Membership
+from kernelmesh.streams import ArrayStream
+from kernelmesh.testing import check_consensus, check_rule
+from test_rules import Source
+from virtual import World
+
+KERNEL = Gaussian(bandwidth=0.6)
+LANDMARKS = np.random.default_rng(3).uniform(-2, 2, size=(20, 2))
+
+
+def samples(rows, seed=0, loss=None):
+    rng = np.random.default_rng(seed)
+    points, labels = Mixture.draw(classes=3, rng=np.random.default_rng(7)).sample(rows, rng=rng)
+    if loss is None or loss.classifies:
+        return points, labels
+    return points, np.stack([np.sin(2 * points[:, 0]), points[:, 1], points[:, 0] * points[:, 1]], axis=1)
+
+
+def make(rule=None, **changes):
+    options = {"dimension": 2, "outputs": 3, "kernel": KERNEL, "loss": Logistic(), "rule": rule or Nystrom()}
+    return Agent(**{**options, **changes})
+
+
+def given_landmarks(kernel=KERNEL, centers=LANDMARKS):
+    return Expansion(kernel, centers, np.zeros((len(centers), 3)))
+
+
+def run(agent, points, targets, *, batch=16, state=None):
+    state = agent.start() if state is None else state
+    for start in range(0, len(points), batch):
+        state, _ = agent.step(state, points[start : start + batch], targets[start : start + batch])
+    return state
+
+
+def total(states):
+    """Σ_i Θ_i and Σ_i β_i, over the landmarks in their order."""
+    return sum(s.model.function.moments for s in states), sum(s.model.function.weights for s in states)
+
+
+# One learner.
+
+
+@pytest.mark.parametrize("rule", [Nystrom(), Nystrom(max_order=5), Nystrom(half_life=200.0)], ids=str)
+def test_the_laws_of_rules_hold(rule):
+    check_rule(rule)
+
+
+@pytest.mark.parametrize("weight", [1e-3, 0.3, 10.0])
+@pytest.mark.parametrize("kernel", [KERNEL, Matern32(), Linear(offset=1.0)], ids=str)
+def test_the_quadratic_case_is_ridge_regression_on_the_landmarks(kernel, weight):
+    points, targets = samples(400, loss=Squared())
+    centers = LANDMARKS[:3] if isinstance(kernel, Linear) else LANDMARKS
+    agent = make(Nystrom(novelty=math.inf), loss=Squared(), kernel=kernel, regularization=weight)
+    state = run(agent, points, targets, state=agent.start(function=given_landmarks(kernel, centers)))
+    np.testing.assert_array_equal(state.function.centers, centers)
+    cross = kernel(points, centers)
+    wanted = np.linalg.solve(weight * kernel(centers, centers) + cross.T @ cross, cross.T @ targets)
+    np.testing.assert_allclose(agent.predict(state, points), cross @ wanted, atol=1e-6 * np.abs(targets).max())
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Squared()], ids=str)
+def test_a_dictionary_that_grows_equals_the_sums_over_its_samples(loss):
+    """Θ, β, R and W against the formulas, with each sample projected onto the points that there were when it came."""
+    points, targets = samples(320, loss=loss)
+    agent = make(Nystrom(novelty=0.05, iterations=500), loss=loss, regularization=0.2)
+    state, moments, sums = agent.start(), np.zeros((0, 0)), np.zeros((0, 3))
+    for start in range(0, 320, 16):
+        batch = slice(start, start + 16)
+        state, info = agent.step(state, points[batch], targets[batch])
+        z = state.function.centers
+        gram = KERNEL(z, z) + 1e-8 * np.eye(len(z))
+        c = np.linalg.solve(gram, KERNEL(z, points[batch])).T
+        there = agent.predict(state, points[batch])
+        h = loss.curvature(there, agent.check(points[batch], targets[batch])[1])
+        slope = loss.slope(there, agent.check(points[batch], targets[batch])[1])
+        more = len(z) - len(moments)
+        moments = np.pad(moments, (0, more)) + (c * h[:, None]).T @ c
+        sums = np.pad(sums, ((0, more), (0, 0))) + c.T @ (h[:, None] * there - slope)
+        model = state.model
+        # an implicit step ends when it moves less than 0.001
+        np.testing.assert_allclose(model.function.moments, moments, atol=2e-3 * np.abs(moments).max())
+        np.testing.assert_allclose(model.function.weights, sums, atol=2e-3 * np.abs(sums).max())
+        exact = np.linalg.inv(0.2 * gram + gram @ model.function.moments @ gram)
+        np.testing.assert_allclose(model.covariance, exact, atol=1e-6 * np.abs(exact).max())
+        solution = np.linalg.solve(0.2 * np.eye(len(z)) + model.function.moments @ gram, model.function.weights)
+        np.testing.assert_allclose(KERNEL(points, z) @ model.weights, KERNEL(points, z) @ solution, atol=1e-6)
+        moments, sums = model.function.moments, model.function.weights
+        assert info.order == len(z)
+    assert len(z) > 10
+
+
+def test_the_dictionary_stays_within_its_limit():
+    points, labels = samples(640)
+    state = run(make(Nystrom(novelty=1e-6, max_order=7)), points, labels)
+    assert state.function.order == 7
+
+
+def test_it_learns_as_well_as_the_rule_that_chooses_points_by_their_worth():
+    points, labels = samples(2000)
+    held, truth = samples(2000, seed=1)
+    gradual, chosen = (make(rule) for rule in (Nystrom(), SecondOrder()))
+    right = [(a.predict(run(a, points, labels), held).argmax(axis=1) == truth).mean() for a in (gradual, chosen)]
+    assert right[0] > right[1] - 0.01
+
+
+def test_who_forgets_follows_a_change():
+    points, labels = samples(2160)
+    changed = np.where(np.arange(2160) < 2000, labels, (labels + 1) % 3)
+    right = {}
+    for half_life in (math.inf, 100.0):
+        agent = make(Nystrom(half_life=half_life))
+        state = run(agent, points, changed)
+        right[half_life] = (agent.predict(state, points[:1000]).argmax(axis=1) == (labels[:1000] + 1) % 3).mean()
+    assert right[100.0] > 0.9
+    assert right[100.0] > right[math.inf] + 0.05
+
+
+def test_a_state_from_a_file_goes_on_bit_for_bit():
+    points, labels = samples(960)
+    agent = make(Nystrom(half_life=700.0))
+    state = run(agent, points[:480], labels[:480])
+    again = storage.unpack(agent, storage.pack(state, [], workspace=True), name=0, names=[])
+    wanted, found = (run(agent, points[480:], labels[480:], state=s) for s in (state, again))
+    np.testing.assert_array_equal(found.function.weights, wanted.function.weights)
+    np.testing.assert_array_equal(found.sent.moments, wanted.sent.moments)
+
+
+# Networks.
+
+
+def network(graph, agent, *, rows=320, faults=None, states=None, seed=0, loss=None):
+    streams = [ArrayStream(*samples(rows, seed=seed + i, loss=loss), batch_size=16) for i in range(len(graph))]
+    return simulate(agent, graph, streams, faults=faults, states=states)
+
+
+def started(agent, graph, function=None):
+    return [agent.start(name=name, function=function) for name in graph.names]
+
+
+@functools.cache
+def quadratic(every=1):
+    """Agents whose statistics do not depend on what they have learned so far."""
+    return make(Nystrom(novelty=math.inf), loss=Squared(), consensus=SharedStatistics(every=every), regularization=0.05)
+
+
+def brought(graph, rows=320, seed=0):
+    """What the samples of all agents bring, over given landmarks."""
+    gram = KERNEL(LANDMARKS, LANDMARKS) + 1e-8 * np.eye(len(LANDMARKS))
+    moments, sums = 0.0, 0.0
+    for i in range(len(graph)):
+        points, targets = samples(rows, seed=seed + i, loss=Squared())
+        c = np.linalg.solve(gram, KERNEL(LANDMARKS, points)).T
+        moments, sums = moments + c.T @ c, sums + c.T @ targets
+    return moments, sums
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), every=st.integers(1, 3), drop=st.sampled_from([0.0, 0.3, 0.8]))
+def test_nothing_is_lost_with_the_messages(seed, every, drop):
+    graph = Graph.ring(5)
+    faults = Faults(drop=drop, rng=np.random.default_rng(seed), absent={2: [(4, 9)]})
+    agent = quadratic(every)
+    *_, last = network(graph, agent, faults=faults, states=started(agent, graph, given_landmarks()), loss=Squared())
+    # an exchange that only one end has completed is made up for as soon as the two hear each other again
+    *_, calm = network(graph, agent, rows=192, states=last.states, seed=50, loss=Squared())
+    for found, before, more in zip(total(calm.states), brought(graph), brought(graph, rows=192, seed=50), strict=True):
+        np.testing.assert_allclose(found, before + more, atol=1e-9 * np.abs(before + more).max())
+
+
+def test_flows_are_opposite_bit_for_bit():
+    graph = Graph.ring(4)
+    agent = make(consensus=SharedStatistics())
+    for now in network(graph, agent, rows=160):
+        for i, name in enumerate(graph.names):
+            for j in graph.neighbors[i]:
+                ours, theirs = now.states[i].edges.get(graph.names[j]), now.states[j].edges.get(name)
+                if ours is None or ours.dual is None:
+                    continue
+                np.testing.assert_array_equal(ours.dual.moments, -theirs.dual.moments)
+                np.testing.assert_array_equal(ours.dual.weights, -theirs.dual.weights)
+                assert ours.digest == theirs.digest
+
+
+@pytest.mark.parametrize("late", [0, 1, 3])
+def test_an_agent_that_returns_from_an_older_state_costs_only_its_own_samples(late):
+    graph = Graph.ring(4)
+    agent = quadratic()
+    rounds = list(network(graph, agent, states=started(agent, graph, given_landmarks()), loss=Squared()))
+    states = list(rounds[-1].states)
+    states[late] = rounds[8].states[late]  # rounds 10 to 20 of this agent never were
+    kept = [s.model.function.plus([(-1.0, e.dual) for e in s.edges.values()]) for s in states]
+    *_, last = network(graph, agent, rows=160, states=states, seed=50, loss=Squared())
+    more = brought(graph, rows=160, seed=50)
+    for found, before, new in zip(total(last.states), total_of(kept), more, strict=True):
+        np.testing.assert_allclose(found, before + new, atol=1e-9 * np.abs(before + new).max())
+    assert all(edge.epoch > 0 for edge in last.states[late].edges.values())
+
+
+def total_of(statistics):
+    return sum(s.moments for s in statistics), sum(s.weights for s in statistics)
+
+
+def test_an_agent_that_begins_anew_leaves_the_others_what_they_brought():
+    graph = Graph.ring(4)
+    agent = quadratic()
+    rounds = list(network(graph, agent, states=started(agent, graph, given_landmarks()), loss=Squared()))
+    states = list(rounds[-1].states)
+    states[1] = agent.start(name=graph.names[1], function=given_landmarks())
+    kept = [s.model.function.plus([(-1.0, e.dual) for e in s.edges.values()]) for i, s in enumerate(states) if i != 1]
+    *_, last = network(graph, agent, rows=160, states=states, seed=50, loss=Squared())
+    for found, before, new in zip(total(last.states), total_of(kept), brought(graph, rows=160, seed=50), strict=True):
+        np.testing.assert_allclose(found, before + new, atol=1e-9 * np.abs(before + new).max())
+
+
+@pytest.mark.parametrize("faults", [None, Faults(drop=0.3, rng=np.random.default_rng(0))], ids=["calm", "losses"])
+def test_all_agents_come_to_learn_what_one_learner_with_all_samples_learns(faults):
+    graph = Graph.ring(4)
+    agent = dataclasses.replace(quadratic(), rule=Nystrom(novelty=math.inf, half_life=math.inf))
+    *_, last = network(graph, agent, states=started(agent, graph, given_landmarks()), faults=faults, loss=Squared())
+    # more rounds in which hardly anything is learned, so that averages settle
+    idle = [ArrayStream(np.full((640, 2), 50.0), np.zeros((640, 3)), batch_size=16) for _ in range(4)]
+    *_, settled = simulate(agent, graph, idle, states=last.states, faults=faults)
+    moments, sums = brought(graph)
+    gram = KERNEL(LANDMARKS, LANDMARKS) + 1e-8 * np.eye(len(LANDMARKS))
+    wanted = np.linalg.solve(4 * 0.05 * np.eye(len(gram)) + moments @ gram, sums)
+    held = samples(200, seed=99)[0]
+    for f in settled.functions:
+        np.testing.assert_allclose(f(held), KERNEL(held, LANDMARKS) @ wanted, atol=1e-3)
+
+
+def one_class(agent, graph, *, faults=None, rounds=40, mini=16):
+    points, labels = samples(6000)
+    streams = [
+        ArrayStream(
+            points[labels == i % 3][i::4][: rounds * mini], labels[labels == i % 3][i::4][: rounds * mini], batch_size=mini
+        )
+        for i in range(len(graph))
+    ]
+    *_, last = simulate(agent, graph, streams, faults=faults)
+    held, truth = samples(2000, seed=1)
+    return last, [(f(held).argmax(axis=1) == truth).mean() for f in last.functions]
+
+
+FAULTS = {
+    "calm": lambda: None,
+    "30 % lost": lambda: Faults(drop=0.3, rng=np.random.default_rng(0)),
+    "a partition of 15 rounds": lambda: Faults(
+        edges=lambda number: [(0, 1), (2, 3)] if 5 <= number < 20 else [(0, 1), (1, 2), (2, 3), (3, 0)]
+    ),
+    "an agent away": lambda: Faults(absent={1: [(3, 15)]}),
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
+def test_agents_with_one_class_each_learn_all_and_share_one_dictionary(faults):
+    graph = Graph.ring(4)
+    agent = make(consensus=SharedStatistics())
+    last, right = one_class(agent, graph, faults=faults())
+    points, labels = samples(2500)
+    held, truth = samples(2000, seed=1)
+    alone = make(regularization=4 * 0.005)
+    wanted = (alone.predict(run(alone, points, labels), held).argmax(axis=1) == truth).mean()
+    assert min(right) > wanted - 0.02
+    # rounds in which nobody sees anything new: what was proposed last spreads
+    idle = [
+        ArrayStream(np.tile(f.centers[:1], (128, 1)), np.full(128, i % 3), batch_size=8) for i, f in enumerate(last.functions)
+    ]
+    *_, settled = simulate(agent, graph, idle, states=last.states)
+    assert len({frozenset(map(bytes, f.centers)) for f in settled.functions}) == 1
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_in_lock_step_it_equals_the_simulation(every):
+    agent = make(consensus=SharedStatistics(every=every))
+    names, ring, data = "abcd", Graph.ring(4), [samples(80, seed=i) for i in range(4)]
+    graph = Graph(tuple(names), ring.neighbors)
+    rounds = list(simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in data]))
+    world = World(seed=1, delay=0.01)
+    for i, own in enumerate(data):
+        neighbors = {names[j]: "tcp/127.0.0.1:2" for j in ring.neighbors[i]}
+        member = Membership(name=names[i], listen="tcp/127.0.0.1:1", neighbors=neighbors, lock_step=True)
+        world.add(agent, member, Source(*own), stay=False)
+    for each, done in world.run().items():
+        assert len(done.turns) == len(rounds)
+        for (turn, function), round in zip(done.turns, rounds, strict=True):
+            wanted = round.states[names.index(each)]
+            np.testing.assert_array_equal(function.weights, wanted.function.weights)
+            np.testing.assert_array_equal(turn.state.sent.moments, wanted.sent.moments)
+
+
+def test_the_laws_of_protocols_hold():
+    check_consensus(SharedStatistics())
+
+
+def test_rule_and_protocol_belong_together():
+    with pytest.raises(InvalidArgument, match="Agent: rule must be one that gathers statistics with SharedStatistics"):
+        make(SecondOrder(), consensus=SharedStatistics())
+    with pytest.raises(InvalidArgument, match=r"Nystrom"):
+        make(consensus=Penalty(coupling=0.1))
+
+
+# Values and messages.
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_sums_do_not_depend_on_the_order(seed):
+    rng = np.random.default_rng(seed)
+    pool = rng.normal(size=(12, 2))
+    parts = []
+    for _ in range(3):
+        rows = rng.choice(12, size=rng.integers(0, 9), replace=False)
+        square = rng.normal(size=(len(rows), len(rows)))
+        parts.append(Statistics(KERNEL, pool[rows], rng.normal(size=(len(rows), 2)), square + square.T))
+
+    def table(s):
+        at = {row.tobytes(): i for i, row in enumerate(pool)}
+        place = [at[row.tobytes()] for row in s.centers]
+        weights, moments = np.zeros((12, 2)), np.zeros((12, 12))
+        weights[place], moments[np.ix_(place, place)] = s.weights, s.moments
+        return np.hstack([weights, moments])
+
+    a, b, c = parts
+    wanted = table(a) + 2.0 * table(b) - table(c)
+    np.testing.assert_allclose(table(a.plus([(2.0, b), (-1.0, c)])), wanted, atol=1e-12)
+    np.testing.assert_allclose(table(a.plus([(-1.0, c), (2.0, b)])), wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("order", [0, 1, 3, 40])
+def test_moments_travel_as_half_a_matrix(order):
+    rng = np.random.default_rng(0)
+    square = rng.normal(size=(order, order))
+    square = square + square.T
+    centers, weights, terms = rng.normal(size=(order, 2)), rng.normal(size=(order, 3)), Terms(0, 1, 0, 0, 0.5)
+    for dual in (None, Function(centers[:1], weights[:1], moments=square[:1, :1])):
+        message = Offer(centers, weights, terms, dual, moments=square)
+        data = encode(message)
+        assert len(data) == wire_size(message).bytes
+        more = 0 if dual is None else 5 * len(centers[:1]) + len(centers[:1])
+        assert wire_size(message).floats == 5 * order + order * (order + 1) // 2 + more
+        np.testing.assert_array_equal(decode(data).moments, square)
+        if dual is not None:
+            np.testing.assert_array_equal(decode(data).dual.moments, dual.moments)
+
+
+def test_points_that_the_other_end_has_do_not_travel_again():
+    here, there, rng = Link(), Link(), np.random.default_rng(0)
+    centers, weights, terms = rng.normal(size=(9, 8)), rng.normal(size=(9, 3)), Terms(0, 1, 0, 0, 0.5)
+    for _ in range(3):
+        message = Offer(centers, weights, terms, moments=np.eye(9))
+        out, back = here.pack(message), there.pack(message)
+        arrived = there.unpack(decode(encode(out)))
+        here.unpack(back)
+    assert type(out).__name__ == "Difference"
+    assert wire_size(out).floats == 9 * 3 + 45
+    np.testing.assert_array_equal(arrived.centers, centers)
+    np.testing.assert_array_equal(arrived.moments, np.eye(9))
+
+
+def test_moments_where_none_belong_and_none_where_they_do_are_refused():
+    statistics = make(consensus=SharedStatistics())
+    from kernelmesh.agent import check_message
+
+    plain = Offer(np.zeros((1, 2)), np.zeros((1, 3)), Terms(0, 1, 0, 0, 0.5))
+    with pytest.raises(InvalidArgument, match="must have moments with SharedStatistics"):
+        check_message(statistics, "test", "answer", plain)
+    broken = bytearray(encode(dataclasses.replace(plain, moments=np.ones((1, 1)))))
+    broken[-8:] = np.array([np.nan]).tobytes()
+    with pytest.raises(RefusedMessage, match="finite"):
+        decode(bytes(broken))
