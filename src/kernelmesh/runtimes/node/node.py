@@ -84,8 +84,9 @@ class Node:
     def begin_round(self, batch: Batch, position: Mapping[str, Any], now: float) -> None:
         """There is a mini-batch, which has been checked; `position` is where the stream stands after it."""
         talk = self._talk
-        talk.current = current = self._pacing.next_round(self.agent, self.state, batch.points)
+        current = talk.current
         current.batch, current.position = batch, position
+        current.outbox.learn(batch.points)
         if current.outbox.question is not None:
             current.question = encode(current.outbox.question)
         self._relaying = False
@@ -150,14 +151,15 @@ class Node:
 
     def _gather(self, now: float) -> None:
         """Ask who has not been asked, and take the step when everybody has been heard or patience is over."""
+        talk, step, awaited = self._talk, self._talk.current.step, []
         if self._exchanges:
-            for peer in self._talk.peers.values():
-                self._talk.ask(peer, Purpose.STEP, now)
-        awaited = self._awaited()
+            for peer in self._pacing.unasked(talk.peers.values(), step):
+                talk.ask(peer, Purpose.STEP, now)
+            awaited = self._awaited()
         if awaited and now >= self._late_at:
             self._late_at = now + self._pacing.patience
-            for peer in self._pacing.late(awaited, self._talk.current.step):
-                self._talk.ask(peer, Purpose.REPEAT, now)
+            for peer in self._pacing.late(awaited, step):
+                talk.ask(peer, Purpose.REPEAT, now)
             awaited = self._awaited()
         self.replies_awaited = max(len(awaited), 1)
         if not awaited:

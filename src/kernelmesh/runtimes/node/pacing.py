@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from kernelmesh.agent import Agent, State
-from kernelmesh.checks import Floats
 from kernelmesh.exchange import Outbox
 from kernelmesh.messages import Difference, Message
 from kernelmesh.runtimes.frames import Header
@@ -62,10 +61,10 @@ class LockStep:
     patience: float = 0.5
     """Seconds after which a round that is not complete is late."""
 
-    def next_round(self, agent: Agent, state: State, points: Floats | None = None) -> LocalRound:
-        """The round that follows on a state; `points` are those of its mini-batch, if there is one."""
+    def next_round(self, agent: Agent, state: State) -> LocalRound:
+        """The round that follows on a state."""
         step = state.steps + 1
-        return LocalRound(step, Outbox(agent, state, points), exchanges=agent.consensus.exchanges(step))
+        return LocalRound(step, Outbox(agent, state, None), exchanges=agent.consensus.exchanges(step))
 
     def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
         """A round has been opened; nothing of it has been heard yet."""
@@ -127,9 +126,9 @@ class LockStep:
         """What a reply says about our stream."""
         return local.open and local.batch is None
 
-    def is_answered(self, peer: Peer, step: int) -> bool:
-        """Whether a neighbor need not be asked about a step again."""
-        return peer.replied_step == step
+    def unasked(self, peers: Collection[Peer], step: int) -> list[Peer]:
+        """The neighbors that are to be asked about a step."""
+        return [peer for peer in peers if not peer.ticket and peer.replied_step != step]
 
     def awaited(self, peers: Collection[Peer], step: int, *, mutual: bool) -> list[Peer]:
         """The neighbors without whom the step is not taken."""
@@ -169,9 +168,9 @@ class FreeRunning:
     def timeout(self) -> float:
         return max(2.0 * self.patience, 2.0)
 
-    def next_round(self, agent: Agent, state: State, points: Floats | None = None) -> LocalRound:
+    def next_round(self, agent: Agent, state: State) -> LocalRound:
         step = state.steps + 1
-        return LocalRound(step, Outbox(agent, state, points, offers=True), exchanges=agent.consensus.exchanges(step))
+        return LocalRound(step, Outbox(agent, state, None, offers=True), exchanges=agent.consensus.exchanges(step))
 
     def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
         """Nothing to prepare."""
@@ -200,8 +199,8 @@ class FreeRunning:
     def has_ended(self, local: LocalRound, *, ended: bool) -> bool:
         return ended
 
-    def is_answered(self, peer: Peer, step: int) -> bool:
-        return peer.asked  # once in a round is enough
+    def unasked(self, peers: Collection[Peer], step: int) -> list[Peer]:
+        return [peer for peer in peers if not peer.ticket and not peer.asked]  # once in a round is enough
 
     def awaited(self, peers: Collection[Peer], step: int, *, mutual: bool) -> list[Peer]:
         return [

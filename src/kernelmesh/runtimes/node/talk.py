@@ -85,10 +85,8 @@ class Talk:
                 self._give_up(peer, now)
 
     def ask(self, peer: Peer, purpose: Purpose, now: float) -> None:
-        """Ask a neighbor, unless it has been asked, has answered, or is not to be asked yet."""
+        """Ask a neighbor, unless a question is out or it is not to be asked yet."""
         if peer.ticket or now < peer.ask_again:
-            return
-        if purpose is Purpose.STEP and self._pacing.is_answered(peer, self.current.step):
             return
         if self.guard.ignores(peer.name, peer.token, now=now):
             peer.prompt = False
