@@ -41,7 +41,7 @@ class Talk:
         """The round of the exchange before."""
         self.active = -math.inf
         """When anybody is known to have learned something."""
-        self.traffic = Traffic()
+        self._floats = self._bytes = 0
         self.actions: list[Action] = []
         """What is to be done, in this order."""
         self._held: dict[str, Frame] = {}
@@ -222,6 +222,16 @@ class Talk:
                 self.current.step,
             )
 
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent since the beginning, restarts included."""
+        return Traffic(self._floats, self._bytes)
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic) -> None:
+        self._floats, self._bytes = traffic
+
     def _count(self, message: Message) -> None:
         floats, size = wire_size(message)
-        self.traffic = Traffic(self.traffic.floats + floats, self.traffic.bytes + size)
+        self._floats += floats
+        self._bytes += size
