@@ -8,7 +8,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, BinaryIO, NamedTuple
 
@@ -95,17 +95,17 @@ def append(file: BinaryIO, record: Record) -> None:
         msgspec.json.encode(None if entry.position is None else dict(entry.position)),
         entry.traffic.floats,
         entry.traffic.bytes,
-        [_neighbor(said) for said in entry.heard],
+        [_neighbor(said, entry.replies) for said in entry.heard],
     )
     data = _encoder.encode(step)
     file.write(_PREFIX.pack(len(data), zlib.crc32(data)) + data)
     file.flush()
 
 
-def _neighbor(said: Heard) -> _Neighbor:
-    question = None if said.question is None else encode(said.question)
-    reply = None if said.reply is None else encode(said.reply)
-    return _Neighbor(str(said.neighbor), said.weight, said.share, said.is_first, question, reply)
+def _neighbor(said: Heard, replies: Mapping[str, bytes]) -> _Neighbor:
+    name, question = str(said.neighbor), None if said.question is None else encode(said.question)
+    reply = None if said.reply is None else replies.get(name) or encode(said.reply)
+    return _Neighbor(name, said.weight, said.share, said.is_first, question, reply)
 
 
 def read(path: Path) -> Iterator[Record]:

@@ -11,7 +11,7 @@ from kernelmesh.checks import Floats
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import Diverged, RefusedMessage
 from kernelmesh.exchange import Link, Outbox, disagreement
-from kernelmesh.messages import encode
+from kernelmesh.messages import encode, wire_size
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
@@ -88,7 +88,7 @@ class Node:
         current.batch, current.position = batch, position
         current.outbox.learn(batch.points)
         if current.outbox.question is not None:
-            current.question = encode(current.outbox.question)
+            current.question, current.question_size = encode(current.outbox.question), wire_size(current.outbox.question)
         self._relaying = False
         self._begin_gathering(now)
         talk.open(now)
@@ -248,7 +248,9 @@ class Node:
         return Batch(np.empty((0, self.agent.dimension)), np.empty(0))
 
     def _entry(self, batch: Batch, position: Mapping[str, Any] | None, heard: list[Heard]) -> Entry:
-        return Entry(step=self.state.steps + 1, batch=batch, position=position, heard=heard, traffic=self.traffic)
+        peers, step = self._talk.peers.values(), self.state.steps + 1
+        replies = {peer.name: peer.reply_data for peer in peers if peer.reply_data}
+        return Entry(step=step, batch=batch, position=position, heard=heard, replies=replies, traffic=self.traffic)
 
     def _blame(self, error: Diverged, now: float) -> None:
         """The step is taken without the neighbors: one of them may have gone astray."""
@@ -264,7 +266,7 @@ class Node:
         talk.state, talk.previous = state, talk.current if talk.current.exchanges else talk.previous
         talk.current = self._pacing.next_round(self.agent, state)
         for peer in talk.peers.values():
-            peer.told, peer.reply = False, None
+            peer.told, peer.reply, peer.reply_data = False, None, b""
             self._pacing.move_on(peer)
 
     def resume(self, state: State, previous: Previous | None, traffic: Traffic) -> None:

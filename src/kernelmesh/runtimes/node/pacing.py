@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import Difference, Message
+from kernelmesh.messages import Difference, Message, WireSize
 from kernelmesh.runtimes.frames import Header
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
 from kernelmesh.streams import Batch
 
 __all__ = ["FreeRunning", "LocalRound", "LockStep", "OutOfStep", "Pacing"]
 
+_NOTHING = WireSize(0, 0)
 _GONE = 60.0  # seconds of silence after which a neighbor in lock step counts as gone for good
 
 
@@ -31,6 +32,7 @@ class LocalRound:
     open: bool = False
     """Whether it is known if there are samples for it."""
     question: bytes = b""
+    question_size: WireSize = _NOTHING
     packed: dict[tuple[str, int], Message] = field(default_factory=dict)
     """What neighbors were told as it travels, by name and the step that they asked about."""
     counted: set[tuple[str, str, int]] = field(default_factory=set)

@@ -6,7 +6,7 @@ import math
 from kernelmesh.agent import Agent, State
 from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import MissingBase, read_question, read_reply
-from kernelmesh.messages import Message, encode, wire_size
+from kernelmesh.messages import WireSize, encode, wire_size
 from kernelmesh.registry import fingerprint
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.guard import Guard
@@ -99,8 +99,7 @@ class Talk:
         peer.ticket, peer.overdue = self._tickets, now + self._pacing.timeout
         payload = self.current.question if purpose is Purpose.STEP else b""
         if payload and self._pacing.counts(self.current, ("question", peer.name, self.current.step)):
-            assert self.current.outbox.question is not None
-            self._count(self.current.outbox.question)
+            self._count(self.current.question_size)
         full = purpose is Purpose.REPEAT or peer.link.lost
         header = self._header(peer, now, ended=self.ended, full=full, ping=purpose is not Purpose.STEP)
         frame = Frame(Prefix(self._token, False, peer.ticket), header, payload)
@@ -149,7 +148,7 @@ class Talk:
                 peer.question = read_question(self._agent, payload, max_bytes=max_bytes)
                 peer.question_step = peer.asked_step
             return
-        message = None
+        message, data = None, b""
         if payload:
             batch = self.current.batch
             if self._exchange.question is not None and (batch is None or peer.asked_step != self.current.step):
@@ -159,7 +158,9 @@ class Talk:
                 message = read_reply(self._agent, payload, peer.link, rows=rows, max_bytes=max_bytes)
             except MissingBase:  # a process before this one had it: the next will be whole
                 return
-        peer.reply, peer.replied_step = message, peer.asked_step
+            if self._exchange.question is not None:
+                data = payload
+        peer.reply, peer.reply_data, peer.replied_step = message, data, peer.asked_step
         self._pacing.heed_end(peer, header, of_step=True)
 
     # what neighbors ask
@@ -203,7 +204,7 @@ class Talk:
         if message is not None:
             payload, peer.told = encode(message), self._exchange.numbered
             if self._pacing.counts(local, ("reply", peer.name, header.step)):
-                self._count(message)
+                self._count(wire_size(message))
         self._send_reply(peer, frame, payload, self._pacing.has_ended(local, ended=self.ended), now)
 
     def _send_reply(self, peer: Peer, frame: Frame, payload: bytes, ended: bool, now: float) -> None:
@@ -231,7 +232,6 @@ class Talk:
     def traffic(self, traffic: Traffic) -> None:
         self._floats, self._bytes = traffic
 
-    def _count(self, message: Message) -> None:
-        floats, size = wire_size(message)
-        self._floats += floats
-        self._bytes += size
+    def _count(self, size: WireSize) -> None:
+        self._floats += size.floats
+        self._bytes += size.bytes

@@ -52,6 +52,8 @@ class Entry(Struct, frozen=True, eq=False, kw_only=True):
     position: Mapping[str, Any] | None
     """Where the stream stands after this mini-batch; None for a step without samples."""
     heard: Sequence[Heard]
+    replies: Mapping[str, bytes] = {}
+    """Those of the replies that need not be encoded again, as they arrived, by neighbor."""
     traffic: Traffic
 
 
