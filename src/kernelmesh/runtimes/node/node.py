@@ -151,11 +151,11 @@ class Node:
 
     def _gather(self, now: float) -> None:
         """Ask who has not been asked, and take the step when everybody has been heard or patience is over."""
-        talk, step, awaited = self._talk, self._talk.current.step, []
+        talk, step = self._talk, self._talk.current.step
         if self._exchanges:
             for peer in self._pacing.unasked(talk.peers.values(), step):
                 talk.ask(peer, Purpose.STEP, now)
-            awaited = self._awaited()
+        awaited = self._awaited()
         if awaited and now >= self._late_at:
             self._late_at = now + self._pacing.patience
             for peer in self._pacing.late(awaited, step):

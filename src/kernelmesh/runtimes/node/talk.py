@@ -91,17 +91,18 @@ class Talk:
         if self.guard.ignores(peer.name, peer.token, now=now):
             peer.prompt = False
             return
-        peer.purpose, peer.asked_step, peer.asked = purpose, self.current.step, purpose is Purpose.STEP
+        current, is_step = self.current, purpose is Purpose.STEP
+        peer.purpose, peer.asked_step, peer.asked = purpose, current.step, is_step
         if not peer.present:
             peer.failed(now)
             return
         self._tickets += 1
         peer.ticket, peer.overdue = self._tickets, now + self._pacing.timeout
-        payload = self.current.question if purpose is Purpose.STEP else b""
-        if payload and self._pacing.counts(self.current, ("question", peer.name, self.current.step)):
-            self._count(self.current.question_size)
+        payload = current.question if is_step else b""
+        if payload and self._pacing.counts(current, ("question", peer.name, current.step)):
+            self._count(current.question_size)
         full = purpose is Purpose.REPEAT or peer.link.lost
-        header = self._header(peer, now, ended=self.ended, full=full, ping=purpose is not Purpose.STEP)
+        header = self._header(peer, now, ended=self.ended, full=full, ping=not is_step)
         frame = Frame(Prefix(self._token, False, peer.ticket), header, payload)
         self.actions.append(Send(peer.name, encode_frame(frame), peer.ticket))
 
