@@ -23,7 +23,7 @@ from kernelmesh.agent import advance
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import UnreadableFile
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import encode
+from kernelmesh.messages import Values, encode
 from kernelmesh.runtimes import journal
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.node import Entry, Previous
@@ -182,6 +182,19 @@ def test_killed_at_any_byte_of_the_journal(protocol, every, tmp_path):
                 assert restored(store, protocol) == begin + whole
             else:
                 assert len(store._entries(begin)) == whole
+
+
+def test_replies_are_recorded_as_they_arrived(tmp_path):
+    entry = history("penalty")[3]
+    arrived = Values(entry.heard[0].reply.values + 1.0)
+    unheard = [said._replace(reply=None) for said in entry.heard]
+    with journal.create(tmp_path / "journal") as file:
+        for heard in (entry.heard, unheard):
+            record = msgspec.structs.replace(entry, heard=heard, replies={"b": encode(arrived)})
+            journal.append(file, journal.Record(record, 7))
+    first, second = (record.entry.heard[0].reply for record in journal.read(tmp_path / "journal"))
+    assert (first.values == arrived.values).all()
+    assert second is None
 
 
 def test_any_byte_of_the_journal_changed(tmp_path):
