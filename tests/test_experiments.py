@@ -22,6 +22,7 @@ from kernelmesh.experiments import (
     Findings,
     Session,
     budget_sweep,
+    describe_settings,
     heterogeneous,
     learn,
     run,
@@ -288,6 +289,18 @@ def test_a_run_resumes_only_with_its_own_settings(tmp_path):
         errors.InvalidArgument, match="--resume must continue a run with the settings of that run, got others for seed"
     ):
         run(experiment, dataclasses.replace(config, seed=1), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("name", kinds("experiment"))
+def test_every_setting_says_what_it_means(name):
+    settings = describe_settings(kinds("experiment")[name].config)
+    assert "seed" in settings
+    assert [each.name for each in settings.values() if not each.doc] == []
+
+
+def test_a_changed_default_keeps_the_meaning():
+    loss = describe_settings(kinds("experiment")["gmm-hinge"].config)["loss"]
+    assert (loss.default, loss.doc) == ("hinge", "logistic or hinge")
 
 
 def test_partitions_deal_out_what_they_say():

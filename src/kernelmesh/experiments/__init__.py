@@ -14,7 +14,7 @@ try:
     from kernelmesh.experiments.base import Experiment, Session, run
     from kernelmesh.experiments.cells import Cell, means
     from kernelmesh.experiments.events import Event, Finished, Observer
-    from kernelmesh.experiments.settings import settings_of
+    from kernelmesh.experiments.settings import describe_settings, settings_of
     from kernelmesh.experiments.trial import Network, Trial, learn
     from kernelmesh.report import Findings
 
@@ -26,4 +26,4 @@ except ModuleNotFoundError as error:
     raise MissingExtra("experiments", "experiments") from error
 
 __all__ = ["Cell", "Event", "Experiment", "Findings", "Finished", "Network", "Observer", "Session", "Trial", "learn", "means"]
-__all__ += ["run", "settings_of"]
+__all__ += ["describe_settings", "run", "settings_of"]

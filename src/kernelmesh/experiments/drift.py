@@ -23,7 +23,7 @@ from kernelmesh.experiments import Cell, Experiment, Findings, Session, means
 from kernelmesh.experiments.rivals.online import AfterFeatures, RiverClassifier, river, river_installed
 from kernelmesh.experiments.settings import Count, NonNegative, Positive, Settings
 from kernelmesh.report import style_of
-from kernelmesh.schema import at_least, one_of
+from kernelmesh.schema import at_least, one_of, setting
 from kernelmesh.streams.drift import DriftingSamples, recurring, relabeled, rotating
 
 __all__ = ["CONTENDERS", "EXPERIMENT", "STREAMS", "Config", "Contender"]
@@ -106,19 +106,19 @@ STREAMS: dict[str, Callable[[Mixture, Config, np.random.Generator], DriftingSamp
 class Config(Settings, owner="drift"):
     """The paper's mixture, drawn from the seed, and what happens to it."""
 
-    seeds: Count = 3  # for the whole table
-    stream: Annotated[str, one_of("all", *STREAMS)] = "all"
-    contender: Annotated[str, one_of("all", *CONTENDERS)] = "all"
-    samples: Count = 20_000
-    classes: Annotated[int, at_least(2)] = 5
-    modes: Count = 3  # of each class
-    spread: Positive = 0.2
-    degrees: NonNegative = 90.0  # by which the mixture rotates from the first to the last sample
-    phases: Count = 5  # of the stream whose classes come and go
-    absent: Count = 2  # classes that each of them lacks
-    batch_size: Count = 32  # predicted together, then learned from; 1 is river's usual way
-    window: Count = 1000  # samples that windowed errors are over
-    measure_every: Count = 5  # mini-batches
+    seeds: Count = setting(3, doc="seeds of the whole table (`--all`)")
+    stream: Annotated[str, one_of("all", *STREAMS)] = setting("all", doc=f"all, or one of {', '.join(STREAMS)}")
+    contender: Annotated[str, one_of("all", *CONTENDERS)] = setting("all", doc=f"all, or one of {', '.join(CONTENDERS)}")
+    samples: Count = setting(20_000, doc="samples of each stream")
+    classes: Annotated[int, at_least(2)] = setting(5, doc="classes of the mixture")
+    modes: Count = setting(3, doc="centers of each class")
+    spread: Positive = setting(0.2, doc="how far samples scatter around the centers of their class")
+    degrees: NonNegative = setting(90.0, doc="by how much the mixture rotates from the first to the last sample")
+    phases: Count = setting(5, doc="phases of the stream whose classes come and go")
+    absent: Count = setting(2, doc="classes that each phase lacks")
+    batch_size: Count = setting(32, doc="samples that are predicted together, then learned from; 1 is river's usual way")
+    window: Count = setting(1000, doc="samples that windowed errors are over")
+    measure_every: Count = setting(5, doc="mini-batches between two measurements")
 
     def __post_init__(self) -> None:
         super().__post_init__()
