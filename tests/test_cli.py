@@ -126,7 +126,11 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["run", "budget-sweep", "--all"], "run: --all must be used with an experiment that has a table, got budget-sweep"),
         (
             ["run", "heterogeneous", "--all", "--protocol", "local"],
-            "run: --protocol must be left out with --all, which goes through every protocol",
+            "run: --protocol must be left out with --all, which goes through several, got 'local'",
+        ),
+        (
+            ["run", "local-steps", "--set", "every=2"],
+            "run: --set every must be left out with local-steps, which goes through several, got '2'",
         ),
         (["run", "heterogeneous", "--samples", "3", "--agents", "2"], "run: samples must be enough for one mini-batch"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a readable config.json"),

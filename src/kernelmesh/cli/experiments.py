@@ -89,9 +89,11 @@ def _describe(experiment: Experiment) -> None:
     say(f"{experiment.name}: {experiment.about}\n")
     settings = describe_settings(experiment.config).values()
     _print_rows(((each.name, _shown(each.default), each.doc) for each in settings), "setting", "default", "meaning")
-    swept = f" ({' and '.join(experiment.swept)} take every value)" if experiment.swept else ""
-    table = f" `--all` computes the whole table{swept}." if experiment.table else ""
-    say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}")
+    table = " `--all` computes the whole table." if experiment.table else ""
+    fixed = (
+        f" {'With `--all`' if experiment.table else 'Here'}, several values of {' and '.join(experiment.swept)} are tried."
+    )
+    say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}{fixed if experiment.swept else ''}")
 
 
 def _shown(default: Any) -> str:
@@ -169,8 +171,8 @@ def run(
         experiment = _experiment("run", name)
         given = {key: value for key, value in options.items() if value is not None}
         settings = _settings(name, experiment.config, config, given, change or [])
-        if everything:
-            _check_swept(experiment, given)
+        if everything or experiment.table is None:
+            _check_swept(experiment, given, change or [], "with --all" if everything else f"with {name}")
         chosen = experiment.config(**settings)
         folder = _writable(out or Path("runs") / name)
     except (TypeError, ValueError) as error:
@@ -178,12 +180,15 @@ def run(
     _report(_run(experiment, chosen, folder, table=everything, resume=resume), folder)
 
 
-def _check_swept(experiment: Experiment, given: Mapping[str, Any]) -> None:
-    """What the table goes through cannot be given with it."""
+def _check_swept(experiment: Experiment, given: Mapping[str, Any], changes: Sequence[str], where: str) -> None:
+    """What the table, or a run without one, goes through cannot be given with it."""
+    values = {f"--{name}": value for name, value in given.items()}
+    values |= {f"--set {name}": value for name, _, value in (change.partition("=") for change in changes)}
     for swept in experiment.swept:
-        if swept in given:
-            rule = f"be left out with --all, which goes through every {swept}"
-            raise InvalidArgument("run", f"--{swept}", rule, given[swept])
+        for option in (f"--{swept}", f"--set {swept}"):
+            if option in values:
+                rule = f"be left out {where}, which goes through several"
+                raise InvalidArgument("run", option, rule, values[option])
 
 
 def _writable(folder: Path) -> Path:

@@ -8,7 +8,8 @@ from importlib import import_module
 from kernelmesh.errors import MissingExtra
 
 # the modules whose import registers an experiment
-_SHIPPED = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "violation", "theory", "baselines", "drift")
+_SHIPPED: tuple[str, ...] = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "local_steps", "violation")
+_SHIPPED += ("theory", "baselines", "drift")
 
 try:
     from kernelmesh.experiments.base import Experiment, Session, run

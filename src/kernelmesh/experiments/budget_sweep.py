@@ -143,5 +143,5 @@ def _draw_rules(rules: Sequence[Mapping[str, Any]], limits: Mapping[str, float])
 
 
 _ABOUT = "memory, bytes and accuracy as budgets are swept, for every protocol and every rule"
-EXPERIMENT = Experiment(name="budget-sweep", about=_ABOUT, config=Config, run=run)
+EXPERIMENT = Experiment(name="budget-sweep", about=_ABOUT, config=Config, run=run, swept=("protocol",))
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)
