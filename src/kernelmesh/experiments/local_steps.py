@@ -81,6 +81,7 @@ def _figure(table: Sequence[Mapping[str, Any]], limits: Mapping[str, float], con
     for name, label, dash in (("centralized", "one learner with all the data", "--"), ("bayes", "Bayes limit", "-")):
         axes.axhline(100 * limits[name], color="0.4", linestyle=dash, linewidth=1.2, label=label)
     axes.legend(fontsize=9)
+    axes.margins(x=0.08)  # room for the last k
     axes.set_title(
         f"Exchanges in every k-th round: partition {config.partition}, {config.rule}, means over {config.seeds} seeds"
     )
