@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from kernelmesh import Agent, ExactDiffusion, Gaussian, Komp, Local, Logistic, Penalty, Squared, storage
 from kernelmesh.agent import advance
 from kernelmesh.consensus import Heard
-from kernelmesh.errors import UnreadableFile
+from kernelmesh.errors import InvalidArgument, UnreadableFile
 from kernelmesh.exchange import Outbox
 from kernelmesh.messages import Values, encode
 from kernelmesh.runtimes import journal
@@ -619,3 +619,11 @@ def test_settings_that_are_no_json_are_refused(tmp_path, monkeypatch):
         storage.write(tmp_path / "file", kind="agent", arrays={}, settings=None)
         with pytest.raises(UnreadableFile, match="settings in JSON"):
             storage.read(tmp_path / "file", kind="agent")
+
+
+def test_a_folder_is_not_taken_for_a_file(tmp_path):
+    with pytest.raises(UnreadableFile, match="must be a file, got a folder; name a file in it"):
+        storage.read(tmp_path, kind="agent")
+    with pytest.raises(InvalidArgument, match=r"save: path must be that of a file, got the folder .*; add a file name"):
+        storage.write(tmp_path, kind="agent", arrays={}, settings={})
+    assert list(tmp_path.iterdir()) == []
