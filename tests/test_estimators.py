@@ -281,6 +281,8 @@ def test_schedules_budgets_and_losses_are_taken():
             OnlineKernelClassifier(rule="newton"),
             "OnlineKernelClassifier: rule must be .* averaged, gradient, second-order, got",
         ),
+        (OnlineKernelClassifier(rule="second_order"), r"got 'second_order'; did you mean second-order\?"),
+        (OnlineKernelClassifier(rule="SecondOrder"), r"got 'SecondOrder'; did you mean second-order\?"),
         (OnlineKernelClassifier(rule=7), "OnlineKernelClassifier: rule must be a learning rule, got 7"),
         (KernelMeshClassifier(rule="second-order"), r"KernelMeshClassifier: consensus must be Local\(\) with the rule Sec"),
         (KernelMeshClassifier(consensus="all"), "KernelMeshClassifier: consensus must be a consensus, got 'all'"),
@@ -720,6 +722,11 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
             f'by default {second.passes}, with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'
         )
         assert f"`partial_fit` has {second.half_life:,.0f} with the second-order rule" in text
+        named = (
+            f'"second-order" is SecondOrder(budget={number(second.budget)}, max_order={second.max_order}), in `partial_fit`'
+        )
+        assert f"{named} with half_life={second.half_life:_.0f}." in text
+        assert f"SecondOrder() has a budget of {SecondOrder().budget:g}, no limit on the points" in text
     for words in (
         f"by default {number(second.regularization)} times the mean",
         f"for each sample, by default {number(second.budget)};",

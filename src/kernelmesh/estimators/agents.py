@@ -60,7 +60,9 @@ class OnlineKernelClassifier(Classification, _Single):
         ℓ, with class targets; by default Logistic().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
-        such as SecondOrder(novelty=0.05).
+        such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
+        "second-order" is SecondOrder(budget=0.02, max_order=2000), in `partial_fit` with half_life=20_000. An object is
+        taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
         λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.
@@ -133,7 +135,9 @@ class OnlineKernelRegressor(Regression, _Single):
         ℓ, with value targets; by default Squared().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
-        such as SecondOrder(novelty=0.05).
+        such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
+        "second-order" is SecondOrder(budget=0.005, max_order=2000), in `partial_fit` with half_life=20_000. An object is
+        taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
         λ. With the second-order rule it is 1/C of an SVM, by default 0.3 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.

@@ -17,6 +17,7 @@ from kernelmesh.numerics.kernels import Gaussian, Kernel, check_kernel
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.registry import kebab, kinds
 from kernelmesh.rules import check_rule
+from kernelmesh.schema import did_you_mean
 
 __all__ = ["Parameters"]
 
@@ -129,7 +130,8 @@ class Parameters(BaseEstimator, ABC):
             return rule
         known = {kebab(name): kind for name, kind in kinds("rule").items()}
         if chosen not in known:
-            raise InvalidArgument(owner, "rule", f"be a learning rule or one of {', '.join(known)}", chosen)
+            among = f"be a learning rule or one of {', '.join(known)}"
+            raise InvalidArgument(owner, "rule", among, chosen, remedy=did_you_mean(chosen, known))
         kind = known[chosen]
         self._refuse_useless(kind, is_object=False)
         usual, own = defaults_of(kind), _own(kind)
