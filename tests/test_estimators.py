@@ -275,6 +275,7 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(loss="hinge"), "OnlineKernelClassifier: loss must be a loss, got 'hinge'"),
         (OnlineKernelClassifier(passes=0), "OnlineKernelClassifier: passes must be an integer >= 1, got 0"),
         (OnlineKernelClassifier(tol=-1.0), "OnlineKernelClassifier: tol must be"),
+        (OnlineKernelClassifier(tol=1.0), "OnlineKernelClassifier: tol must be a share >= 0 and < 1, got 1.0; None makes"),
         (OnlineKernelClassifier(half_life=0.0), "OnlineKernelClassifier: half_life must be a number > 0, got 0.0"),
         (OnlineKernelClassifier(regularization=0.0), "OnlineKernelClassifier: regularization must be a finite number > 0"),
         (
@@ -635,19 +636,38 @@ class TestPasses:
         assert lines[2].startswith("OnlineKernelClassifier: pass 1 of 1, 30% of it: loss ")
         assert len(lines) == 10
 
-    @pytest.mark.parametrize(("kind", "steps"), [(OnlineKernelClassifier, 10), (KernelMeshClassifier, 10)])
-    def test_ctrl_c_keeps_what_was_learned_after_the_first_pass(self, kind, steps, monkeypatch):
+    @pytest.mark.parametrize("kind", CLASSIFIERS)
+    def test_ctrl_c_keeps_what_was_learned(self, kind, monkeypatch, tmp_path):
         X, y = moons(320)
-        for after, passes in ((steps - 1, 0), (2 * steps + 3, 2)):
+        for after, passes in ((9, 0), (23, 2)):
             model = kind(passes=9, tol=None, random_state=0)
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
                 patch.setattr(simulation, "advance", interrupted(simulation.advance, after=after))
                 model.fit(X, y)
-            assert hasattr(model, "_states") == (passes > 0)
-            if passes:
-                assert model.n_iter_ == passes
-                assert model.score(X, y) > 0.8
-                assert model.partial_fit(X, y).score(X, y) > 0.8  # also by agents that were a step ahead
+            assert model.n_iter_ == passes
+            score = model.score(X, y)
+            assert score > 0.8
+            model.save(tmp_path / "model")
+            assert (kind.load(tmp_path / "model").n_iter_, kind.load(tmp_path / "model").score(X, y)) == (passes, score)
+            assert model.partial_fit(X, y).score(X, y) > 0.8  # also by agents that were a step ahead
+
+    @pytest.mark.parametrize("kind", CLASSIFIERS)
+    def test_ctrl_c_before_anything_is_learned_leaves_the_estimator_as_it_was(self, kind, monkeypatch):
+        X, y = moons(320)
+        model = kind(random_state=0).fit(X, y)
+        before = model.weights_
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(simulation, "advance", interrupted(simulation.advance, after=0))
+            model.fit(X[:200], y[:200])
+        np.testing.assert_array_equal(model.weights_, before)
+
+    def test_what_is_watched_is_what_predict_answers_with(self, capsys):
+        """An average is shown, and goes on improving where the steps behind it wander about."""
+        X, y = moons(320)
+        mesh = KernelMeshClassifier(graph=[(0, 1)], passes=3, tol=None, verbose=True, random_state=0).fit(X, y)
+        told = re.search(r"pass 3 of 3: loss ([\d.e-]+),", capsys.readouterr().out)[1]
+        mean = -np.log(mesh.predict_proba(X)[np.arange(320), y]).mean()
+        assert float(told) == pytest.approx(mean, rel=1e-3)
 
 
 def interrupted(function, *, after):

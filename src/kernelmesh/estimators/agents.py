@@ -89,8 +89,8 @@ class OnlineKernelClassifier(Classification, _Single):
         How often `fit` goes over the rows at most; by default 2, with the rule "averaged" 5 and
         with "gradient" 20. `partial_fit` goes over them once.
     tol : float or None
-        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
-        passes.
+        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
+        more than this share (below 1) of the lowest before; None makes all passes.
     verbose : bool or int
         Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
@@ -99,7 +99,7 @@ class OnlineKernelClassifier(Classification, _Single):
     Attributes
     ----------
     n_iter_ : int
-        How many passes `fit` has made.
+        How many passes `fit` has completed.
     classes_ : ndarray of shape (classes,)
         The labels, in order.
     dictionary_ : ndarray of shape (model_order_, features)
@@ -164,8 +164,8 @@ class OnlineKernelRegressor(Regression, _Single):
         How often `fit` goes over the rows at most; by default 2, with the rule "averaged" 5 and
         with "gradient" 20. `partial_fit` goes over them once.
     tol : float or None
-        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
-        passes.
+        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
+        more than this share (below 1) of the lowest before; None makes all passes.
     verbose : bool or int
         Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
@@ -174,7 +174,7 @@ class OnlineKernelRegressor(Regression, _Single):
     Attributes
     ----------
     n_iter_ : int
-        How many passes `fit` has made.
+        How many passes `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
         By which targets are centered and scaled.
     dictionary_ : ndarray of shape (model_order_, features)
@@ -333,8 +333,8 @@ class KernelMeshClassifier(Classification, _Mesh):
         How often `fit` goes over the rows, of which each agent sees a part, at most; by default 5, with the rule "gradient"
         50. `partial_fit` goes over them once.
     tol : float or None
-        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
-        passes.
+        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
+        more than this share (below 1) of the lowest before; None makes all passes.
     verbose : bool or int
         Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
@@ -343,7 +343,7 @@ class KernelMeshClassifier(Classification, _Mesh):
     Attributes
     ----------
     n_iter_ : int
-        How many passes `fit` has made.
+        How many passes `fit` has completed.
     classes_ : ndarray of shape (classes,)
         The labels, in order.
     agents_ : dict of Hashable to Expansion
@@ -410,8 +410,8 @@ class KernelMeshRegressor(Regression, _Mesh):
         How often `fit` goes over the rows, of which each agent sees a part, at most; by default 5, with the rule "gradient"
         50. `partial_fit` goes over them once.
     tol : float or None
-        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
-        passes.
+        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
+        more than this share (below 1) of the lowest before; None makes all passes.
     verbose : bool or int
         Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
@@ -420,7 +420,7 @@ class KernelMeshRegressor(Regression, _Mesh):
     Attributes
     ----------
     n_iter_ : int
-        How many passes `fit` has made.
+        How many passes `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
         By which targets are centered and scaled.
     agents_ : dict of Hashable to Expansion

@@ -22,6 +22,8 @@ from kernelmesh.registry import describe, restore
 __all__ = ["Learner"]
 
 _SETTLED = ("kernel", "loss", "rule", "step_size", "regularization", "compression", "consensus")
+_WATCHED = 1000
+"""Rows on which `fit` watches the loss; more tell little more, and fewer cost little."""
 
 
 class Learner(Parameters, ABC):
@@ -72,8 +74,8 @@ class Learner(Parameters, ABC):
     def fit(self, X: Any, y: Any, agents: Any = None) -> Self:
         """Learn from scratch, in several passes over shuffled rows, until a pass brings nothing more.
 
-        An error leaves the estimator as it was. So does Ctrl-C during the first pass; later, the estimator keeps what it has
-        learned so far, and `n_iter_` counts the complete passes. KeyboardInterrupt is raised in either case.
+        An error leaves the estimator as it was. After Ctrl-C, which raises KeyboardInterrupt as usual, the estimator has what
+        it has learned so far, and `n_iter_` counts the complete passes: 0 during the first one.
 
         Parameters
         ----------
@@ -93,10 +95,19 @@ class Learner(Parameters, ABC):
             X, y = self._validated(X, y, reset=True)
             self._begin(X, self._observe(y), complete=True)
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-            rows, passes = self._dealt(len(X), agents, rng), self._passes(self._agent.rule)
-            streams = self._streams(X, self._targets(y), rows, passes=passes, rng=rng)
-            rounds = max(map(len, streams)) // passes
-            progress = Progress(type(self).__name__, rounds=rounds, passes=passes, tol=self.tol, verbose=self.verbose)
+            rows, passes, targets = self._dealt(len(X), agents, rng), self._passes(self._agent.rule), self._targets(y)
+            streams = self._streams(X, targets, rows, passes=passes, rng=rng)
+            longest = max(range(len(streams)), key=lambda i: len(streams[i]))
+            loss = self._loss_on(X, targets)
+            progress = Progress(
+                type(self).__name__,
+                loss,
+                agent=longest,
+                rounds=len(streams[longest]) // passes,
+                passes=passes,
+                tol=self.tol,
+                verbose=self.verbose,
+            )
             interrupted = self._learn_in_passes(streams, progress)
         if interrupted:
             raise KeyboardInterrupt
@@ -139,16 +150,23 @@ class Learner(Parameters, ABC):
         """What each agent learns from."""
         return [ArrayStream(X[mine], targets[mine], batch_size=self.batch_size, passes=passes, rng=rng) for mine in rows]
 
+    def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Expansion]], float]:
+        """The mean loss of the average of functions on some of the rows, which is what `predict` answers with."""
+        some = np.random.default_rng(0).permutation(len(X))[:_WATCHED]
+        X, targets = X[some], targets[some]
+        loss = self._agent.loss
+        return lambda functions: float(np.mean(loss.value(_average(functions, X), targets)))
+
     def _learn_in_passes(self, streams: Sequence[ArrayStream], progress: Progress) -> bool:
-        """Learn until all passes are made or one brought nothing; says whether Ctrl-C has cut that short after the first."""
-        interrupted = False
+        """Learn until all passes are made or one brought nothing; says whether Ctrl-C has cut that short."""
+        begun = interrupted = False
         try:
             for now in simulate(self._agent, self._network, streams, states=self._states):
-                self._states = now.states
+                self._states, begun = now.states, True
                 if progress.see(now):
                     break
         except KeyboardInterrupt:
-            if not progress.complete:
+            if not begun:
                 raise
             interrupted = True
             for state in self._states:  # some of the agents may have been a step ahead
@@ -179,7 +197,7 @@ class Learner(Parameters, ABC):
         X = validate_data(self, X, reset=False, dtype=np.float64, order="C")
         if agent is not None:
             functions = (functions[self._number(agent)],)
-        return np.asarray(sum(f(X) for f in functions) / len(functions))
+        return _average(functions, X)
 
     def _number(self, agent: Hashable, argument: str = "agent") -> int:
         names = self._network.names
@@ -243,7 +261,7 @@ class Learner(Parameters, ABC):
         self = cls(**_parameters(settings["parameters"]))
         self.n_features_in_ = int(settings["features"])
         if (passes := settings.get("passes")) is not None:
-            self.n_iter_ = integer("file", "passes", passes, minimum=1)
+            self.n_iter_ = integer("file", "passes", passes, minimum=0)
         if settings["feature_names"]:
             self.feature_names_in_ = np.array(settings["feature_names"], dtype=object)
         outputs = self._restore_targets(settings["targets"], arrays)
@@ -258,6 +276,10 @@ class Learner(Parameters, ABC):
             storage.unpack(agent, of.get(str(i), {}), name=name, names=network.names) for i, name in enumerate(network.names)
         )
         return self
+
+
+def _average(functions: Sequence[Expansion], X: Floats) -> Floats:
+    return np.asarray(sum(f(X) for f in functions) / len(functions))
 
 
 def _parameters(described: dict[str, Any]) -> dict[str, Any]:

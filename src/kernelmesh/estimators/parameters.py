@@ -89,8 +89,9 @@ class Parameters(BaseEstimator, ABC):
         if loss.classifies != self._classifies:
             raise InvalidArgument(owner, "loss", f"take {'class' if self._classifies else 'value'} targets", loss)
         integer(owner, "batch_size", self.batch_size, minimum=1)
-        if self.tol not in (None, -math.inf):
-            non_negative(owner, "tol", self.tol)
+        if self.tol not in (None, -math.inf) and non_negative(owner, "tol", self.tol) >= 1.0:
+            remedy = "None makes all passes, passes=2 two of them"
+            raise InvalidArgument(owner, "tol", "be a share >= 0 and < 1", self.tol, remedy=remedy)
         # on standardized data the typical pair of points is then at κ = exp(−2), whatever the dimension
         kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
         check_kernel(owner, kernel)
