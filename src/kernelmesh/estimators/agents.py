@@ -55,13 +55,14 @@ class OnlineKernelClassifier(Classification, _Single):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+        κ; by default Gaussian(bandwidth=0.7 √(v / 2)), with the other rules √(v / 2): in `fit`, v is the sum of the features'
+        variances; `partial_fit` takes features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with class targets; by default Logistic().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.02, max_order=2000), in `partial_fit` with half_life=20_000. An object is
+        "second-order" is SecondOrder(budget=0.02, max_order=2000), in `partial_fit` with half_life=10_000. An object is
         taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
         λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows; with
@@ -75,7 +76,7 @@ class OnlineKernelClassifier(Classification, _Single):
         second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
     half_life : float, optional
         Samples after which what was learned weighs half, for streams that change; math.inf means that nothing is forgotten.
-        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 20,000 with the second-order rule.
+        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with the second-order rule.
         The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
         η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3 (gradient), divided by the
@@ -130,16 +131,17 @@ class OnlineKernelRegressor(Regression, _Single):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+        κ; by default Gaussian(bandwidth=√(v / 2)): in `fit`, v is the sum of the features' variances; `partial_fit` takes
+        features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with value targets; by default Squared().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.005, max_order=2000), in `partial_fit` with half_life=20_000. An object is
+        "second-order" is SecondOrder(budget=0.005, max_order=2000), in `partial_fit` with half_life=10_000. An object is
         taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.3 times the mean of κ(x, x) over the first rows; with
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
@@ -150,7 +152,7 @@ class OnlineKernelRegressor(Regression, _Single):
         second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
     half_life : float, optional
         Samples after which what was learned weighs half, for streams that change; math.inf means that nothing is forgotten.
-        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 20,000 with the second-order rule.
+        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with the second-order rule.
         The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
         η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1 (gradient), divided by the
@@ -296,7 +298,8 @@ class KernelMeshClassifier(Classification, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+        κ; by default Gaussian(bandwidth=√(v / 2)), with the second-order rule 0.7 √(v / 2): in `fit`, v is the sum of the
+        features' variances; `partial_fit` takes features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with class targets; by default Logistic().
     graph : Graph, networkx graph or list of edges, optional
@@ -374,7 +377,8 @@ class KernelMeshRegressor(Regression, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+        κ; by default Gaussian(bandwidth=√(v / 2)): in `fit`, v is the sum of the features' variances; `partial_fit` takes
+        features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with value targets; by default Squared().
     graph : Graph, networkx graph or list of edges, optional
@@ -386,7 +390,7 @@ class KernelMeshRegressor(Regression, _Mesh):
         How an agent learns: "gradient" (the default) or "averaged", another registered rule by its name, or an
         object such as Averaged(fidelity=0.2). "second-order" is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.3 times the mean of κ(x, x) over the first rows; with
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of

@@ -16,7 +16,7 @@ from kernelmesh.checks import Floats, Ints, integer
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.estimators.parameters import Parameters
 from kernelmesh.estimators.progress import Progress
-from kernelmesh.estimators.scale import warn_of_scales
+from kernelmesh.estimators.scale import warn_of_empty, warn_of_scales
 from kernelmesh.registry import describe, restore
 
 __all__ = ["Learner"]
@@ -111,6 +111,8 @@ class Learner(Parameters, ABC):
             interrupted = self._learn_in_passes(streams, progress)
         if interrupted:
             raise KeyboardInterrupt
+        if not any(f.order for f in self._functions) and loss(self._functions) > 0.0:
+            warn_of_empty(type(self).__name__)
         return self
 
     def _partial_fit(self, X: Any, y: Any, agents: Any, first_targets: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:

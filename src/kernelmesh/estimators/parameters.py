@@ -92,10 +92,8 @@ class Parameters(BaseEstimator, ABC):
         if self.tol not in (None, -math.inf) and non_negative(owner, "tol", self.tol) >= 1.0:
             remedy = "None makes all passes, passes=2 two of them"
             raise InvalidArgument(owner, "tol", "be a share >= 0 and < 1", self.tol, remedy=remedy)
-        # on standardized data the typical pair of points is then at κ = exp(−2), whatever the dimension
-        kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
-        check_kernel(owner, kernel)
         rule = self._chosen_rule(streaming=not repeats)
+        kernel = self._default_kernel(X, rule, complete=repeats) if self.kernel is None else check_kernel(owner, self.kernel)
         passes, usual = integer(owner, "passes", self._passes(rule), minimum=1), defaults_of(type(rule))
         # a step moves f(x) by κ(x, x), and ‖f‖² goes with its inverse: the defaults are for κ = 1
         size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
@@ -116,6 +114,16 @@ class Parameters(BaseEstimator, ABC):
             compression=compression,
             consensus=consensus,
         )
+
+    def _default_kernel(self, X: Floats, rule: Rule, *, complete: bool) -> Kernel:
+        """A Gaussian, as wide as the distances of the rows; rows that are only a beginning are taken for standardized."""
+        variance = float(X.shape[1])
+        if complete:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = float(X.var(axis=0).sum())
+            variance = found if 0.0 < found < math.inf else variance
+        # for a factor of 1, the typical pair of points is at κ = exp(−2), whatever the dimension
+        return Gaussian(bandwidth=cast(float, self._by_targets(defaults_of(type(rule)).width)) * math.sqrt(variance / 2.0))
 
     def _passes(self, rule: Rule) -> int:
         """How many passes `fit` makes at most."""
