@@ -430,14 +430,72 @@ def test_targets_too_large_to_scale_are_refused():
         OnlineKernelRegressor().fit(X, 1e200 * y)
 
 
-def test_regularization_is_saved_as_fitted(tmp_path):
-    X, y = moons()
-    model = OnlineKernelClassifier(random_state=0, passes=2).fit(X, y).set_params(regularization=1.0)
-    model.save(tmp_path / "model")
-    back = OnlineKernelClassifier.load(tmp_path / "model")
-    np.testing.assert_allclose(
-        back.partial_fit(X, y).decision_function(X), model.partial_fit(X, y).decision_function(X), atol=1e-6
+class TestParametersThatChange:
+    """set_params between calls of partial_fit."""
+
+    def test_forgetting_can_be_turned_on_and_off(self):
+        X, y = moons()
+        model = OnlineKernelClassifier(random_state=0).fit(X, y)
+        for half_life, expected in ((500.0, 500.0), (math.inf, math.inf), (None, 10_000.0)):
+            model.set_params(half_life=half_life).partial_fit(X, y)
+            assert model._agent.rule.half_life == expected
+
+    @pytest.mark.parametrize(
+        ("rule", "setting"),
+        [
+            ("second-order", {"max_order": 3}),
+            ("second-order", {"budget": 0.3}),
+            ("gradient", {"step_size": 0.5}),
+            ("gradient", {"parsimony": 0.5}),
+            ("gradient", {"regularization": 0.1}),
+            ("averaged", {"budget": 20.0}),
+            ("averaged", {"half_life": 30.0}),
+            ("gradient", {"batch_size": 7}),
+        ],
     )
+    def test_those_that_say_how_to_go_on_take_effect(self, rule, setting):
+        X, y = moons()
+        model = OnlineKernelClassifier(rule=rule, random_state=0).partial_fit(X, y, classes=[0, 1])
+        same = pickle.loads(pickle.dumps(model)).partial_fit(X, y)
+        other = pickle.loads(pickle.dumps(model)).set_params(**setting).partial_fit(X, y)
+        assert not np.array_equal(same.decision_function(X), other.decision_function(X))
+        back = model.set_params(**setting).set_params(**dict.fromkeys(setting) | {"batch_size": 32}).partial_fit(X, y)
+        np.testing.assert_array_equal(back.decision_function(X), same.decision_function(X))
+
+    @pytest.mark.parametrize(
+        "setting",
+        [{"kernel": Laplacian()}, {"loss": Hinge()}, {"rule": "averaged"}, {"regularization": 1.0}, {"rule": SecondOrder()}],
+        ids=str,
+    )
+    def test_the_others_are_refused(self, setting, tmp_path):
+        X, y = moons()
+        model = OnlineKernelClassifier(random_state=0).fit(X, y)
+        before, name = model.decision_function(X), next(iter(setting))
+        model.set_params(**setting).save(tmp_path / "model")
+        for each in (model, OnlineKernelClassifier.load(tmp_path / "model")):
+            with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {name} must stay .* call fit, which begins"):
+                each.partial_fit(X, y)
+            np.testing.assert_array_equal(each.decision_function(X), before)
+        model.set_params(**{name: None}).partial_fit(X, y)
+        assert model.set_params(**setting).fit(X, y).partial_fit(X, y).score(X, y) > 0.9
+
+    def test_networks_keep_their_graph_and_consensus(self):
+        X, y = moons()
+        mesh = KernelMeshClassifier(graph=[(0, 1)], random_state=0, passes=1).fit(X, y)
+        mesh.set_params(graph=[(0, 1)]).partial_fit(X, y)
+        for setting in ({"graph": Graph.ring(3)}, {"consensus": Local()}):
+            with pytest.raises(InvalidArgument, match="call fit"):
+                mesh.set_params(**setting).partial_fit(X, y)
+            mesh.set_params(graph=[(0, 1)], consensus=None)
+
+    def test_a_value_that_is_no_good_is_refused_and_changes_nothing(self):
+        X, y = moons()
+        model = OnlineKernelClassifier(random_state=0).fit(X, y)
+        before = model.decision_function(X)
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match="OnlineKernelClassifier: half_life must be a number > 0"):
+                model.set_params(half_life=-1.0).partial_fit(X, y)
+        np.testing.assert_array_equal(model.decision_function(X), before)
 
 
 @pytest.mark.parametrize(

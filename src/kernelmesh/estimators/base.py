@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Graph, State, simulate, storage
-from kernelmesh.checks import Floats, Ints, integer
+from kernelmesh.checks import Floats, Ints, integer, positive
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.estimators.parameters import Parameters
 from kernelmesh.estimators.progress import Progress
@@ -124,7 +124,7 @@ class Learner(Parameters, ABC):
             if first:
                 self._begin(X, self._observe(known), complete=False)
             else:
-                self._agent: Agent = self._streaming(self._agent)
+                self._agent: Agent = self._gone_on()
             streams = self._streams(X, self._targets(y), self._dealt(len(X), agents, None))
             states = self._states
             if max(map(len, streams)) > 1 or len(states) > 1:  # one step of one agent leaves its state as it was if it fails
@@ -145,6 +145,13 @@ class Learner(Parameters, ABC):
         self._states = tuple(self._agent.start(name=name) for name in self._network.names)
         if self.kernel is None:
             warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
+
+    def _gone_on(self) -> Agent:
+        """The agent for rows that come as time goes by, with parameters as they are now."""
+        try:
+            return self._streaming(self._agent)
+        except InvalidArgument as error:
+            raise error.owned_by(type(self).__name__) from None
 
     def _streams(
         self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int = 1, rng: Any = None
@@ -228,10 +235,10 @@ class Learner(Parameters, ABC):
         parameters = self.get_params(deep=False)
         if not isinstance(parameters["random_state"], int | np.integer | None):
             parameters["random_state"] = None  # a generator's position has no meaning in another process
-        if parameters.get("graph") is not None:
-            parameters["graph"] = network
         settings = {
-            "parameters": {name: describe(value) for name, value in parameters.items()},
+            "parameters": _described(parameters, network),
+            "began_with": _described(self._began_with, network),
+            "size": self._size,
             "features": self.n_features_in_,
             "passes": getattr(self, "n_iter_", None),
             "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
@@ -261,6 +268,10 @@ class Learner(Parameters, ABC):
     @classmethod
     def _restored(cls, arrays: dict[str, NDArray[Any]], settings: Any) -> Self:
         self = cls(**_parameters(settings["parameters"]))
+        self._size = positive("file", "size", settings.get("size", 1.0))
+        self._began_with = self._settled_parameters() | {
+            name: restore(value) for name, value in settings.get("began_with", {}).items()
+        }
         self.n_features_in_ = int(settings["features"])
         if (passes := settings.get("passes")) is not None:
             self.n_iter_ = integer("file", "passes", passes, minimum=0)
@@ -282,6 +293,11 @@ class Learner(Parameters, ABC):
 
 def _average(functions: Sequence[Expansion], X: Floats) -> Floats:
     return np.asarray(sum(f(X) for f in functions) / len(functions))
+
+
+def _described(parameters: dict[str, Any], network: Graph) -> dict[str, Any]:
+    """Parameters as JSON can hold them; a graph can be given in forms that it cannot."""
+    return {name: describe(network if name == "graph" and value is not None else value) for name, value in parameters.items()}
 
 
 def _parameters(described: dict[str, Any]) -> dict[str, Any]:

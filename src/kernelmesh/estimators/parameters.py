@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.base import BaseEstimator
 
 from kernelmesh import Agent, Averaged, Consensus, Komp, Rule, Schedule
 from kernelmesh.checks import Floats, integer, non_negative
-from kernelmesh.errors import InvalidArgument
+from kernelmesh.errors import InvalidArgument, format_value
 from kernelmesh.estimators.defaults import TOLERANCE, ByTargets, defaults_of
 from kernelmesh.numerics.compression import Compression
 from kernelmesh.numerics.kernels import Gaussian, Kernel, check_kernel
@@ -23,6 +24,9 @@ __all__ = ["Parameters"]
 
 # What a rule that takes a step size leaves to the estimator.
 _OF_STEPS = frozenset({"step_size", "parsimony", "budget", "max_order"})
+# What cannot change while an estimator goes on learning, and what takes effect with the next rows.
+_FIXED = ("kernel", "loss", "rule", "graph", "consensus")
+_CHANGING = ("regularization", "budget", "max_order", "half_life", "step_size", "parsimony")
 # What to do where a rule has no use for a parameter.
 _REMEDIES = {
     "step_size": 'rule="gradient" and rule="averaged" take one',
@@ -72,6 +76,8 @@ class Parameters(BaseEstimator, ABC):
     _classifies: bool
     _cooperates: bool
     _default_loss: Loss
+    _size: float
+    _began_with: dict[str, Any]
 
     @property
     @abstractmethod
@@ -102,6 +108,8 @@ class Parameters(BaseEstimator, ABC):
             regularization = cast(float, self._by_targets(usual.regularization)) * size
         if usual.sums and repeats:
             regularization = non_negative(owner, "regularization", regularization) * passes
+        self._size = size
+        self._began_with = self._settled_parameters()
         step_size, compression = self._steps(rule, size) if rule.takes_step_size else (None, None)
         return Agent(
             dimension=X.shape[1],
@@ -156,11 +164,38 @@ class Parameters(BaseEstimator, ABC):
         return cast(Rule, kind(**{name: value for name, value in settings.items() if name in own and value is not None}))
 
     def _streaming(self, agent: Agent) -> Agent:
-        """The same agent for rows that come as time goes by: with the default half-life, unless another was set."""
-        half_life = defaults_of(type(agent.rule)).half_life
-        if half_life is None or self.half_life is not None or isinstance(self.rule, Rule):
+        """The same agent for rows that come as time goes by, with those parameters that were set anew since it began.
+
+        By default it forgets from now on. A parameter that is part of what was learned is refused.
+        """
+        parameters = self._settled_parameters()
+        changed = [name for name, value in parameters.items() if not _same(value, self._began_with[name])]
+        usual = defaults_of(type(agent.rule))
+        for name in changed:
+            if name in _FIXED or (name == "regularization" and usual.sums):
+                rule = f"stay {format_value(self._began_with[name])} while partial_fit goes on"
+                remedy = "call fit, which begins anew, or set it back"
+                raise InvalidArgument(type(self).__name__, name, rule, parameters[name], remedy=remedy)
+        if changed:
+            self._began_with = parameters
+            return self._updated(agent, changed)
+        if usual.half_life is None or self.half_life is not None or isinstance(self.rule, Rule):
             return agent
-        return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.rule), half_life=half_life))
+        return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.rule), half_life=usual.half_life))
+
+    def _updated(self, agent: Agent, changed: Iterable[str]) -> Agent:
+        """The agent with the parameters as they are now."""
+        rule = self._chosen_rule(streaming=True)
+        settings: dict[str, Any] = {"rule": rule}
+        if rule.takes_step_size:
+            settings["step_size"], settings["compression"] = self._steps(rule, self._size)
+        if "regularization" in changed:
+            settings["regularization"] = self.regularization
+        return dataclasses.replace(agent, **settings)
+
+    def _settled_parameters(self) -> dict[str, Any]:
+        """The parameters that learning depends on once it has begun; others only matter to `fit`, or take effect anyway."""
+        return {name: getattr(self, name) for name in (*_FIXED, *_CHANGING) if hasattr(self, name)}
 
     def _given(self) -> dict[str, Any]:
         """What was set of those parameters that not all rules have a use for."""
@@ -204,6 +239,10 @@ def _own(kind: type[Rule]) -> set[str]:
     """The settings of a rule itself; with a step size, budget and max_order are those of the compression."""
     fields = set(getattr(kind, "__dataclass_fields__", ()))
     return fields - _OF_STEPS if kind.takes_step_size else fields
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and bool(np.all(one == other)))
 
 
 def _limit(max_order: Any) -> Any:

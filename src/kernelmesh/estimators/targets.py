@@ -46,6 +46,10 @@ class Classification(ClassifierMixin, Learner):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, agents: Any = None) -> Self:
         """Learn from these rows once, in order.
 
+        Of parameters that were set since the call before, those that say how to go on take effect (`half_life`, `budget`,
+        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is the second-order one).
+        Those that what was learned depends on are refused; `fit` begins anew with them.
+
         Parameters
         ----------
         X : array-like of shape (rows, features)
@@ -177,6 +181,10 @@ class Regression(RegressorMixin, Learner):
 
     def partial_fit(self, X: Any, y: Any, agents: Any = None) -> Self:
         """Learn from these rows once, in order. The rows of the first call fix the offset and scale of the targets.
+
+        Of parameters that were set since the call before, those that say how to go on take effect (`half_life`, `budget`,
+        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is the second-order one).
+        Those that what was learned depends on are refused; `fit` begins anew with them.
 
         Parameters
         ----------
