@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine, make_moons
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
@@ -21,6 +22,7 @@ from kernelmesh import (
     Constant,
     Diverged,
     ExactDiffusion,
+    Faults,
     Gaussian,
     Gradient,
     Graph,
@@ -197,6 +199,64 @@ def test_learned_attributes_of_a_network():
     assert (mesh.predict(X) == mesh.classes_[average.argmax(axis=1)]).all()
     for name, f in mesh.agents_.items():
         assert (mesh.predict(X, agent=name) == mesh.classes_[f(X).argmax(axis=1)]).all()
+
+
+@pytest.mark.parametrize("kind", [KernelMeshClassifier, KernelMeshRegressor])
+class TestNetworks:
+    graph = ((0, 1), (1, 2))
+
+    def data(self, kind):
+        return moons(240) if kind in CLASSIFIERS else waves(240)
+
+    def test_each_agent_has_a_score_of_its_own(self, kind):
+        X, y = self.data(kind)
+        mesh = kind(graph=self.graph, consensus=Local(), random_state=0).fit(X, y, agents=np.digitize(X[:, 0], [-0.5, 0.5]))
+        weight = np.arange(len(X), dtype=float)
+        metric = accuracy_score if kind in CLASSIFIERS else r2_score
+        for agent in (None, 0, 1, 2):
+            found = mesh.score(X, y, weight, agent=agent)
+            assert found == metric(y, mesh.predict(X, agent=agent), sample_weight=weight)
+        assert len({mesh.score(X, y, agent=agent) for agent in (0, 1, 2)}) > 1
+        with pytest.raises(InvalidArgument, match=f"{kind.__name__}: agent must be among"):
+            mesh.score(X, y, agent=3)
+
+    def test_what_is_sent_is_told_and_adds_up(self, kind, tmp_path):
+        X, y = self.data(kind)
+        mesh = kind(graph=self.graph, passes=1, random_state=0)
+        assert not hasattr(mesh, "bytes_sent_")
+        mesh.fit(X, y)
+        first = mesh.floats_sent_, mesh.bytes_sent_
+        assert (first[0] > 0).all()
+        assert (first[1] > 8 * first[0]).all()
+        assert mesh.bytes_sent_[1] == mesh.bytes_sent_.max()  # it has two neighbors
+        mesh.save(tmp_path / "mesh")
+        mesh.partial_fit(X, y)
+        assert (mesh.floats_sent_ > first[0]).all()
+        assert (mesh.bytes_sent_ > first[1]).all()
+        back = kind.load(tmp_path / "mesh")
+        assert (back.floats_sent_.tolist(), back.bytes_sent_.tolist()) == (first[0].tolist(), first[1].tolist())
+        np.testing.assert_array_equal(mesh.fit(X, y).bytes_sent_, first[1])
+        assert not kind(graph=self.graph, consensus=Local(), random_state=0).fit(X, y).bytes_sent_.any()
+
+    def test_faults_are_simulated(self, kind, tmp_path):
+        X, y = self.data(kind)
+        usual = kind(graph=self.graph, passes=2, tol=None, random_state=0).fit(X, y)
+
+        def fitted(faults):
+            return clone(usual).set_params(faults=faults).fit(X, y)
+
+        away = fitted(Faults(absent={2: [(1, 1000)]}, edges=[[(0, 1)], [(1, 2)]]))
+        assert away.n_iter_ == 2
+        assert away.floats_sent_.sum() < usual.floats_sent_.sum()
+        lossy = fitted(Faults(drop=0.9, rng=np.random.default_rng(0)))
+        assert not np.array_equal(lossy.weights_, usual.weights_)
+        np.testing.assert_array_equal(fitted(Faults(drop=0.9, rng=np.random.default_rng(0))).weights_, lossy.weights_)
+        lossy.save(tmp_path / "mesh")
+        assert kind.load(tmp_path / "mesh").faults is None
+        with pytest.raises(InvalidArgument, match=f"{kind.__name__}: faults must be Faults or None, got 0.9; for example"):
+            fitted(0.9)
+        with pytest.raises(InvalidArgument, match="absent must name agents among"):
+            fitted(Faults(absent={"west": [(1, 2)]}))
 
 
 def test_rows_go_to_the_agents_that_saw_them():
@@ -618,7 +678,7 @@ def test_a_parameter_that_the_rule_has_no_use_for_is_refused(settings, words):
 @pytest.mark.parametrize("rule", ["gradient", "averaged", "second-order"])
 @pytest.mark.parametrize("setting", ["regularization", "budget", "max_order", "half_life", "step_size", "parsimony"])
 def test_a_parameter_that_is_taken_changes_something(rule, setting):
-    value = {"regularization": 0.001, "budget": 0.5, "max_order": 4, "half_life": 40.0, "step_size": 8.0, "parsimony": 0.3}[
+    value = {"regularization": 0.001, "budget": 0.1, "max_order": 4, "half_life": 40.0, "step_size": 8.0, "parsimony": 0.3}[
         setting
     ]
     useless = {"gradient": {"half_life"}, "averaged": set(), "second-order": {"step_size", "parsimony"}}[rule]

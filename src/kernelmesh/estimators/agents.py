@@ -4,8 +4,9 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
-from kernelmesh import Consensus, Diffusion, Expansion, Graph, Hilbert, Kernel, Local, Loss, Penalty, Rule, Schedule
+from kernelmesh import Consensus, Diffusion, Expansion, Faults, Graph, Hilbert, Kernel, Local, Loss, Penalty, Rule, Schedule
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Learner
@@ -207,6 +208,7 @@ class _Mesh(Learner):
         *,
         graph: Any = None,
         consensus: Consensus | None = None,
+        faults: Faults | None = None,
         rule: str | Rule | None = None,
         regularization: float | None = None,
         budget: float | Schedule | None = None,
@@ -238,11 +240,20 @@ class _Mesh(Learner):
         )
         self.graph = graph
         self.consensus = consensus
+        self.faults = faults
 
     @property
     def _default_rule(self) -> str:
         # large steps need a loss with bounded slope, as those for classes have it, and no penalty, whose bound they lower
         return "averaged" if self._classifies and not isinstance(self.consensus, Penalty | Hilbert) else "gradient"
+
+    @property
+    def _faults(self) -> Faults | None:
+        given: object = self.faults
+        if given is None or isinstance(given, Faults):
+            return given
+        remedy = "for example Faults(drop=0.1, rng=np.random.default_rng(0))"
+        raise InvalidArgument(type(self).__name__, "faults", "be Faults or None", given, remedy=remedy)
 
     @property
     def agents_(self) -> dict[Hashable, Expansion]:
@@ -264,6 +275,18 @@ class _Mesh(Learner):
     def model_order_(self) -> Ints:
         """How many points each agent's dictionary holds."""
         return np.array([f.order for f in self._functions])
+
+    @property
+    def floats_sent_(self) -> Ints:
+        """How many numbers each agent has sent, in `fit` and all calls of `partial_fit` since."""
+        check_is_fitted(self)
+        return np.asarray(self._sent[0])
+
+    @property
+    def bytes_sent_(self) -> Ints:
+        """How many bytes each agent has sent, in `fit` and all calls of `partial_fit` since."""
+        check_is_fitted(self)
+        return np.asarray(self._sent[1])
 
     def _cooperation(self) -> tuple[Graph, Consensus]:
         graph = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
@@ -307,6 +330,9 @@ class KernelMeshClassifier(Classification, _Mesh):
     consensus : Consensus, optional
         How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
         only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
+    faults : Faults, optional
+        What goes wrong among the agents: messages that are lost, agents that are away, edges that come and go. Rounds count
+        from 1 in every call of `fit` and `partial_fit`. Files do not keep it.
     rule : str or Rule, optional
         How an agent learns: "averaged" (the default) or "gradient" (the default with the protocols Penalty and Hilbert, which
         need small steps), another registered rule by its name, or an object such as Averaged(fidelity=0.2). "second-order"
@@ -357,6 +383,8 @@ class KernelMeshClassifier(Classification, _Mesh):
         The weights of the average function.
     model_order_ : ndarray of shape (agents,)
         How many points each agent's dictionary holds.
+    floats_sent_, bytes_sent_ : ndarray of shape (agents,)
+        How many numbers and bytes each agent has sent, in `fit` and all calls of `partial_fit` since.
 
     Examples
     --------
@@ -386,6 +414,9 @@ class KernelMeshRegressor(Regression, _Mesh):
     consensus : Consensus, optional
         How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
         only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
+    faults : Faults, optional
+        What goes wrong among the agents: messages that are lost, agents that are away, edges that come and go. Rounds count
+        from 1 in every call of `fit` and `partial_fit`. Files do not keep it.
     rule : str or Rule, optional
         How an agent learns: "gradient" (the default) or "averaged", another registered rule by its name, or an
         object such as Averaged(fidelity=0.2). "second-order" is for agents that learn alone, with consensus=Local().
@@ -435,6 +466,8 @@ class KernelMeshRegressor(Regression, _Mesh):
         The weights of the average function.
     model_order_ : ndarray of shape (agents,)
         How many points each agent's dictionary holds.
+    floats_sent_, bytes_sent_ : ndarray of shape (agents,)
+        How many numbers and bytes each agent has sent, in `fit` and all calls of `partial_fit` since.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Graph, State, simulate, storage
+from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Faults, Graph, Round, State, simulate, storage
 from kernelmesh.checks import Floats, Ints, integer, positive
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.estimators.parameters import Parameters
@@ -36,6 +36,8 @@ class Learner(Parameters, ABC):
     n_features_in_: int
     n_iter_: int
     _states: tuple[State, ...]
+    _sent: Ints
+    """Floats and bytes that each agent has sent, 2 × agents."""
 
     # -- what varies with the targets ----------------------------------------------------------------------------------
 
@@ -68,6 +70,11 @@ class Learner(Parameters, ABC):
     @abstractmethod
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         """Which rows each agent sees."""
+
+    @property
+    def _faults(self) -> Faults | None:
+        """What goes wrong among the agents."""
+        return None
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
@@ -129,7 +136,7 @@ class Learner(Parameters, ABC):
             states = self._states
             if max(map(len, streams)) > 1 or len(states) > 1:  # one step of one agent leaves its state as it was if it fails
                 states = tuple(state.copy() for state in states)
-            for now in simulate(self._agent, self._network, streams, states=states):
+            for now in self._rounds(streams, states):
                 states = now.states
             self._states = states
         return self
@@ -143,6 +150,7 @@ class Learner(Parameters, ABC):
             # the user has set parameters of this estimator, not of the parts it is built from
             raise error.owned_by(type(self).__name__) from None
         self._states = tuple(self._agent.start(name=name) for name in self._network.names)
+        self._sent = np.zeros((2, len(self._states)), dtype=np.int64)
         if self.kernel is None:
             warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
 
@@ -159,6 +167,13 @@ class Learner(Parameters, ABC):
         """What each agent learns from."""
         return [ArrayStream(X[mine], targets[mine], batch_size=self.batch_size, passes=passes, rng=rng) for mine in rows]
 
+    def _rounds(self, streams: Sequence[ArrayStream], states: Sequence[State]) -> Iterator[Round]:
+        """What `simulate` does with the streams, while what agents send is added up."""
+        before = self._sent
+        for now in simulate(self._agent, self._network, streams, states=states, faults=self._faults):
+            self._sent = before + np.stack([now.floats_sent, now.bytes_sent])
+            yield now
+
     def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Expansion]], float]:
         """The mean loss of the average of functions on some of the rows, which is what `predict` answers with."""
         some = np.random.default_rng(0).permutation(len(X))[:_WATCHED]
@@ -170,7 +185,7 @@ class Learner(Parameters, ABC):
         """Learn until all passes are made or one brought nothing; says whether Ctrl-C has cut that short."""
         begun = interrupted = False
         try:
-            for now in simulate(self._agent, self._network, streams, states=self._states):
+            for now in self._rounds(streams, self._states):
                 self._states, begun = now.states, True
                 if progress.see(now):
                     break
@@ -220,7 +235,7 @@ class Learner(Parameters, ABC):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the learned functions and all settings to a safetensors file.
+        """Write the learned functions and all settings, but no faults, to a safetensors file.
 
         Parameters
         ----------
@@ -235,10 +250,12 @@ class Learner(Parameters, ABC):
         parameters = self.get_params(deep=False)
         if not isinstance(parameters["random_state"], int | np.integer | None):
             parameters["random_state"] = None  # a generator's position has no meaning in another process
+        parameters.pop("faults", None)  # they are no part of what was learned, and may hold a generator or a function
         settings = {
             "parameters": _described(parameters, network),
             "began_with": _described(self._began_with, network),
             "size": self._size,
+            "sent": self._sent.tolist(),
             "features": self.n_features_in_,
             "passes": getattr(self, "n_iter_", None),
             "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
@@ -280,6 +297,7 @@ class Learner(Parameters, ABC):
         outputs = self._restore_targets(settings["targets"], arrays)
         settled = {name: restore(value) for name, value in settings["settled"].items()}
         self._network = network = settled.pop("graph")
+        self._sent = _sent(settings.get("sent"), agents=len(network))
         self._agent = agent = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
         of: dict[str, dict[str, NDArray[Any]]] = {}
         for key, array in arrays.items():
@@ -293,6 +311,16 @@ class Learner(Parameters, ABC):
 
 def _average(functions: Sequence[Expansion], X: Floats) -> Floats:
     return np.asarray(sum(f(X) for f in functions) / len(functions))
+
+
+def _sent(listed: Any, *, agents: int) -> Ints:
+    """The numbers of a file; earlier versions have kept none."""
+    if listed is None:
+        return np.zeros((2, agents), dtype=np.int64)
+    floats, sizes = ([integer("file", "sent", each, minimum=0) for each in row] for row in listed)
+    if not len(floats) == len(sizes) == agents:
+        raise InvalidArgument("file", "sent", f"have {agents} numbers", listed)
+    return np.array([floats, sizes], dtype=np.int64)
 
 
 def _described(parameters: dict[str, Any], network: Graph) -> dict[str, Any]:
