@@ -678,7 +678,7 @@ def test_a_parameter_that_the_rule_has_no_use_for_is_refused(settings, words):
 @pytest.mark.parametrize("rule", ["gradient", "averaged", "second-order"])
 @pytest.mark.parametrize("setting", ["regularization", "budget", "max_order", "half_life", "step_size", "parsimony"])
 def test_a_parameter_that_is_taken_changes_something(rule, setting):
-    value = {"regularization": 0.001, "budget": 0.1, "max_order": 4, "half_life": 40.0, "step_size": 8.0, "parsimony": 0.3}[
+    value = {"regularization": 0.001, "budget": 0.05, "max_order": 4, "half_life": 40.0, "step_size": 8.0, "parsimony": 0.1}[
         setting
     ]
     useless = {"gradient": {"half_life"}, "averaged": set(), "second-order": {"step_size", "parsimony"}}[rule]
