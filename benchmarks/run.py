@@ -21,12 +21,14 @@ import cases
 import defaults
 import processes
 import rules
+import sensitivity
 
 HERE = Path(__file__).parent
 CASES = {
     **cases.CASES,
     "rules": rules.rules,
     "defaults": defaults.defaults,
+    "sensitivity": sensitivity.sensitivity,
     "startup": processes.startup,
     "mesh": processes.mesh,
 }
