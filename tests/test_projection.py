@@ -5,7 +5,9 @@ import pytest
 
 from kernelmesh import ExactDiffusion, Expansion, Gaussian, Graph, Komp, simulate
 from kernelmesh.consensus import exact_diffusion
-from kernelmesh.numerics.projection import without
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.inverse_gram import InverseGram
+from kernelmesh.numerics.projection import select, without
 from kernelmesh.streams import ArrayStream
 from test_consensus import data, make
 
@@ -50,6 +52,45 @@ class TestWithout:
         after = without(twice, np.arange(20, 40), 1e-3, max_left=20)
         assert after.order == 20
         assert after.distance(twice) < 1e-3
+
+
+class TestSelect:
+    @pytest.mark.parametrize("square_budget", [1e-3, 1.0, 1e6])
+    def test_it_is_the_projection_onto_the_dictionary_and_the_points_that_are_kept(self, square_budget):
+        f, g = function(30, 0), function(90, 1, scale=0.3)
+        inverse = InverseGram()
+        assert inverse.rebuild(KERNEL, f.centers)
+        found = select(f, inverse, f.inner(f), g.centers, g.weights, 0.9, square_budget, 90)
+        moved = Expansion(KERNEL, np.concatenate([f.centers, g.centers]), np.concatenate([0.9 * f.weights, g.weights]))
+        points = np.concatenate([f.centers, g.centers[found.kept]])
+        after = Expansion(KERNEL, points, np.concatenate([found.weights, found.coefficients]))
+        assert after.distance(projected(moved, points)) < 1e-4
+        assert found.square_error == pytest.approx(after.distance(moved) ** 2, rel=1e-6, abs=1e-6)
+        assert found.square_error <= square_budget
+        own = Expansion(KERNEL, f.centers, found.weights)
+        assert found.square_norm == pytest.approx(own.inner(own), rel=1e-9)
+        assert (len(found.kept) == 0) == (square_budget == 1e6)
+
+    def test_a_cap_that_rules_out_few_is_not_worth_it(self):
+        f, g = function(30, 0), function(90, 1)
+        inverse = InverseGram()
+        assert inverse.rebuild(KERNEL, f.centers)
+        assert select(f, inverse, f.inner(f), g.centers, g.weights, 1.0, 1e-3, 60) is None
+        assert len(select(f, inverse, f.inner(f), g.centers, g.weights, 1.0, 1e-3, 40).kept) <= 40
+
+
+@pytest.mark.parametrize("max_order", [None, 60])
+@pytest.mark.parametrize("budget", [0.05, 1.0, 5.0])
+def test_a_neighbor_with_many_points_is_absorbed_within_the_budget(budget, max_order):
+    f, g = function(60, 0), function(300, 1, scale=0.1)
+    komp = Komp(budget=budget, max_order=max_order)
+    model, report = komp.absorb(komp.start(f), Update(g.centers, g.weights, 0.5, shared=True), samples=0)
+    both = Expansion(KERNEL, np.concatenate([f.centers, g.centers]), np.concatenate([0.5 * f.weights, g.weights]))
+    assert report.error == pytest.approx(model.function.distance(both), rel=1e-3, abs=1e-5)
+    assert report.over_budget == (report.error > budget * (1 + 1e-9))
+    assert max_order is not None or not report.over_budget
+    assert model.function.order + report.removed == 360
+    assert model.square_norm == pytest.approx(model.function.inner(model.function), rel=1e-6)
 
 
 def test_large_duals_stay_opposite_and_are_computed_once_for_both_ends(monkeypatch):

@@ -2,19 +2,97 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.inverse_gram import InverseGram
 from kernelmesh.numerics.products import product
 
-__all__ = ["without"]
+__all__ = ["Selection", "select", "without"]
 
 # A point whose distance² to the span of others is at most this share of the largest κ(x, x) does not widen that span.
 _BASIS = 1e-8
 # A point whose distance² to a span is at most this share of κ(x, x) lies in it.
 _DEPENDENT = 1e-12
+# So many points are chosen at a time.
+_BLOCK = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """f̃ over a dictionary and those of the new points that it needs."""
+
+    kept: Ints
+    """Which of the new points."""
+    weights: Floats
+    """Of the dictionary's points."""
+    coefficients: Floats
+    """Of the new points that are kept."""
+    square_norm: float
+    """Of the part over the dictionary alone."""
+    square_error: float
+    """‖f̃ − its projection onto the dictionary and the points that are kept‖²."""
+
+
+def select(
+    f: Expansion,
+    inverse: InverseGram,
+    square_norm: float,
+    points: Floats,
+    coefficients: Floats,
+    shrink: float,
+    square_budget: float,
+    most: int,
+) -> Selection | None:
+    """The projection of f̃ = s f + Σ_x κ(x, ·) a_x onto D and as many of the new points X as the budget asks for.
+
+    With G = κ(X, D), T = P Gᵀ A are the weights of the projection onto D alone, and R = κ(X, X) A − G T are the values at X
+    of what is missing, whose squared norm is ⟨A, R⟩. While that is too much, the points where most is missing join, a block
+    at a time and at most `most` in all: with S = κ(X, X) − G P Gᵀ and F the columns of its Cholesky factor that belong to
+    the chosen points J, R loses F L⁻¹ R_J. In the end the other points Q give S_JJ⁻¹ S_JQ A_Q to the chosen ones. None when
+    `most` rules out so few that looking for them is not worth it.
+
+    O(n (n + M)) values of the kernel for n new points, and O(n M) for each chosen one; greedy removal of all n of them, which
+    leaves fewer points, would take O(n² (n + M)) without the help of BLAS.
+    """
+    cross, gram = f.kernel(points, f.centers), f.kernel(points, points)
+    own = gram.diagonal().copy()
+    missing = product(gram, coefficients) - product(cross, _applied(inverse, product(cross.T, coefficients)))
+    error = float((coefficients * missing).sum())
+    if error > square_budget and most < len(points) <= 2 * most:
+        return None
+    chosen, factor, lifted = np.empty(0, dtype=np.int64), np.empty((len(points), 0)), np.empty((0, f.order))
+    open_ = np.ones(len(points), dtype=np.bool_)
+    while error > square_budget and len(chosen) < most and open_.any():
+        score = np.where(open_ & (own > 0.0), np.einsum("ij,ij->i", missing, missing), -1.0)
+        block = np.argsort(-score, kind="stable")[: min(_BLOCK, most - len(chosen), int(open_.sum()))]
+        open_[block] = False
+        rows = inverse.lift(inverse.padded(cross[block]))[:, : f.order]
+        schur = gram[:, block] - product(cross, rows.T) - product(factor, factor[block].T)
+        turn, lower = _pivoted(schur[block], _BASIS * float(own.max()))
+        block, columns = block[turn], _solve(lower, np.ascontiguousarray(schur[:, turn].T))
+        missing -= product(columns.T, _solve(lower, missing[block]))
+        error = float((coefficients * missing).sum())
+        chosen, lifted = np.concatenate([chosen, block]), np.concatenate([lifted, rows[turn]])
+        factor = np.concatenate([factor, columns.T], axis=1)
+    rest = np.setdiff1d(np.arange(len(points)), chosen)
+    onto, left = product(cross[rest].T, coefficients[rest]), coefficients[rest]
+    share = product(np.ascontiguousarray(gram[np.ix_(chosen, rest)]), left) - product(lifted, onto)
+    lower = np.tril(factor[chosen])
+    share = _solve(lower, _solve(lower, share), transposed=True)
+    gained = _applied(inverse, onto) - product(lifted.T, share)
+    image = onto - product(cross[chosen].T, share)
+    grown = shrink**2 * square_norm + float(((2.0 * shrink * f.weights + gained) * image).sum())
+    return Selection(chosen, shrink * f.weights + gained, coefficients[chosen] + share, max(grown, 0.0), max(error, 0.0))
+
+
+def _applied(inverse: InverseGram, right: Floats) -> Floats:
+    """P X."""
+    return np.ascontiguousarray(inverse.lift(inverse.padded(np.ascontiguousarray(right.T)))[:, : len(right)].T)
 
 
 def _pivoted(gram: Floats, tolerance: float) -> tuple[Ints, Floats]:

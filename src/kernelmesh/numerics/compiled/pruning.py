@@ -19,6 +19,8 @@ __all__ = ["choose", "growth"]
 
 # Up to this many candidates are pruned with orthogonal steps throughout where precision asks for it.
 _SMALL = 512
+# With more new points than this, P̃ is formed as a whole, unless points come so near to each other that digits would be lost.
+_FEW, _WELL_APART = 64, 1e6
 
 
 @compile_on_first_call()
@@ -410,7 +412,13 @@ def choose(
         size = own_old[i] if i < order else own[independent[i - order]]
         floor[i] = 1.0 / size if size > 0.0 else 1.0
         diagonal[i] = max(diagonal[i], floor[i])
-    stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, max_order)
+    if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
+        whole = np.dot(transposed(factor), factor)
+        whole[:order, :order] += inverse[:order, :order]
+        nothing = np.empty((0, order + new))
+        stays, error = _prune(whole, order + new, nothing, candidates, diagonal, floor, error, budget, max_order)
+    else:
+        stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, max_order)
 
     keep = np.zeros(order + batch, dtype=np.bool_)
     keep[:order] = stays[:order]
