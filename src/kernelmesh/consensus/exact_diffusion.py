@@ -16,7 +16,7 @@ from kernelmesh.consensus.local import Local
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import Function, Message, Offer, Terms
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.compression import Update, compressed
+from kernelmesh.numerics.compression import Update, compressed_distinct
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.numerics.kernels import Kernel
@@ -196,7 +196,7 @@ class ExactDiffusion(Consensus):
         found = _FOUND.get(key)
         if found is None or found.kernel != dual.kernel:
             if dual.order <= _SMALL:
-                found, _ = compressed(dual.kernel, dual.centers, dual.weights, budget)
+                found, _ = compressed_distinct(dual.kernel, dual.centers, dual.weights, budget)
             else:
                 found = without(dual, np.flatnonzero(~live), budget, max_left=room // 2)
             _FOUND[key] = found

@@ -519,7 +519,23 @@ def compressed(
     kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
 ) -> tuple[Expansion, CompressionReport]:
     """`compress` for callers that have checked everything before."""
-    zero = Expansion.trusted(kernel, np.empty((0, centers.shape[1])), np.empty((0, weights.shape[1])))
-    start, update = _put_together(Model(zero, workspace=InverseGram()), Update(centers, weights))
-    model, report = _absorb(start, update, budget, max_order or len(centers), _TOLERANCE)
-    return model.function, report
+    fresh, sums, _ = compiled.folding.fold(centers.view(np.uint64), 0, weights)
+    if len(fresh) < len(centers):
+        centers, weights = centers[fresh], sums
+    return compressed_distinct(kernel, centers, weights, budget, max_order=max_order)
+
+
+def compressed_distinct(
+    kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
+) -> tuple[Expansion, CompressionReport]:
+    """`compressed` for points of which no two are equal."""
+    kept, after, square_norm, square_error, dependent = compiled.pruning.compress(
+        kernel(centers, centers), weights, _TOLERANCE, min(budget, 1e150) ** 2, max_order or len(centers)
+    )
+    if not math.isfinite(square_norm):
+        raise FloatingPointError("the function is no longer finite")
+    if not np.isfinite(after).all():
+        raise FloatingPointError("the weights are no longer finite")
+    removed = len(centers) - len(kept)
+    report = CompressionReport(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
+    return Expansion.trusted(kernel, centers[kept], after), report
