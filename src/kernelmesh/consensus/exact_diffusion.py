@@ -118,7 +118,10 @@ class ExactDiffusion(Consensus):
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
         own = 1.0
         speaking = {said.neighbor for said in heard}
-        after = {name: edge if name in speaking else replace(edge, acts=self._acts_on(edge)) for name, edge in edges.items()}
+        after = {
+            name: edge if name in speaking or not edge.acts else edge.with_acts(self._acts_on(edge))
+            for name, edge in edges.items()
+        }
         centers, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
         for said in heard:
             edge = edges.get(said.neighbor) or EdgeMemory()
