@@ -18,15 +18,19 @@ from rich.console import Console
 from rich.table import Table
 
 import cases
+import consensus
 import defaults
 import processes
 import rules
+import sensitivity
 
 HERE = Path(__file__).parent
 CASES = {
     **cases.CASES,
     "rules": rules.rules,
+    "consensus": consensus.consensus,
     "defaults": defaults.defaults,
+    "sensitivity": sensitivity.sensitivity,
     "startup": processes.startup,
     "mesh": processes.mesh,
 }

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tracemalloc
+import zlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,9 +21,9 @@ from safetensors.numpy import save
 from kernelmesh import Agent, ExactDiffusion, Gaussian, Komp, Local, Logistic, Penalty, Squared, storage
 from kernelmesh.agent import advance
 from kernelmesh.consensus import Heard
-from kernelmesh.errors import UnreadableFile
+from kernelmesh.errors import InvalidArgument, UnreadableFile
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import encode
+from kernelmesh.messages import Values, encode
 from kernelmesh.runtimes import journal
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.node import Entry, Previous
@@ -181,6 +182,19 @@ def test_killed_at_any_byte_of_the_journal(protocol, every, tmp_path):
                 assert restored(store, protocol) == begin + whole
             else:
                 assert len(store._entries(begin)) == whole
+
+
+def test_replies_are_recorded_as_they_arrived(tmp_path):
+    entry = history("penalty")[3]
+    arrived = Values(entry.heard[0].reply.values + 1.0)
+    unheard = [said._replace(reply=None) for said in entry.heard]
+    with journal.create(tmp_path / "journal") as file:
+        for heard in (entry.heard, unheard):
+            record = msgspec.structs.replace(entry, heard=heard, replies={"b": encode(arrived)})
+            journal.append(file, journal.Record(record, 7))
+    first, second = (record.entry.heard[0].reply for record in journal.read(tmp_path / "journal"))
+    assert (first.values == arrived.values).all()
+    assert second is None
 
 
 def test_any_byte_of_the_journal_changed(tmp_path):
@@ -502,7 +516,7 @@ def rewritten(record: bytes, **changes) -> bytes:
     for name, value in changes.items():
         setattr(step, name, value)
     data = msgspec.msgpack.encode(step)
-    return journal._PREFIX.pack(len(data), hashlib.blake2b(data, digest_size=16).digest()) + data
+    return journal._PREFIX.pack(len(data), zlib.crc32(data)) + data
 
 
 @pytest.mark.parametrize(
@@ -541,7 +555,7 @@ def test_whatever_a_record_says_is_read_or_told(tmp_path):
     for _ in range(300):
         record = bytearray(data[lengths[2] + journal._PREFIX.size :])
         record[int(rng.integers(len(record) if rng.random() < 0.3 else 150))] = int(rng.integers(256))
-        prefix = journal._PREFIX.pack(len(record), hashlib.blake2b(record, digest_size=16).digest())
+        prefix = journal._PREFIX.pack(len(record), zlib.crc32(record))
         path.write_bytes(data[: lengths[2]] + prefix + record)
         with opened(tmp_path, "penalty") as store:
             try:
@@ -605,3 +619,11 @@ def test_settings_that_are_no_json_are_refused(tmp_path, monkeypatch):
         storage.write(tmp_path / "file", kind="agent", arrays={}, settings=None)
         with pytest.raises(UnreadableFile, match="settings in JSON"):
             storage.read(tmp_path / "file", kind="agent")
+
+
+def test_a_folder_is_not_taken_for_a_file(tmp_path):
+    with pytest.raises(UnreadableFile, match="must be a file, got a folder; name a file in it"):
+        storage.read(tmp_path, kind="agent")
+    with pytest.raises(InvalidArgument, match=r"save: path must be that of a file, got the folder .*; add a file name"):
+        storage.write(tmp_path, kind="agent", arrays={}, settings={})
+    assert list(tmp_path.iterdir()) == []

@@ -25,6 +25,24 @@ def test_list_names_the_experiments():
     assert all(name in done.stdout for name in ("local", "exact-diffusion", "capped-penalty"))
 
 
+@pytest.mark.parametrize(
+    "command", [["show", "drift"], ["run", "drift", "--help"], ["run", "--seed", "3", "drift", "--help"]]
+)
+def test_the_settings_of_an_experiment_are_shown(command):
+    done = kernelmesh(*command, env=os.environ | {"COLUMNS": "200"})
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["samples", "20000", "samples", "of", "each", "stream"] in lines
+    assert ["degrees", "90", "by", "how", "much", "the", "mixture", "rotates"] in [line[:8] for line in lines]
+    assert "`--all` computes the whole table." in done.stdout
+
+
+def test_help_without_an_experiment_shows_no_settings():
+    done = kernelmesh("run", "--help")
+    assert done.returncode == 0
+    assert "meaning" not in done.stdout
+
+
 def test_missing_packages_are_named():
     hidden = "import sys; sys.modules['matplotlib'] = None; from kernelmesh.cli import app; app(['run', 'slabs'])"
     done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=120, check=False)
@@ -94,16 +112,25 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty, proximal"),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be an integer >= 0"),
         (["run", "gmm-logistic", "--out", "/dev/null/x"], "run: --out must be a writable folder"),
-        (["run", "gmm-logistic", "--set", "bandwith=2"], "run: --set must be NAME=VALUE with NAME one of seed, agents"),
+        (
+            ["run", "gmm-logistic", "--set", "bandwith=2"],
+            "run: --set must name a setting of gmm-logistic, got 'bandwith=2'; did you mean bandwidth?; `kernelmesh show gmm",
+        ),
+        (["run", "gmm-logistic", "--set", "bandwidth"], "run: --set must be NAME=VALUE, got 'bandwidth'"),
+        (["show", "drif"], "show: NAME must be one of gmm-logistic"),
         (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
         (
             ["run", "slabs", "--partition", "one-class"],
-            "run: --partition must be a setting of slabs, got 'one-class'; its settings are seed",
+            "run: --partition must be a setting of slabs, got 'one-class'; `kernelmesh show slabs` lists its settings",
         ),
         (["run", "budget-sweep", "--all"], "run: --all must be used with an experiment that has a table, got budget-sweep"),
         (
             ["run", "heterogeneous", "--all", "--protocol", "local"],
-            "run: --protocol must be left out with --all, which goes through every protocol",
+            "run: --protocol must be left out with --all, which goes through several, got 'local'",
+        ),
+        (
+            ["run", "local-steps", "--set", "every=2"],
+            "run: --set every must be left out with local-steps, which goes through several, got '2'",
         ),
         (["run", "heterogeneous", "--samples", "3", "--agents", "2"], "run: samples must be enough for one mini-batch"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a readable config.json"),

@@ -8,7 +8,7 @@ import pytest
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import SGDClassifier
 
-from kernelmesh import InvalidArgument, Mixture
+from kernelmesh import InvalidArgument, Mixture, OnlineKernelClassifier, evaluate
 from kernelmesh.experiments import Session, drift, run
 from kernelmesh.experiments.events import Progress
 from kernelmesh.experiments.outcome import Complete, Interrupted
@@ -97,6 +97,10 @@ def test_streams_repeat_from_their_seed_and_nothing_beats_the_best(name):
     [
         ({"absent": 5}, "drift: absent must be less than the 5 classes, got 5"),
         ({"samples": 32}, "drift: batch_size must be less than the 32 samples, got 32"),
+        (
+            {"samples": 40, "phases": 41},
+            "drift: phases must be at most the number of samples, 40, got 41; a phase has at least one sample",
+        ),
         ({"stream": "still"}, "drift: stream must be one of all, rotate, come_and_go, permute"),
     ],
 )
@@ -165,6 +169,12 @@ def test_every_learner_takes_part(tmp_path):
         assert (row["points"] != "") == row["learner"].startswith("kernelmesh")
     (axes,) = found.figures["figure"].axes
     assert len(axes.lines) == len(rows)
+    for look in ("color", "marker"):  # every learner has its own
+        assert len({str(getattr(line, f"get_{look}")()) for line in axes.lines}) == len(rows)
+    labels = [text.get_text() for text in found.figures["figure"].legends[0].get_texts()]
+    assert labels == [row["learner"] for row in rows]
+    assert "kernelmesh, second-order" in labels
+    assert "seed 0" in found.figures["figure"].get_suptitle()
     samples, errors = axes.lines[0].get_data()
     assert samples.tolist() == [96, 160, 224, 288, 320]
     assert errors[-1] == 100 * rows[0]["window_error"]
@@ -183,11 +193,25 @@ def test_without_river_a_line_says_so_and_the_rest_runs(tmp_path, monkeypatch):
     assert found.summary["river"] == "not installed; its learners are left out (pip install river)"
     assert "its learners are left out" in found.paragraphs[-1]
     assert {row["seeds"] for row in found.tables["table"]} == {2}
-    ours = [row for row in found.tables["cells"] if row["learner"] == "kernelmesh"]
+    assert "means over 2 seeds" in found.figures["figure"].get_suptitle()
+    ours = [row for row in found.tables["cells"] if row["learner"] == "kernelmesh, second-order"]
     assert [row["seed"] for row in ours] == [0, 1]
-    assert found.summary["rotate_kernelmesh_error"] == pytest.approx((ours[0]["error"] + ours[1]["error"]) / 2)
+    assert found.summary["rotate_second_order_error"] == pytest.approx((ours[0]["error"] + ours[1]["error"]) / 2)
     with pytest.raises(InvalidArgument, match="contender must be installed, got 'river_knn'; pip install river"):
         drift.run(drift.Config(**TINY, contender="river_knn"), InProcess(tmp_path))
+
+
+def test_one_learner_is_drawn_with_the_bayes_limit(tmp_path):
+    found = drift.run(drift.Config(**TINY, stream="rotate", contender="averaged"), InProcess(tmp_path))
+    assert [row["learner"] for row in found.tables["table"]] == ["Bayes optimal", "kernelmesh, averaged"]
+    assert len(found.figures["figure"].axes[0].lines) == 2
+
+
+def test_the_second_order_learner_is_the_default_estimator():
+    config = drift.Config(**TINY, stream="rotate", contender="second_order")
+    stream = config.draw()
+    default = evaluate(OnlineKernelClassifier(), stream.points, stream.labels, classes=range(5))
+    assert drift.cell(config)["error"] == default.last.error
 
 
 @pytest.mark.parametrize(("most", "streams"), [(0, []), (2, ["rotate", "come_and_go"]), (3, list(drift.STREAMS))])

@@ -22,8 +22,10 @@ from kernelmesh.experiments import (
     Findings,
     Session,
     budget_sweep,
+    describe_settings,
     heterogeneous,
     learn,
+    local_steps,
     run,
     theory,
     violation,
@@ -106,6 +108,7 @@ def test_runs_and_writes(name, tmp_path):
         ("gmm-hinge", {**TINY, "reading": "printed"}, True),
         ("violation", {"agents": 3, "samples": 12, "passes": 10}, False),
         ("budget-sweep", {**TINY, "seeds": 1}, False),
+        ("local-steps", {**TINY, "seeds": 1}, False),
         ("baselines", {"task": "mixture", "samples": 192, "mixture_agents": 3}, False),
     ],
 )
@@ -288,6 +291,18 @@ def test_a_run_resumes_only_with_its_own_settings(tmp_path):
         errors.InvalidArgument, match="--resume must continue a run with the settings of that run, got others for seed"
     ):
         run(experiment, dataclasses.replace(config, seed=1), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("name", kinds("experiment"))
+def test_every_setting_says_what_it_means(name):
+    settings = describe_settings(kinds("experiment")[name].config)
+    assert "seed" in settings
+    assert [each.name for each in settings.values() if not each.doc] == []
+
+
+def test_a_changed_default_keeps_the_meaning():
+    loss = describe_settings(kinds("experiment")["gmm-hinge"].config)["loss"]
+    assert (loss.default, loss.doc) == ("hinge", "logistic or hinge")
 
 
 def test_partitions_deal_out_what_they_say():
@@ -544,6 +559,25 @@ def test_the_sweep_over_rules_has_every_rule_at_every_budget(tmp_path):
         orders = [row["model_order"] for row in rules if row["rule"] == name]
         assert orders[0] > orders[-1]
         assert all(row["cpu_seconds"] > 0 for row in rules)
+
+
+def test_fewer_exchanges_send_less(tmp_path):
+    class InProcess(Session):
+        def compute(self, cells):
+            return {name: {**cell.function(cell.settings)} for name, cell in cells.items()}
+
+    found = local_steps.run(local_steps.Config(**TINY, seeds=1), InProcess(tmp_path))
+    table = found.tables["table"]
+    protocols = ["hilbert", "diffusion", "exact-diffusion"]
+    assert [(row["protocol"], row["every"]) for row in table] == [(name, k) for name in protocols for k in (1, 2, 4, 8, 16)]
+    for name in protocols:
+        sent = [row["floats_per_sample"] for row in table if row["protocol"] == name]
+        assert sent == sorted(sent, reverse=True)
+        assert sent[0] > 2 * sent[2] > 0
+    lines = found.figures["figure"].axes[0].lines
+    assert [line.get_label() for line in lines] == [*protocols, "one learner with all the data", "Bayes limit"]
+    assert lines[0].get_xdata().tolist() == [row["floats_per_sample"] for row in table[:5]]
+    assert flat(found.summary)
 
 
 @pytest.fixture

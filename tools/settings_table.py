@@ -54,7 +54,7 @@ def _own(role: str) -> dict[str, Any]:
 
 def _row(setting: Setting, suffix: str = "") -> str:
     if setting.required:
-        default = "required"
+        default = f"required, but {setting.unset}" if setting.unset else "required"
     elif setting.unset or setting.default in (None, ()):
         default = setting.unset or "none"
     else:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer
-from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.errors import InvalidArgument, KernelMeshError, Verbatim
 
 __all__ = ["Evaluation", "Record", "evaluate"]
 
@@ -67,12 +67,19 @@ class Evaluation:
     (2000, True)
     >>> found.column("samples")[:3]
     array([ 64,  96, 128])
+    >>> found  # doctest: +ELLIPSIS
+    Evaluation(samples=2000, r2=..., window_r2=..., records=62, complete=True)
     """
 
     records: tuple[Record, ...]
     classifies: bool
     window: int
     complete: bool
+
+    def __repr__(self) -> str:
+        name, last = "accuracy" if self.classifies else "r2", self.last
+        scores = f"{name}={last.score:.4g}, window_{name}={last.window_score:.4g}"
+        return f"Evaluation(samples={last.samples}, {scores}, records={len(self.records)}, complete={self.complete})"
 
     @property
     def last(self) -> Record:
@@ -114,9 +121,9 @@ def evaluate(
     Parameters
     ----------
     model : estimator
-        Anything with `partial_fit` and `predict`.
-    X : array-like of shape (rows, features), or iterable of pairs
-        Points in the order of the stream; or mini-batches (X, y) as they come, such as an `ArrayStream`.
+        Anything with `partial_fit` and `predict`. A `Pipeline` has none: transform X beforehand, and pass its last step.
+    X : array-like or sparse matrix of shape (rows, features), or iterable of pairs
+        Points in the order of the stream; or two mini-batches (X, y) or more as they come, such as an `ArrayStream`.
     y : array-like of shape (rows,) or (rows, outputs), optional
         Their labels or values; left out where X has mini-batches.
     batch_size : int
@@ -171,6 +178,10 @@ def _follow(
         complete = True
     except KeyboardInterrupt:
         pass  # the tally is whole
+    if complete and not tally.total.rows:
+        found = Verbatim("none" if tally.samples == 0 else f"one of {tally.samples} rows")
+        rule, remedy = "yield at least two mini-batches", "the first is not scored; an iterator that was used up yields none"
+        raise InvalidArgument("evaluate", "X", rule, found, remedy=remedy)
     if not records or records[-1].samples < tally.samples:
         record()
     return tuple(records), complete
@@ -179,14 +190,18 @@ def _follow(
 def _batches(X: Any, y: Any, batch_size: int) -> Batches:
     """The mini-batches of arrays, checked before the first one is used; or those that X has."""
     integer("evaluate", "batch_size", batch_size, minimum=1)
+    if isinstance(X, str | bytes):
+        raise InvalidArgument("evaluate", "X", "be rows of features, or an iterable of pairs (X, y)", X)
     if y is None:
         if hasattr(X, "shape") or not isinstance(X, Iterable):
             raise InvalidArgument("evaluate", "y", "be given unless X is an iterable of pairs (X, y)", None)
         return _pairs(X)
-    table = X if hasattr(X, "shape") else np.asarray(X)
-    rows, targets = table.shape[0] if table.shape else 0, np.asarray(y)
+    table = X if hasattr(X, "shape") else _array("X", X)
+    table = table.tocsr() if hasattr(table, "tocsr") else table  # of sparse matrices, not every kind has rows to take
+    rows, targets = table.shape[0] if table.shape else 0, _array("y", y)
     if targets.shape[:1] != (rows,):
-        raise InvalidArgument("evaluate", "y", f"have {rows} rows", Verbatim(f"shape {targets.shape}"))
+        remedy = "transpose it: one row per sample" if targets.shape[1:] == (rows,) else ""
+        raise InvalidArgument("evaluate", "y", f"have {rows} rows", Verbatim(f"shape {targets.shape}"), remedy=remedy)
     if rows <= batch_size:
         rule = f"have more rows than the first mini-batch of {batch_size}, which is not scored"
         raise InvalidArgument("evaluate", "X", rule, Verbatim(f"{rows} rows"), remedy="lower batch_size")
@@ -199,12 +214,21 @@ def _pairs(pairs: Iterable[Any]) -> Batches:
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidArgument("evaluate", "X", "yield pairs (X, y) where y is left out", pair)
-        points, targets = pair[0], np.asarray(pair[1])
-        if targets.shape[:1] != np.shape(points)[:1]:
-            found = Verbatim(f"shapes {np.shape(points)} and {targets.shape}")
+        points, targets = pair[0], _array("y", pair[1])
+        shape = points.shape if hasattr(points, "shape") else _array("X", points).shape
+        if not targets.shape or targets.shape[:1] != shape[:1]:
+            found = Verbatim(f"shapes {shape} and {targets.shape}")
             raise InvalidArgument("evaluate", "X", "yield as many targets as points", found)
         if len(targets):
             yield points, targets
+
+
+def _array(argument: str, value: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except ValueError:  # rows of different lengths
+        remedy = "give every row the same number of values"
+        raise InvalidArgument("evaluate", argument, "be an array", value, remedy=remedy) from None
 
 
 class _Model(NamedTuple):
@@ -217,8 +241,15 @@ class _Model(NamedTuple):
 
     @classmethod
     def of(cls, estimator: Any, y: Any, classes: Any) -> _Model:
+        if isinstance(estimator, type):
+            name = estimator.__name__
+            raise InvalidArgument("evaluate", "model", "be an object", Verbatim(f"the class {name}"), remedy=f"pass {name}()")
         if not all(callable(getattr(estimator, name, None)) for name in ("partial_fit", "predict")):
-            raise InvalidArgument("evaluate", "model", "have partial_fit and predict", estimator)
+            remedy = ""
+            if hasattr(estimator, "named_steps"):
+                remedy = "transform X beforehand, such as by a StandardScaler, and pass the last step of the pipeline"
+            found = Verbatim(f"an object of type {type(estimator).__name__}")
+            raise InvalidArgument("evaluate", "model", "have partial_fit and predict", found, remedy=remedy)
         takes = "classes" in inspect.signature(estimator.partial_fit).parameters
         if classes is None and takes and not hasattr(estimator, "classes_"):
             if y is None:
@@ -226,6 +257,17 @@ class _Model(NamedTuple):
                 raise InvalidArgument("evaluate", "classes", "be given where y is left out", None, remedy=remedy)
             classes = np.unique(np.asarray(y))
         return cls(estimator, takes or classes is not None, {"classes": classes} if takes and classes is not None else {})
+
+    def learn(self, points: Any, targets: NDArray[Any], *, first: bool) -> None:
+        """Train on a mini-batch."""
+        try:
+            self.estimator.partial_fit(points, targets, **(self.first if first else {}))
+        except (TypeError, ValueError) as error:
+            text = next((value for value in np.ravel(np.asarray(points, dtype=object)) if isinstance(value, str)), None)
+            if isinstance(error, KernelMeshError) or text is None:
+                raise
+            remedy = "encode text as numbers, such as by an OrdinalEncoder"
+            raise InvalidArgument("evaluate", "X", "hold numbers for this model", text, remedy=remedy) from error
 
     def check(self, targets: NDArray[Any]) -> None:
         """Refuse targets that cannot be scored."""
@@ -305,7 +347,7 @@ class _Tally:
         began = time.perf_counter()
         predicted = None if first else model.estimator.predict(points)
         tested = time.perf_counter()
-        model.estimator.partial_fit(points, targets, **(model.first if first else {}))
+        model.learn(points, targets, first=first)
         learned = time.perf_counter()
         if not first:
             new = model.losses(predicted, targets)

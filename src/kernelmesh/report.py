@@ -22,15 +22,16 @@ __all__ = ["COLORS", "Findings", "Report", "draw_decision_regions", "draw_path",
 
 # Okabe and Ito's colors, which differ for every kind of color vision and in gray print
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+# Lines have no yellow, which is hard to see as one, and four darker colors of Paul Tol's and a brown.
+_LINES = (*COLORS[:6], COLORS[7], "#882255", "#44AA99", "#999933", "#332288", "#8B5A2B")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
-_MARKERS = "osD^vPX*"
+_MARKERS = "osD^vPX*<>ph"
 
 
 def style_of(index: int) -> dict[str, Any]:
-    """Color, dashes and marker of the n-th line of a figure, which differ without color, too."""
-    n = index % len(COLORS)
-    colors = (*COLORS[:6], COLORS[7], COLORS[6])  # yellow, which is hard to see as a line, last
-    return {"color": colors[n], "linestyle": _DASHES[n], "marker": _MARKERS[n], "markersize": 5}
+    """Color, dashes and marker of the n-th line of a figure, which differ without color, too; no two of twelve are alike."""
+    n = index % len(_LINES)
+    return {"color": _LINES[n], "linestyle": _DASHES[n % len(_DASHES)], "marker": _MARKERS[n], "markersize": 5}
 
 
 def panel(

@@ -34,7 +34,7 @@ class Setting:
     """As TOML has it."""
     doc: str = ""
     unset: str = ""
-    """What a default of None amounts to, in words."""
+    """What a default of None amounts to, in words; of a required setting, when it must be left out."""
 
     @property
     def required(self) -> bool:

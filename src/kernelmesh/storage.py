@@ -19,7 +19,7 @@ from safetensors.numpy import save
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import integer, matrix, non_negative
 from kernelmesh.consensus import EdgeMemory
-from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile
+from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
 from kernelmesh.messages import Offer, Terms
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.expansion import Expansion
@@ -48,6 +48,9 @@ def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
 def write(path: str | os.PathLike[str], *, kind: str, arrays: Mapping[str, NDArray[Any]], settings: Any) -> None:
     """Write a file in one piece: it appears under its name only when it is complete."""
     path = Path(path)
+    if path.is_dir():
+        found = Verbatim(f"the folder {str(path)!r}")
+        raise InvalidArgument("save", "path", "be that of a file", found, remedy="add a file name")
     metadata = {"format": "kernelmesh", "version": VERSION, "kind": kind, "settings": json.dumps(settings)}
     metadata["digest"] = _digest(arrays, metadata)
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
@@ -66,6 +69,8 @@ def write(path: str | os.PathLike[str], *, kind: str, arrays: Mapping[str, NDArr
 def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[Any]], Any]:
     """Read a file back: its arrays and settings, or `UnreadableFile` saying what is wrong with it."""
     path = Path(path)
+    if path.is_dir():
+        raise UnreadableFile(f"{path}: must be a file, got a folder; name a file in it")
     try:
         with safe_open(path, framework="np") as file:
             metadata = dict(file.metadata() or {})

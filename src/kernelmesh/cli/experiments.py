@@ -1,4 +1,4 @@
-"""`kernelmesh list` and `kernelmesh run`."""
+"""`kernelmesh list`, `kernelmesh show` and `kernelmesh run`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import json
 import signal
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from kernelmesh.cli.base import app, console, fail, stderr
+from kernelmesh.cli.base import app, console, fail, reported, say, stderr
 from kernelmesh.errors import InvalidArgument, KernelMeshError, MissingExtra, Verbatim
 
 if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these commands need
     from kernelmesh.experiments import Event, Experiment, Finished
 
-__all__ = ["list_experiments", "run"]
+__all__ = ["list_experiments", "run", "show"]
 
 
 def _experiments() -> dict[str, Experiment]:
@@ -31,12 +32,27 @@ def _experiments() -> dict[str, Experiment]:
         fail(str(error), code=1)
 
 
-def _print_table(rows: Mapping[str, str], *titles: str) -> None:
-    from rich.table import Table
+def _experiment(command: str, name: str) -> Experiment:
+    """The experiment of that name, or an error that names all of them."""
+    known = _experiments()
+    if name not in known:
+        from kernelmesh.schema import did_you_mean
 
-    table = Table(*(titles or ("", "")), show_header=bool(titles), box=None, pad_edge=False)
-    for row in rows.items():
-        table.add_row(*row)
+        raise InvalidArgument(command, "NAME", f"be one of {', '.join(known)}", name, remedy=did_you_mean(name, known))
+    return known[name]
+
+
+def _print_table(rows: Mapping[str, str], *titles: str) -> None:
+    _print_rows(rows.items(), *(titles or ("", "")), header=bool(titles))
+
+
+def _print_rows(rows: Iterable[Sequence[str]], *titles: str, header: bool = True) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*titles, show_header=header, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(Text, row))  # as they are: brackets are no markup
     console.print(table)
 
 
@@ -60,6 +76,46 @@ def list_experiments(
 
 
 @app.command()
+def show(name: Annotated[str, typer.Argument(help="An experiment; `kernelmesh list` names them.")]) -> None:
+    """Show what an experiment is about, and all its settings with their defaults."""
+    with reported("show"):
+        experiment = _experiment("show", name)
+    _describe(experiment)
+
+
+def _describe(experiment: Experiment) -> None:
+    from kernelmesh.experiments import describe_settings
+
+    say(f"{experiment.name}: {experiment.about}\n")
+    settings = describe_settings(experiment.config).values()
+    _print_rows(((each.name, _shown(each.default), each.doc) for each in settings), "setting", "default", "meaning")
+    table = " `--all` computes the whole table." if experiment.table else ""
+    fixed = (
+        f" {'With `--all`' if experiment.table else 'Here'}, several values of {' and '.join(experiment.swept)} are tried."
+    )
+    say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}{fixed if experiment.swept else ''}")
+
+
+def _shown(default: Any) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default) or '""'
+
+
+class _RunCommand(TyperCommand):
+    """`run NAME --help` also shows the settings of that experiment; `--help` is read before NAME is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["arguments"] = tuple(args)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        words = [text for text in ctx.meta["arguments"] if not text.startswith("-")]
+        known = _experiments() if words else {}  # which takes a while to import
+        for name in [word for word in words if word in known][:1]:
+            _describe(known[name])
+
+
+@app.command(cls=_RunCommand)
 def run(
     name: Annotated[str, typer.Argument(help="An experiment; `kernelmesh list` names them.")],
     seed: Annotated[int | None, typer.Option(help="Seeds everything random; the same seed repeats the run.")] = None,
@@ -79,7 +135,7 @@ def run(
     samples: Annotated[int | None, typer.Option(help="Samples in the training set.")] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of config.json; may be repeated."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated. `kernelmesh show NAME` lists them."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Take the settings from the config.json of an earlier run.", dir_okay=False)
@@ -97,7 +153,7 @@ def run(
 ) -> None:
     """Run an experiment; write its summary, tables, settings, figures and a page to a folder.
 
-    What is not given is as in the paper, or as the experiment's file says.
+    What is not given is as in the paper, or as the experiment's file says; `kernelmesh show NAME` lists all settings.
     Ctrl-C stops after the current step and saves the results so far, a second Ctrl-C stops at once; --resume continues.
     """
     options = {
@@ -111,29 +167,28 @@ def run(
         "images": images,
         "samples": samples,
     }
-    known = _experiments()
     try:
-        if name not in known:
-            from kernelmesh.schema import did_you_mean
-
-            raise InvalidArgument("run", "NAME", f"be one of {', '.join(known)}", name, remedy=did_you_mean(name, known))
+        experiment = _experiment("run", name)
         given = {key: value for key, value in options.items() if value is not None}
-        settings = _settings(name, known[name].config, config, given, change or [])
-        if everything:
-            _check_swept(known[name], given)
-        chosen = known[name].config(**settings)
+        settings = _settings(name, experiment.config, config, given, change or [])
+        if everything or experiment.table is None:
+            _check_swept(experiment, given, change or [], "with --all" if everything else f"with {name}")
+        chosen = experiment.config(**settings)
         folder = _writable(out or Path("runs") / name)
     except (TypeError, ValueError) as error:
         fail(str(error), code=2)
-    _report(_run(known[name], chosen, folder, table=everything, resume=resume), folder)
+    _report(_run(experiment, chosen, folder, table=everything, resume=resume), folder)
 
 
-def _check_swept(experiment: Experiment, given: Mapping[str, Any]) -> None:
-    """What the table goes through cannot be given with it."""
+def _check_swept(experiment: Experiment, given: Mapping[str, Any], changes: Sequence[str], where: str) -> None:
+    """What the table, or a run without one, goes through cannot be given with it."""
+    values = {f"--{name}": value for name, value in given.items()}
+    values |= {f"--set {name}": value for name, _, value in (change.partition("=") for change in changes)}
     for swept in experiment.swept:
-        if swept in given:
-            rule = f"be left out with --all, which goes through every {swept}"
-            raise InvalidArgument("run", f"--{swept}", rule, given[swept])
+        for option in (f"--{swept}", f"--set {swept}"):
+            if option in values:
+                rule = f"be left out {where}, which goes through several"
+                raise InvalidArgument("run", option, rule, values[option])
 
 
 def _writable(folder: Path) -> Path:
@@ -178,17 +233,22 @@ def _settings(
     experiment: str, kind: type[Any], file: Path | None, options: Mapping[str, Any], changes: Sequence[str]
 ) -> dict[str, Any]:
     """The settings of a run: those of a file, then options of the command, then NAME=VALUE pairs."""
+    from kernelmesh.schema import did_you_mean
+
     known: dict[str, Any] = {entry.name: type(entry.default) for entry in dataclasses.fields(kind)}
-    remedy = f"its settings are {', '.join(known)}"
+    listed = f"`kernelmesh show {experiment}` lists its settings"
     out = _from_file(experiment, file, known) if file is not None else {}
     for name, value in options.items():
         if name not in known:
-            raise InvalidArgument("run", f"--{name}", f"be a setting of {experiment}", value, remedy=remedy)
+            raise InvalidArgument("run", f"--{name}", f"be a setting of {experiment}", value, remedy=listed)
         out[name] = value
     for change in changes:
         name, equals, text = change.partition("=")
-        if not equals or name not in known:
-            raise InvalidArgument("run", "--set", f"be NAME=VALUE with NAME one of {', '.join(known)}", change)
+        if name not in known:
+            remedy = "; ".join(filter(None, (did_you_mean(name, known), listed)))
+            raise InvalidArgument("run", "--set", f"name a setting of {experiment}", change, remedy=remedy)
+        if not equals:
+            raise InvalidArgument("run", "--set", "be NAME=VALUE", change)
         try:
             out[name] = _read(known[name], text)
         except ValueError:

@@ -80,6 +80,13 @@ class EdgeMemory:
     handed: Expansion | None = None
     """The dual with which this epoch began, at the end that hands it over; kept until the other end is known to have it."""
 
+    def with_acts(self, acts: int) -> Self:
+        """The same with another number of rounds in which the dual acts."""
+        # `dataclasses.replace` takes ten times as long, and this happens for every edge in every round without an exchange
+        out = object.__new__(type(self))
+        out.__dict__.update(self.__dict__, acts=acts)
+        return out
+
     @cached_property
     def digest(self) -> int:
         """Of the dual without regard to its sign: the same at both ends while they are opposite.

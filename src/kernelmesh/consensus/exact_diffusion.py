@@ -1,27 +1,40 @@
 """Diffusion without bias: a dual function on every edge carries what the two ends still owe each other."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelmesh.checks import integer
 from kernelmesh.consensus.base import NUMBERED_OFFERS, Consensus, EdgeMemories, EdgeMemory, Heard, StepInputs, Tuning
 from kernelmesh.consensus.local import Local
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import Function, Message, Offer, Terms
-from kernelmesh.numerics.compression import Update, compressed
+from kernelmesh.numerics import compiled
+from kernelmesh.numerics.compression import Update, compressed_distinct
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.projection import without
 from kernelmesh.numerics.schedules import Constant, Schedule, as_schedule
 from kernelmesh.registry import register
 
 __all__ = ["ExactDiffusion"]
 
 _FAR = 1 << 32
+# A dual of up to this many points is compressed in every exchange, a larger one in one of so many.
+_FEW, _TURN = 96, 8
+# So many points that neither end has any more may stay in a dual: this many, or one part in so many of the others.
+_ROOM, _PART = 16, 2
+# Up to this many points of a dual are compressed one by one, which leaves fewest.
+_SMALL = 256
+# Compressed duals that somebody still holds, by what they were made from.
+_FOUND: WeakValueDictionary[tuple[bytes, float, int], Expansion] = WeakValueDictionary()
 
 
 @register("consensus")
@@ -105,7 +118,10 @@ class ExactDiffusion(Consensus):
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
         own = 1.0
         speaking = {said.neighbor for said in heard}
-        after = {name: edge if name in speaking else replace(edge, acts=self._acts_on(edge)) for name, edge in edges.items()}
+        after = {
+            name: edge if name in speaking or not edge.acts else edge.with_acts(self._acts_on(edge))
+            for name, edge in edges.items()
+        }
         centers, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
         for said in heard:
             edge = edges.get(said.neighbor) or EdgeMemory()
@@ -152,16 +168,42 @@ class ExactDiffusion(Consensus):
     def _dual(
         self, dual: Expansion | None, kernel: Kernel, ours: Offer, theirs: Offer, weight: float, is_first: bool
     ) -> Expansion:
-        """λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)], computed as the end that stands first in the graph sees it."""
-        sign = 1.0 if is_first else -1.0
+        """λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)], computed as the end that stands first in the graph sees it.
+
+        The points of φ_i and φ_j come with every exchange, so most exchanges of large functions only add up weights. C_δ has
+        its turn now and then, and when many points are left that neither end has any more.
+        """
         first, second = (ours, theirs) if is_first else (theirs, ours)
-        centers, weights = [first.centers, second.centers], [-weight * first.weights, weight * second.weights]
-        if dual is not None:
-            centers.insert(0, dual.centers)
-            weights.insert(0, sign * dual.weights)
-        budget = cast(Constant, self.budget).value
-        found, _ = compressed(kernel, np.concatenate(centers), np.concatenate(weights), budget)
+        if dual is None:
+            dual = Expansion.zero(kernel, dimension=ours.centers.shape[1], outputs=ours.weights.shape[1])
+        points = np.concatenate([first.centers, second.centers])
+        change = np.concatenate([-weight * first.weights, weight * second.weights])
+        bits = np.concatenate([dual.centers, points]).view(np.uint64)
+        fresh, weights, live = compiled.folding.gather(bits, dual.weights if is_first else -dual.weights, change)
+        centers = np.concatenate([dual.centers, points[fresh]]) if len(fresh) else dual.centers
+        found = Expansion.trusted(kernel, centers, weights)
+        count = int(np.count_nonzero(live))
+        room = max(_ROOM, count // _PART)
+        if found.order <= _FEW or ours.terms.exchange % _TURN == 1 or len(live) - count > room:
+            found = self._compressed(found, live, room)
         return found if is_first else Expansion.trusted(kernel, found.centers, -found.weights)
+
+    def _compressed(self, dual: Expansion, live: NDArray[np.bool_], room: int) -> Expansion:
+        """C_δ: of all points while they are few, else of those that neither end has any more, half of `room` at most.
+
+        The result depends on its arguments alone; where both ends are in one process, the second takes that of the first.
+        """
+        budget = cast(Constant, self.budget).value
+        data = b"".join((dual.centers.tobytes(), dual.weights.tobytes(), live.tobytes()))
+        key = hashlib.blake2b(data, digest_size=16).digest(), budget, room
+        found = _FOUND.get(key)
+        if found is None or found.kernel != dual.kernel:
+            if dual.order <= _SMALL:
+                found, _ = compressed_distinct(dual.kernel, dual.centers, dual.weights, budget)
+            else:
+                found = without(dual, np.flatnonzero(~live), budget, max_left=room // 2)
+            _FOUND[key] = found
+        return found
 
     def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         # the duals are all that is left of the second move; the first one has been made

@@ -86,6 +86,7 @@ class ModelSection:
     step_size: Schedule | float = setting(
         role="schedule",
         example="3.0",
+        unset="left out with SecondOrder",
         doc="η, a number or a schedule: larger learns faster; with Squared or Huber keep it below about 2 / κ(x, x)",
     )
     kernel: Kernel = setting(
@@ -95,6 +96,7 @@ class ModelSection:
     compression: Compression = setting(
         role="compression",
         example='{ kind = "Komp", budget = 0.2 }',
+        unset="left out with SecondOrder",
         doc="a smaller budget gives a finer model of more points; parsimony = K is short for the budget K η^1.5",
     )
     consensus: Consensus | None = setting(

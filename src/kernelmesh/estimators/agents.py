@@ -4,8 +4,9 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
-from kernelmesh import Consensus, Diffusion, Expansion, Graph, Hilbert, Kernel, Local, Loss, Penalty, Rule, Schedule
+from kernelmesh import Consensus, Diffusion, Expansion, Faults, Graph, Hilbert, Kernel, Local, Loss, Penalty, Rule, Schedule
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Learner
@@ -55,12 +56,15 @@ class OnlineKernelClassifier(Classification, _Single):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+        κ; by default Gaussian(bandwidth=0.7 √(v / 2)), with the other rules √(v / 2): in `fit`, v is the sum of the features'
+        variances; `partial_fit` takes features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with class targets; by default Logistic().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
-        such as SecondOrder(novelty=0.05).
+        such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
+        "second-order" is SecondOrder(budget=0.02, max_order=2000), in `partial_fit` with half_life=10_000. An object is
+        taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
         λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.
@@ -73,7 +77,7 @@ class OnlineKernelClassifier(Classification, _Single):
         second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
     half_life : float, optional
         Samples after which what was learned weighs half, for streams that change; math.inf means that nothing is forgotten.
-        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 20,000 with the second-order rule.
+        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with the second-order rule.
         The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
         η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3 (gradient), divided by the
@@ -87,8 +91,8 @@ class OnlineKernelClassifier(Classification, _Single):
         How often `fit` goes over the rows at most; by default 2, with the rule "averaged" 5 and
         with "gradient" 20. `partial_fit` goes over them once.
     tol : float or None
-        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
-        passes.
+        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
+        more than this share (below 1) of the lowest before; None makes all passes.
     verbose : bool or int
         Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
@@ -97,7 +101,7 @@ class OnlineKernelClassifier(Classification, _Single):
     Attributes
     ----------
     n_iter_ : int
-        How many passes `fit` has made.
+        How many passes `fit` has completed.
     classes_ : ndarray of shape (classes,)
         The labels, in order.
     dictionary_ : ndarray of shape (model_order_, features)
@@ -128,14 +132,17 @@ class OnlineKernelRegressor(Regression, _Single):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+        κ; by default Gaussian(bandwidth=√(v / 2)): in `fit`, v is the sum of the features' variances; `partial_fit` takes
+        features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with value targets; by default Squared().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
-        such as SecondOrder(novelty=0.05).
+        such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
+        "second-order" is SecondOrder(budget=0.005, max_order=2000), in `partial_fit` with half_life=10_000. An object is
+        taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.3 times the mean of κ(x, x) over the first rows; with
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
@@ -146,7 +153,7 @@ class OnlineKernelRegressor(Regression, _Single):
         second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
     half_life : float, optional
         Samples after which what was learned weighs half, for streams that change; math.inf means that nothing is forgotten.
-        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 20,000 with the second-order rule.
+        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with the second-order rule.
         The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
         η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1 (gradient), divided by the
@@ -160,8 +167,8 @@ class OnlineKernelRegressor(Regression, _Single):
         How often `fit` goes over the rows at most; by default 2, with the rule "averaged" 5 and
         with "gradient" 20. `partial_fit` goes over them once.
     tol : float or None
-        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
-        passes.
+        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
+        more than this share (below 1) of the lowest before; None makes all passes.
     verbose : bool or int
         Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
@@ -170,7 +177,7 @@ class OnlineKernelRegressor(Regression, _Single):
     Attributes
     ----------
     n_iter_ : int
-        How many passes `fit` has made.
+        How many passes `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
         By which targets are centered and scaled.
     dictionary_ : ndarray of shape (model_order_, features)
@@ -201,6 +208,7 @@ class _Mesh(Learner):
         *,
         graph: Any = None,
         consensus: Consensus | None = None,
+        faults: Faults | None = None,
         rule: str | Rule | None = None,
         regularization: float | None = None,
         budget: float | Schedule | None = None,
@@ -232,11 +240,20 @@ class _Mesh(Learner):
         )
         self.graph = graph
         self.consensus = consensus
+        self.faults = faults
 
     @property
     def _default_rule(self) -> str:
         # large steps need a loss with bounded slope, as those for classes have it, and no penalty, whose bound they lower
         return "averaged" if self._classifies and not isinstance(self.consensus, Penalty | Hilbert) else "gradient"
+
+    @property
+    def _faults(self) -> Faults | None:
+        given: object = self.faults
+        if given is None or isinstance(given, Faults):
+            return given
+        remedy = "for example Faults(drop=0.1, rng=np.random.default_rng(0))"
+        raise InvalidArgument(type(self).__name__, "faults", "be Faults or None", given, remedy=remedy)
 
     @property
     def agents_(self) -> dict[Hashable, Expansion]:
@@ -258,6 +275,18 @@ class _Mesh(Learner):
     def model_order_(self) -> Ints:
         """How many points each agent's dictionary holds."""
         return np.array([f.order for f in self._functions])
+
+    @property
+    def floats_sent_(self) -> Ints:
+        """How many numbers each agent has sent, in `fit` and all calls of `partial_fit` since."""
+        check_is_fitted(self)
+        return np.asarray(self._sent[0])
+
+    @property
+    def bytes_sent_(self) -> Ints:
+        """How many bytes each agent has sent, in `fit` and all calls of `partial_fit` since."""
+        check_is_fitted(self)
+        return np.asarray(self._sent[1])
 
     def _cooperation(self) -> tuple[Graph, Consensus]:
         graph = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
@@ -292,7 +321,8 @@ class KernelMeshClassifier(Classification, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+        κ; by default Gaussian(bandwidth=√(v / 2)), with the second-order rule 0.7 √(v / 2): in `fit`, v is the sum of the
+        features' variances; `partial_fit` takes features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with class targets; by default Logistic().
     graph : Graph, networkx graph or list of edges, optional
@@ -300,6 +330,9 @@ class KernelMeshClassifier(Classification, _Mesh):
     consensus : Consensus, optional
         How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
         only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
+    faults : Faults, optional
+        What goes wrong among the agents: messages that are lost, agents that are away, edges that come and go. Rounds count
+        from 1 in every call of `fit` and `partial_fit`. Files do not keep it.
     rule : str or Rule, optional
         How an agent learns: "averaged" (the default) or "gradient" (the default with the protocols Penalty and Hilbert, which
         need small steps), another registered rule by its name, or an object such as Averaged(fidelity=0.2). "second-order"
@@ -329,8 +362,8 @@ class KernelMeshClassifier(Classification, _Mesh):
         How often `fit` goes over the rows, of which each agent sees a part, at most; by default 5, with the rule "gradient"
         50. `partial_fit` goes over them once.
     tol : float or None
-        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
-        passes.
+        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
+        more than this share (below 1) of the lowest before; None makes all passes.
     verbose : bool or int
         Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
@@ -339,7 +372,7 @@ class KernelMeshClassifier(Classification, _Mesh):
     Attributes
     ----------
     n_iter_ : int
-        How many passes `fit` has made.
+        How many passes `fit` has completed.
     classes_ : ndarray of shape (classes,)
         The labels, in order.
     agents_ : dict of Hashable to Expansion
@@ -350,6 +383,8 @@ class KernelMeshClassifier(Classification, _Mesh):
         The weights of the average function.
     model_order_ : ndarray of shape (agents,)
         How many points each agent's dictionary holds.
+    floats_sent_, bytes_sent_ : ndarray of shape (agents,)
+        How many numbers and bytes each agent has sent, in `fit` and all calls of `partial_fit` since.
 
     Examples
     --------
@@ -370,7 +405,8 @@ class KernelMeshRegressor(Regression, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(features / 2)), which suits standardized features.
+        κ; by default Gaussian(bandwidth=√(v / 2)): in `fit`, v is the sum of the features' variances; `partial_fit` takes
+        features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with value targets; by default Squared().
     graph : Graph, networkx graph or list of edges, optional
@@ -378,11 +414,14 @@ class KernelMeshRegressor(Regression, _Mesh):
     consensus : Consensus, optional
         How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
         only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
+    faults : Faults, optional
+        What goes wrong among the agents: messages that are lost, agents that are away, edges that come and go. Rounds count
+        from 1 in every call of `fit` and `partial_fit`. Files do not keep it.
     rule : str or Rule, optional
         How an agent learns: "gradient" (the default) or "averaged", another registered rule by its name, or an
         object such as Averaged(fidelity=0.2). "second-order" is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.3 times the mean of κ(x, x) over the first rows; with
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows; with
         the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
@@ -406,8 +445,8 @@ class KernelMeshRegressor(Regression, _Mesh):
         How often `fit` goes over the rows, of which each agent sees a part, at most; by default 5, with the rule "gradient"
         50. `partial_fit` goes over them once.
     tol : float or None
-        `fit` ends with a pass whose mean loss is not lower than the best before by more than this share of it; None makes all
-        passes.
+        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
+        more than this share (below 1) of the lowest before; None makes all passes.
     verbose : bool or int
         Whether `fit` prints a line for each pass, and every few seconds within long ones.
     random_state : int, RandomState or None
@@ -416,7 +455,7 @@ class KernelMeshRegressor(Regression, _Mesh):
     Attributes
     ----------
     n_iter_ : int
-        How many passes `fit` has made.
+        How many passes `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
         By which targets are centered and scaled.
     agents_ : dict of Hashable to Expansion
@@ -427,6 +466,8 @@ class KernelMeshRegressor(Regression, _Mesh):
         The weights of the average function.
     model_order_ : ndarray of shape (agents,)
         How many points each agent's dictionary holds.
+    floats_sent_, bytes_sent_ : ndarray of shape (agents,)
+        How many numbers and bytes each agent has sent, in `fit` and all calls of `partial_fit` since.
 
     Examples
     --------

@@ -11,17 +11,19 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Graph, State, simulate, storage
-from kernelmesh.checks import Floats, Ints, integer
+from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Faults, Graph, Round, State, simulate, storage
+from kernelmesh.checks import Floats, Ints, integer, positive
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.estimators.parameters import Parameters
 from kernelmesh.estimators.progress import Progress
-from kernelmesh.estimators.scale import warn_of_scales
+from kernelmesh.estimators.scale import warn_of_empty, warn_of_scales
 from kernelmesh.registry import describe, restore
 
 __all__ = ["Learner"]
 
 _SETTLED = ("kernel", "loss", "rule", "step_size", "regularization", "compression", "consensus")
+_WATCHED = 1000
+"""Rows on which `fit` watches the loss; more tell little more, and fewer cost little."""
 
 
 class Learner(Parameters, ABC):
@@ -34,6 +36,8 @@ class Learner(Parameters, ABC):
     n_features_in_: int
     n_iter_: int
     _states: tuple[State, ...]
+    _sent: Ints
+    """Floats and bytes that each agent has sent, 2 × agents."""
 
     # -- what varies with the targets ----------------------------------------------------------------------------------
 
@@ -67,13 +71,18 @@ class Learner(Parameters, ABC):
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         """Which rows each agent sees."""
 
+    @property
+    def _faults(self) -> Faults | None:
+        """What goes wrong among the agents."""
+        return None
+
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, agents: Any = None) -> Self:
         """Learn from scratch, in several passes over shuffled rows, until a pass brings nothing more.
 
-        An error leaves the estimator as it was. So does Ctrl-C during the first pass; later, the estimator keeps what it has
-        learned so far, and `n_iter_` counts the complete passes. KeyboardInterrupt is raised in either case.
+        An error leaves the estimator as it was. After Ctrl-C, which raises KeyboardInterrupt as usual, the estimator has what
+        it has learned so far, and `n_iter_` counts the complete passes: 0 during the first one.
 
         Parameters
         ----------
@@ -93,13 +102,24 @@ class Learner(Parameters, ABC):
             X, y = self._validated(X, y, reset=True)
             self._begin(X, self._observe(y), complete=True)
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-            rows, passes = self._dealt(len(X), agents, rng), self._passes(self._agent.rule)
-            streams = self._streams(X, self._targets(y), rows, passes=passes, rng=rng)
-            rounds = max(map(len, streams)) // passes
-            progress = Progress(type(self).__name__, rounds=rounds, passes=passes, tol=self.tol, verbose=self.verbose)
+            rows, passes, targets = self._dealt(len(X), agents, rng), self._passes(self._agent.rule), self._targets(y)
+            streams = self._streams(X, targets, rows, passes=passes, rng=rng)
+            longest = max(range(len(streams)), key=lambda i: len(streams[i]))
+            loss = self._loss_on(X, targets)
+            progress = Progress(
+                type(self).__name__,
+                loss,
+                agent=longest,
+                rounds=len(streams[longest]) // passes,
+                passes=passes,
+                tol=self.tol,
+                verbose=self.verbose,
+            )
             interrupted = self._learn_in_passes(streams, progress)
         if interrupted:
             raise KeyboardInterrupt
+        if not any(f.order for f in self._functions) and loss(self._functions) > 0.0:
+            warn_of_empty(type(self).__name__)
         return self
 
     def _partial_fit(self, X: Any, y: Any, agents: Any, first_targets: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
@@ -111,12 +131,12 @@ class Learner(Parameters, ABC):
             if first:
                 self._begin(X, self._observe(known), complete=False)
             else:
-                self._agent: Agent = self._streaming(self._agent)
+                self._agent: Agent = self._gone_on()
             streams = self._streams(X, self._targets(y), self._dealt(len(X), agents, None))
             states = self._states
             if max(map(len, streams)) > 1 or len(states) > 1:  # one step of one agent leaves its state as it was if it fails
                 states = tuple(state.copy() for state in states)
-            for now in simulate(self._agent, self._network, streams, states=states):
+            for now in self._rounds(streams, states):
                 states = now.states
             self._states = states
         return self
@@ -130,8 +150,16 @@ class Learner(Parameters, ABC):
             # the user has set parameters of this estimator, not of the parts it is built from
             raise error.owned_by(type(self).__name__) from None
         self._states = tuple(self._agent.start(name=name) for name in self._network.names)
+        self._sent = np.zeros((2, len(self._states)), dtype=np.int64)
         if self.kernel is None:
             warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
+
+    def _gone_on(self) -> Agent:
+        """The agent for rows that come as time goes by, with parameters as they are now."""
+        try:
+            return self._streaming(self._agent)
+        except InvalidArgument as error:
+            raise error.owned_by(type(self).__name__) from None
 
     def _streams(
         self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int = 1, rng: Any = None
@@ -139,16 +167,30 @@ class Learner(Parameters, ABC):
         """What each agent learns from."""
         return [ArrayStream(X[mine], targets[mine], batch_size=self.batch_size, passes=passes, rng=rng) for mine in rows]
 
+    def _rounds(self, streams: Sequence[ArrayStream], states: Sequence[State]) -> Iterator[Round]:
+        """What `simulate` does with the streams, while what agents send is added up."""
+        before = self._sent
+        for now in simulate(self._agent, self._network, streams, states=states, faults=self._faults):
+            self._sent = before + np.stack([now.floats_sent, now.bytes_sent])
+            yield now
+
+    def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Expansion]], float]:
+        """The mean loss of the average of functions on some of the rows, which is what `predict` answers with."""
+        some = np.random.default_rng(0).permutation(len(X))[:_WATCHED]
+        X, targets = X[some], targets[some]
+        loss = self._agent.loss
+        return lambda functions: float(np.mean(loss.value(_average(functions, X), targets)))
+
     def _learn_in_passes(self, streams: Sequence[ArrayStream], progress: Progress) -> bool:
-        """Learn until all passes are made or one brought nothing; says whether Ctrl-C has cut that short after the first."""
-        interrupted = False
+        """Learn until all passes are made or one brought nothing; says whether Ctrl-C has cut that short."""
+        begun = interrupted = False
         try:
-            for now in simulate(self._agent, self._network, streams, states=self._states):
-                self._states = now.states
+            for now in self._rounds(streams, self._states):
+                self._states, begun = now.states, True
                 if progress.see(now):
                     break
         except KeyboardInterrupt:
-            if not progress.complete:
+            if not begun:
                 raise
             interrupted = True
             for state in self._states:  # some of the agents may have been a step ahead
@@ -179,7 +221,7 @@ class Learner(Parameters, ABC):
         X = validate_data(self, X, reset=False, dtype=np.float64, order="C")
         if agent is not None:
             functions = (functions[self._number(agent)],)
-        return np.asarray(sum(f(X) for f in functions) / len(functions))
+        return _average(functions, X)
 
     def _number(self, agent: Hashable, argument: str = "agent") -> int:
         names = self._network.names
@@ -193,7 +235,7 @@ class Learner(Parameters, ABC):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the learned functions and all settings to a safetensors file.
+        """Write the learned functions and all settings, but no faults, to a safetensors file.
 
         Parameters
         ----------
@@ -208,10 +250,12 @@ class Learner(Parameters, ABC):
         parameters = self.get_params(deep=False)
         if not isinstance(parameters["random_state"], int | np.integer | None):
             parameters["random_state"] = None  # a generator's position has no meaning in another process
-        if parameters.get("graph") is not None:
-            parameters["graph"] = network
+        parameters.pop("faults", None)  # they are no part of what was learned, and may hold a generator or a function
         settings = {
-            "parameters": {name: describe(value) for name, value in parameters.items()},
+            "parameters": _described(parameters, network),
+            "began_with": _described(self._began_with, network),
+            "size": self._size,
+            "sent": self._sent.tolist(),
             "features": self.n_features_in_,
             "passes": getattr(self, "n_iter_", None),
             "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
@@ -241,14 +285,19 @@ class Learner(Parameters, ABC):
     @classmethod
     def _restored(cls, arrays: dict[str, NDArray[Any]], settings: Any) -> Self:
         self = cls(**_parameters(settings["parameters"]))
+        self._size = positive("file", "size", settings.get("size", 1.0))
+        self._began_with = self._settled_parameters() | {
+            name: restore(value) for name, value in settings.get("began_with", {}).items()
+        }
         self.n_features_in_ = int(settings["features"])
         if (passes := settings.get("passes")) is not None:
-            self.n_iter_ = integer("file", "passes", passes, minimum=1)
+            self.n_iter_ = integer("file", "passes", passes, minimum=0)
         if settings["feature_names"]:
             self.feature_names_in_ = np.array(settings["feature_names"], dtype=object)
         outputs = self._restore_targets(settings["targets"], arrays)
         settled = {name: restore(value) for name, value in settings["settled"].items()}
         self._network = network = settled.pop("graph")
+        self._sent = _sent(settings.get("sent"), agents=len(network))
         self._agent = agent = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
         of: dict[str, dict[str, NDArray[Any]]] = {}
         for key, array in arrays.items():
@@ -258,6 +307,25 @@ class Learner(Parameters, ABC):
             storage.unpack(agent, of.get(str(i), {}), name=name, names=network.names) for i, name in enumerate(network.names)
         )
         return self
+
+
+def _average(functions: Sequence[Expansion], X: Floats) -> Floats:
+    return np.asarray(sum(f(X) for f in functions) / len(functions))
+
+
+def _sent(listed: Any, *, agents: int) -> Ints:
+    """The numbers of a file; earlier versions have kept none."""
+    if listed is None:
+        return np.zeros((2, agents), dtype=np.int64)
+    floats, sizes = ([integer("file", "sent", each, minimum=0) for each in row] for row in listed)
+    if not len(floats) == len(sizes) == agents:
+        raise InvalidArgument("file", "sent", f"have {agents} numbers", listed)
+    return np.array([floats, sizes], dtype=np.int64)
+
+
+def _described(parameters: dict[str, Any], network: Graph) -> dict[str, Any]:
+    """Parameters as JSON can hold them; a graph can be given in forms that it cannot."""
+    return {name: describe(network if name == "graph" and value is not None else value) for name, value in parameters.items()}
 
 
 def _parameters(described: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,9 @@ class ByTargets(NamedTuple):
     values: float
 
 
+_STANDARD = ByTargets(classes=1.0, values=1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
     """What an estimator takes where its user says nothing; None where the rule has no use for it."""
@@ -27,6 +30,8 @@ class Defaults:
     """Passes that `fit` makes at most."""
     network_passes: int
     """The same in networks, where each agent sees only a part of the rows."""
+    width: ByTargets = _STANDARD
+    """The bandwidth of the default kernel, in units of √(Σ_j σ_j² / 2), with the standard deviations σ_j of the features."""
     step_size: ByTargets | None = None
     """η."""
     parsimony: ByTargets | None = None
@@ -69,8 +74,10 @@ _SECOND_ORDER = Defaults(
     # one pass finds nearly all there is; another makes up for what came before the dictionary was good
     passes=2,
     network_passes=2,
+    # classes: anything from half to twice of it does nearly as well, but narrower kernels need more points
+    width=ByTargets(classes=0.7, values=1.0),
     # classes: 1/C of an SVM with C = 20; values: below that, small sets with much noise are overfitted
-    regularization=ByTargets(classes=0.05, values=0.3),
+    regularization=ByTargets(classes=0.05, values=0.6),
     sums=True,
     # classes: nats for each sample; values: of a squared error whose largest possible gain is ½
     budget=ByTargets(classes=0.02, values=0.005),
@@ -78,8 +85,8 @@ _SECOND_ORDER = Defaults(
     novelty=0.01,
     # two matrices of 2000² numbers are 64 MB
     max_order=2000,
-    # costs a stream that does not change 0.2 points at most, and one that does is followed
-    half_life=20_000.0,
+    # costs a stream that does not change 0.2 points, and after labels have swapped 512 samples are enough to follow
+    half_life=10_000.0,
 )
 
 TOLERANCE = 1e-3

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -10,18 +11,22 @@ from sklearn.base import BaseEstimator
 
 from kernelmesh import Agent, Averaged, Consensus, Komp, Rule, Schedule
 from kernelmesh.checks import Floats, integer, non_negative
-from kernelmesh.errors import InvalidArgument
+from kernelmesh.errors import InvalidArgument, format_value
 from kernelmesh.estimators.defaults import TOLERANCE, ByTargets, defaults_of
 from kernelmesh.numerics.compression import Compression
 from kernelmesh.numerics.kernels import Gaussian, Kernel, check_kernel
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.registry import kebab, kinds
 from kernelmesh.rules import check_rule
+from kernelmesh.schema import did_you_mean
 
 __all__ = ["Parameters"]
 
 # What a rule that takes a step size leaves to the estimator.
 _OF_STEPS = frozenset({"step_size", "parsimony", "budget", "max_order"})
+# What cannot change while an estimator goes on learning, and what takes effect with the next rows.
+_FIXED = ("kernel", "loss", "rule", "graph", "consensus")
+_CHANGING = ("regularization", "budget", "max_order", "half_life", "step_size", "parsimony")
 # What to do where a rule has no use for a parameter.
 _REMEDIES = {
     "step_size": 'rule="gradient" and rule="averaged" take one',
@@ -71,6 +76,8 @@ class Parameters(BaseEstimator, ABC):
     _classifies: bool
     _cooperates: bool
     _default_loss: Loss
+    _size: float
+    _began_with: dict[str, Any]
 
     @property
     @abstractmethod
@@ -88,12 +95,11 @@ class Parameters(BaseEstimator, ABC):
         if loss.classifies != self._classifies:
             raise InvalidArgument(owner, "loss", f"take {'class' if self._classifies else 'value'} targets", loss)
         integer(owner, "batch_size", self.batch_size, minimum=1)
-        if self.tol not in (None, -math.inf):
-            non_negative(owner, "tol", self.tol)
-        # on standardized data the typical pair of points is then at κ = exp(−2), whatever the dimension
-        kernel = Gaussian(bandwidth=float(np.sqrt(X.shape[1] / 2))) if self.kernel is None else self.kernel
-        check_kernel(owner, kernel)
+        if self.tol not in (None, -math.inf) and non_negative(owner, "tol", self.tol) >= 1.0:
+            remedy = "None makes all passes, passes=2 two of them"
+            raise InvalidArgument(owner, "tol", "be a share >= 0 and < 1", self.tol, remedy=remedy)
         rule = self._chosen_rule(streaming=not repeats)
+        kernel = self._default_kernel(X, rule, complete=repeats) if self.kernel is None else check_kernel(owner, self.kernel)
         passes, usual = integer(owner, "passes", self._passes(rule), minimum=1), defaults_of(type(rule))
         # a step moves f(x) by κ(x, x), and ‖f‖² goes with its inverse: the defaults are for κ = 1
         size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
@@ -102,6 +108,8 @@ class Parameters(BaseEstimator, ABC):
             regularization = cast(float, self._by_targets(usual.regularization)) * size
         if usual.sums and repeats:
             regularization = non_negative(owner, "regularization", regularization) * passes
+        self._size = size
+        self._began_with = self._settled_parameters()
         step_size, compression = self._steps(rule, size) if rule.takes_step_size else (None, None)
         return Agent(
             dimension=X.shape[1],
@@ -114,6 +122,16 @@ class Parameters(BaseEstimator, ABC):
             compression=compression,
             consensus=consensus,
         )
+
+    def _default_kernel(self, X: Floats, rule: Rule, *, complete: bool) -> Kernel:
+        """A Gaussian, as wide as the distances of the rows; rows that are only a beginning are taken for standardized."""
+        variance = float(X.shape[1])
+        if complete:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = float(X.var(axis=0).sum())
+            variance = found if 0.0 < found < math.inf else variance
+        # for a factor of 1, the typical pair of points is at κ = exp(−2), whatever the dimension
+        return Gaussian(bandwidth=cast(float, self._by_targets(defaults_of(type(rule)).width)) * math.sqrt(variance / 2.0))
 
     def _passes(self, rule: Rule) -> int:
         """How many passes `fit` makes at most."""
@@ -129,7 +147,8 @@ class Parameters(BaseEstimator, ABC):
             return rule
         known = {kebab(name): kind for name, kind in kinds("rule").items()}
         if chosen not in known:
-            raise InvalidArgument(owner, "rule", f"be a learning rule or one of {', '.join(known)}", chosen)
+            among = f"be a learning rule or one of {', '.join(known)}"
+            raise InvalidArgument(owner, "rule", among, chosen, remedy=did_you_mean(chosen, known))
         kind = known[chosen]
         self._refuse_useless(kind, is_object=False)
         usual, own = defaults_of(kind), _own(kind)
@@ -145,11 +164,38 @@ class Parameters(BaseEstimator, ABC):
         return cast(Rule, kind(**{name: value for name, value in settings.items() if name in own and value is not None}))
 
     def _streaming(self, agent: Agent) -> Agent:
-        """The same agent for rows that come as time goes by: with the default half-life, unless another was set."""
-        half_life = defaults_of(type(agent.rule)).half_life
-        if half_life is None or self.half_life is not None or isinstance(self.rule, Rule):
+        """The same agent for rows that come as time goes by, with those parameters that were set anew since it began.
+
+        By default it forgets from now on. A parameter that is part of what was learned is refused.
+        """
+        parameters = self._settled_parameters()
+        changed = [name for name, value in parameters.items() if not _same(value, self._began_with[name])]
+        usual = defaults_of(type(agent.rule))
+        for name in changed:
+            if name in _FIXED or (name == "regularization" and usual.sums):
+                rule = f"stay {format_value(self._began_with[name])} while partial_fit goes on"
+                remedy = "call fit, which begins anew, or set it back"
+                raise InvalidArgument(type(self).__name__, name, rule, parameters[name], remedy=remedy)
+        if changed:
+            self._began_with = parameters
+            return self._updated(agent, changed)
+        if usual.half_life is None or self.half_life is not None or isinstance(self.rule, Rule):
             return agent
-        return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.rule), half_life=half_life))
+        return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.rule), half_life=usual.half_life))
+
+    def _updated(self, agent: Agent, changed: Iterable[str]) -> Agent:
+        """The agent with the parameters as they are now."""
+        rule = self._chosen_rule(streaming=True)
+        settings: dict[str, Any] = {"rule": rule}
+        if rule.takes_step_size:
+            settings["step_size"], settings["compression"] = self._steps(rule, self._size)
+        if "regularization" in changed:
+            settings["regularization"] = self.regularization
+        return dataclasses.replace(agent, **settings)
+
+    def _settled_parameters(self) -> dict[str, Any]:
+        """The parameters that learning depends on once it has begun; others only matter to `fit`, or take effect anyway."""
+        return {name: getattr(self, name) for name in (*_FIXED, *_CHANGING) if hasattr(self, name)}
 
     def _given(self) -> dict[str, Any]:
         """What was set of those parameters that not all rules have a use for."""
@@ -193,6 +239,10 @@ def _own(kind: type[Rule]) -> set[str]:
     """The settings of a rule itself; with a step size, budget and max_order are those of the compression."""
     fields = set(getattr(kind, "__dataclass_fields__", ()))
     return fields - _OF_STEPS if kind.takes_step_size else fields
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and bool(np.all(one == other)))
 
 
 def _limit(max_order: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import validate_data
 
@@ -45,6 +46,10 @@ class Classification(ClassifierMixin, Learner):
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, agents: Any = None) -> Self:
         """Learn from these rows once, in order.
+
+        Of parameters that were set since the call before, those that say how to go on take effect (`half_life`, `budget`,
+        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is the second-order one).
+        Those that what was learned depends on are refused; `fit` begins anew with them.
 
         Parameters
         ----------
@@ -116,6 +121,27 @@ class Classification(ClassifierMixin, Learner):
         labels: NDArray[Any] = self.classes_[outputs.argmax(axis=1)]
         return labels
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, agent: Hashable | None = None) -> float:
+        """The share of rows whose label is predicted.
+
+        Parameters
+        ----------
+        X : array-like of shape (rows, features)
+            Points.
+        y : array-like of shape (rows,)
+            Labels.
+        sample_weight : array-like of shape (rows,), optional
+            How much each row counts.
+        agent : Hashable, optional
+            Networks only: whose function; by default the average of all.
+
+        Returns
+        -------
+        float
+            Accuracy, at most 1.
+        """
+        return float(accuracy_score(y, self.predict(X, agent=agent), sample_weight=sample_weight))
+
     @property
     def predict_proba(self) -> Any:
         """P(y | x) of the softmax over the outputs, one column per class; there only with the logistic loss."""
@@ -178,6 +204,10 @@ class Regression(RegressorMixin, Learner):
     def partial_fit(self, X: Any, y: Any, agents: Any = None) -> Self:
         """Learn from these rows once, in order. The rows of the first call fix the offset and scale of the targets.
 
+        Of parameters that were set since the call before, those that say how to go on take effect (`half_life`, `budget`,
+        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is the second-order one).
+        Those that what was learned depends on are refused; `fit` begins anew with them.
+
         Parameters
         ----------
         X : array-like of shape (rows, features)
@@ -211,6 +241,27 @@ class Regression(RegressorMixin, Learner):
         """
         outputs = self._outputs(X, agent) * self.target_scale_ + self.target_offset_
         return np.asarray(outputs[:, 0] if self._flat else outputs)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, agent: Hashable | None = None) -> float:
+        """R² = 1 − Σ (y − f(x))² / Σ (y − ȳ)², over several outputs their mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (rows, features)
+            Points.
+        y : array-like of shape (rows,) or (rows, outputs)
+            Values.
+        sample_weight : array-like of shape (rows,), optional
+            How much each row counts.
+        agent : Hashable, optional
+            Networks only: whose function; by default the average of all.
+
+        Returns
+        -------
+        float
+            R², at most 1; 0 is that of the mean.
+        """
+        return float(r2_score(y, self.predict(X, agent=agent), sample_weight=sample_weight))
 
     def _describe_targets(self, arrays: dict[str, NDArray[Any]]) -> Any:
         arrays["target_offset"], arrays["target_scale"] = self.target_offset_, self.target_scale_

@@ -18,6 +18,7 @@ class Outbox:
 
     `points` are those of its mini-batch; None for an agent without samples in this round, which asks nothing, still answers,
     and still tells its function. It makes no numbered offers unless `offers` says so.
+    If its samples come later, `learn` takes them.
 
     >>> from kernelmesh import Gaussian, Komp, Penalty, Squared
     >>> agent = Agent(
@@ -29,19 +30,18 @@ class Outbox:
     ((2, 1), (2, 1))
     """
 
-    def __init__(self, agent: Agent, state: State, points: Floats | None, *, offers: bool | None = None) -> None:
+    def __init__(self, agent: Agent, state: State, points: Floats | None, *, offers: bool = False) -> None:
         self._agent, self.step = agent, state.steps + 1
         self.shown: Expansion = state.function
         """What questions are answered from."""
         self._sent: Expansion = state.sent
         self._edges: EdgeMemories = state.edges
-        self.learns = points is not None
-        self._offers = self.learns if offers is None else offers
+        self.learns, self._offers = False, offers
         self._told: Mapping[str, Message] | None = None
         self.question: Message | None = None
         """What every neighbor is asked."""
-        if points is not None and agent.consensus.exchange.question is not None:
-            self.question = agent.consensus.ask(state.sent, points)
+        if points is not None:
+            self.learn(points)
 
     @classmethod
     def restored(
@@ -53,6 +53,13 @@ class Outbox:
         self.learns = self._offers = True
         self._told, self.question = told, question
         return self
+
+    def learn(self, points: Floats) -> None:
+        """There is a mini-batch for the round, of which nothing has been said yet."""
+        self.learns = self._offers = True
+        consensus = self._agent.consensus
+        if consensus.exchange.question is not None:
+            self.question = consensus.ask(self._sent, points)
 
     def reply(
         self, neighbor: Hashable, share: float, question: Message | None, there: tuple[int, int] | None = None

@@ -8,13 +8,14 @@ from importlib import import_module
 from kernelmesh.errors import MissingExtra
 
 # the modules whose import registers an experiment
-_SHIPPED = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "violation", "theory", "baselines", "drift")
+_SHIPPED: tuple[str, ...] = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "local_steps", "violation")
+_SHIPPED += ("theory", "baselines", "drift")
 
 try:
     from kernelmesh.experiments.base import Experiment, Session, run
     from kernelmesh.experiments.cells import Cell, means
     from kernelmesh.experiments.events import Event, Finished, Observer
-    from kernelmesh.experiments.settings import settings_of
+    from kernelmesh.experiments.settings import describe_settings, settings_of
     from kernelmesh.experiments.trial import Network, Trial, learn
     from kernelmesh.report import Findings
 
@@ -26,4 +27,4 @@ except ModuleNotFoundError as error:
     raise MissingExtra("experiments", "experiments") from error
 
 __all__ = ["Cell", "Event", "Experiment", "Findings", "Finished", "Network", "Observer", "Session", "Trial", "learn", "means"]
-__all__ += ["run", "settings_of"]
+__all__ += ["describe_settings", "run", "settings_of"]

@@ -92,7 +92,7 @@ class Experiment:
     table: Job | None = None
     """The whole table behind one claim (`--all`), where there is one."""
     swept: tuple[str, ...] = ()
-    """The settings that the table goes through, which cannot be given with it."""
+    """The settings that the table goes through, or the run where there is no table; they cannot be given with it."""
 
 
 def run(

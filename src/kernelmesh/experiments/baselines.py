@@ -21,7 +21,7 @@ from kernelmesh.experiments.rivals.figures import draw_bars, draw_paths
 from kernelmesh.experiments.rivals.linear import dgd, fourier, nystrom
 from kernelmesh.experiments.settings import Count, Positive, Settings
 from kernelmesh.metrics import accuracies
-from kernelmesh.schema import one_of
+from kernelmesh.schema import one_of, setting
 
 __all__ = ["EXPERIMENT", "Config"]
 
@@ -34,14 +34,14 @@ _TUNED_ON = 5000  # training samples at most, a fifth of them held out
 class Config(Settings, owner="baselines"):
     """Settings that all methods share; each gets as many random features or landmarks as ours needs floats, or more."""
 
-    task: Annotated[str, one_of(*TASKS)] = "both"
-    images: str = ""
-    samples: Count = 5000  # of the mixture
-    texture_samples: Count = 10_000
-    epochs: Count = 1  # on the textures
-    mixture_agents: Count = 20
-    texture_agents: Count = 5
-    penalty: Positive = 0.08  # of `penalty` on the mixture; on the textures the printed 0.02
+    task: Annotated[str, one_of(*TASKS)] = setting("both", doc=f"{', '.join(TASKS[:-1])} or {TASKS[-1]}")
+    images: str = setting("", doc="a folder with the images; without one they are fetched")
+    samples: Count = setting(5000, doc="training samples of the mixture")
+    texture_samples: Count = setting(10_000, doc="training samples of the textures")
+    epochs: Count = setting(1, doc="epochs on the textures")
+    mixture_agents: Count = setting(20, doc="agents of networks on the mixture")
+    texture_agents: Count = setting(5, doc="agents of networks on the textures")
+    penalty: Positive = setting(0.08, doc="c of `penalty` on the mixture; on the textures it is the printed 0.02")
 
     def data(self, task: str, folder: Path) -> Data:
         """The samples and the network of a task, the same for every method."""

@@ -24,7 +24,7 @@ from kernelmesh.experiments.textures.histograms import HISTOGRAMS, Patches, feat
 from kernelmesh.experiments.textures.images import load
 from kernelmesh.numerics.products import product
 from kernelmesh.report import draw_path
-from kernelmesh.schema import one_of
+from kernelmesh.schema import one_of, setting
 from kernelmesh.streams import StreamSlice
 
 __all__ = ["EXPERIMENT", "Config", "prepare"]
@@ -41,22 +41,26 @@ class Config(LearningSettings, owner="brodatz"):
 
     agents: Count = 5
     protocol: ProtocolName = "penalty"
-    images: str = ""  # a folder; without one the images are fetched
-    split: Split = "random"  # as printed; `disjoint` trains and tests on different halves of each image
-    companion: bool = True  # train with the other split, too, so that both numbers stand together
-    samples: Count = 10_000
-    held_out: Count = 5_000
-    epochs: Count = 10  # each agent sees all training samples in each, in an order of its own
-    textons: Count = 256
-    patch: Count = 24
-    histogram: Annotated[str, one_of(*HISTOGRAMS)] = "root"
-    variance: Positive = 0.1  # of the Gaussian kernel, σ²
+    images: str = setting("", doc="a folder with the images; without one they are fetched")
+    split: Split = setting(
+        "random", doc="random, as printed, or disjoint: training and test patches from different halves of each image"
+    )
+    companion: bool = setting(True, doc="train with the other split, too, so that both numbers stand together")
+    samples: Count = setting(10_000, doc="patches in the training set")
+    held_out: Count = setting(5_000, doc="patches that accuracy is measured on")
+    epochs: Count = setting(10, doc="epochs; each agent sees all training samples in each, in an order of its own")
+    textons: Count = setting(256, doc="clusters of filter responses that histograms count")
+    patch: Count = setting(24, doc="pixels along each side of a patch")
+    histogram: Annotated[str, one_of(*HISTOGRAMS)] = setting(
+        "root", doc=f"how histograms are normalized: {', '.join(HISTOGRAMS)}"
+    )
+    variance: Positive = setting(0.1, doc="σ² of the Gaussian kernel")
     step_size: Positive = 4.0
     regularization: NonNegative = 1e-5
     averaged_step_size: Positive = 100.0
-    batch_size: Count = 32
-    coupling: Positive = 0.02
-    measure_every: Index = 0  # rounds; 0: once per epoch
+    batch_size: Count = setting(32, doc="samples per step")
+    coupling: Positive = setting(0.02, doc="c, the same throughout")
+    measure_every: Index = setting(0, doc="rounds between two measurements; 0: one epoch")
 
     @property
     def kernel(self) -> Gaussian:

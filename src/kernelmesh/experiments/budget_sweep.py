@@ -14,6 +14,7 @@ from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.protocols import protocols
 from kernelmesh.experiments.settings import Count
 from kernelmesh.report import style_of
+from kernelmesh.schema import setting
 
 __all__ = ["EXPERIMENT", "Config"]
 
@@ -29,7 +30,7 @@ _SWEPT = {
 class Config(heterogeneous.Config, owner="budget-sweep"):
     """One class per agent, or another partition; duals get a quarter of each budget."""
 
-    seeds: Count = 3
+    seeds: Count = setting(3, doc="seeds that every number is the mean over")
     measure_every: Count = 4
 
 
@@ -142,5 +143,5 @@ def _draw_rules(rules: Sequence[Mapping[str, Any]], limits: Mapping[str, float])
 
 
 _ABOUT = "memory, bytes and accuracy as budgets are swept, for every protocol and every rule"
-EXPERIMENT = Experiment(name="budget-sweep", about=_ABOUT, config=Config, run=run)
+EXPERIMENT = Experiment(name="budget-sweep", about=_ABOUT, config=Config, run=run, swept=("protocol",))
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

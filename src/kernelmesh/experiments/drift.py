@@ -23,7 +23,7 @@ from kernelmesh.experiments import Cell, Experiment, Findings, Session, means
 from kernelmesh.experiments.rivals.online import AfterFeatures, RiverClassifier, river, river_installed
 from kernelmesh.experiments.settings import Count, NonNegative, Positive, Settings
 from kernelmesh.report import style_of
-from kernelmesh.schema import at_least, one_of
+from kernelmesh.schema import at_least, one_of, setting
 from kernelmesh.streams.drift import DriftingSamples, recurring, relabeled, rotating
 
 __all__ = ["CONTENDERS", "EXPERIMENT", "STREAMS", "Config", "Contender"]
@@ -72,7 +72,9 @@ def _river_knn(config: Config) -> Any:
 # To add one, add a line; its name becomes part of keys of the summary.
 CONTENDERS: dict[str, Contender] = {
     "bayes": Contender("", "Bayes optimal", lambda c: _Omniscient(c.draw().best)),
-    "kernelmesh": Contender("kernelmesh", "kernelmesh", lambda c: OnlineKernelClassifier()),
+    "second_order": Contender(
+        "kernelmesh", "kernelmesh, second-order", lambda c: OnlineKernelClassifier(rule="second-order")
+    ),
     "averaged": Contender("kernelmesh", "kernelmesh, averaged", lambda c: OnlineKernelClassifier(rule="averaged")),
     "gradient": Contender("kernelmesh", "kernelmesh, gradient", lambda c: OnlineKernelClassifier(rule="gradient")),
     "sgd": Contender("scikit-learn", "linear SGD", lambda c: SGDClassifier(random_state=c.seed)),
@@ -104,19 +106,19 @@ STREAMS: dict[str, Callable[[Mixture, Config, np.random.Generator], DriftingSamp
 class Config(Settings, owner="drift"):
     """The paper's mixture, drawn from the seed, and what happens to it."""
 
-    seeds: Count = 3  # for the whole table
-    stream: Annotated[str, one_of("all", *STREAMS)] = "all"
-    contender: Annotated[str, one_of("all", *CONTENDERS)] = "all"
-    samples: Count = 20_000
-    classes: Annotated[int, at_least(2)] = 5
-    modes: Count = 3  # of each class
-    spread: Positive = 0.2
-    degrees: NonNegative = 90.0  # by which the mixture rotates from the first to the last sample
-    phases: Count = 5  # of the stream whose classes come and go
-    absent: Count = 2  # classes that each of them lacks
-    batch_size: Count = 32  # predicted together, then learned from; 1 is river's usual way
-    window: Count = 1000  # samples that windowed errors are over
-    measure_every: Count = 5  # mini-batches
+    seeds: Count = setting(3, doc="seeds of the whole table (`--all`)")
+    stream: Annotated[str, one_of("all", *STREAMS)] = setting("all", doc=f"all, or one of {', '.join(STREAMS)}")
+    contender: Annotated[str, one_of("all", *CONTENDERS)] = setting("all", doc=f"all, or one of {', '.join(CONTENDERS)}")
+    samples: Count = setting(20_000, doc="samples of each stream")
+    classes: Annotated[int, at_least(2)] = setting(5, doc="classes of the mixture")
+    modes: Count = setting(3, doc="centers of each class")
+    spread: Positive = setting(0.2, doc="how far samples scatter around the centers of their class")
+    degrees: NonNegative = setting(90.0, doc="by how much the mixture rotates from the first to the last sample")
+    phases: Count = setting(5, doc="phases of the stream whose classes come and go")
+    absent: Count = setting(2, doc="classes that each phase lacks")
+    batch_size: Count = setting(32, doc="samples that are predicted together, then learned from; 1 is river's usual way")
+    window: Count = setting(1000, doc="samples that windowed errors are over")
+    measure_every: Count = setting(5, doc="mini-batches between two measurements")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,6 +126,9 @@ class Config(Settings, owner="drift"):
             raise InvalidArgument("drift", "absent", f"be less than the {self.classes} classes", self.absent)
         if self.batch_size >= self.samples:
             raise InvalidArgument("drift", "batch_size", f"be less than the {self.samples} samples", self.batch_size)
+        if self.phases > self.samples:
+            rule, remedy = f"be at most the number of samples, {self.samples}", "a phase has at least one sample"
+            raise InvalidArgument("drift", "phases", rule, self.phases, remedy=remedy)
 
     def draw(self) -> DriftingSamples:
         """The stream that the config names, the same for all learners."""
@@ -193,18 +198,18 @@ def _contest(config: Config, session: Session, *, seeds: int) -> Findings:
             **{f"{stream}_{name}_error": row["error"] for (stream, name), row in rows.items()},
         },
         tables={"table": list(rows.values()), "cells": each},
-        figures={"figure": _figure(found, config)} if found else {},
+        figures={"figure": _figure(found, config, seeds)} if found else {},
         paragraphs=_PARAGRAPHS if river_installed() else (*_PARAGRAPHS, f"river is {_WITHOUT_RIVER}."),
     )
 
 
 def _entrants(config: Config) -> list[str]:
-    """The names of those that take part."""
+    """The names of those that take part; the Bayes limit always does, so that an error can be judged."""
     if config.contender == "all":
         return [name for name, contender in CONTENDERS.items() if contender.library != "river" or river_installed()]
     if CONTENDERS[config.contender].library == "river" and not river_installed():
         raise InvalidArgument("drift", "contender", "be installed", config.contender, remedy="pip install river")
-    return [config.contender]
+    return list(dict.fromkeys(("bayes", config.contender)))
 
 
 _NUMBERS = ("error", "window_error", "cpu_seconds", "kilobytes")
@@ -218,29 +223,42 @@ _PARAGRAPHS = (
     "rotate: all classes rotate about the origin. come_and_go: in each phase some classes do not occur. permute: from the "
     "middle on, every class has the label of another one. Bayes optimal knows the mixture and what has happened to it.",
 )
-_DASHES = {"": ":", "kernelmesh": "-", "scikit-learn": "-.", "river": "--"}
+_DASHES = {"kernelmesh": "-", "scikit-learn": "-.", "river": "--"}
+_TITLES = {"rotate": "classes rotate", "come_and_go": "classes come and go", "permute": "labels are permuted half way"}
+_BAYES: dict[str, Any] = {"color": "0.4", "linestyle": ":", "marker": "", "linewidth": 2.0}
 
 
-def _figure(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], config: Config) -> Figure:
-    """Libraries differ by dashes, their learners by color and marker."""
+def _looks() -> dict[str, dict[str, Any]]:
+    """How each learner is drawn, the same in every figure: a color and a marker of its own, the dashes of its library."""
+    learners = [name for name, contender in CONTENDERS.items() if contender.library]
+    looks = {
+        name: {
+            **style_of(index),
+            "linestyle": _DASHES[CONTENDERS[name].library],
+            "linewidth": 2.5 if CONTENDERS[name].library == "kernelmesh" else 1.2,
+        }
+        for index, name in enumerate(learners)
+    }
+    return {"bayes": _BAYES, **looks}
+
+
+def _figure(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], config: Config, seeds: int) -> Figure:
     streams = list(dict.fromkeys(stream for stream, _ in found))
-    figure = Figure(figsize=(5 * len(streams) + 1, 6), layout="constrained")
+    figure = Figure(figsize=(max(5 * len(streams) + 1, 8), 6.5), layout="constrained")
     panels = dict(zip(streams, figure.subplots(1, len(streams), sharey=True, squeeze=False)[0], strict=True))
-    lines: dict[str, Any] = {}
+    lines, looks = dict[str, Any](), _looks()
     for (stream, name), cells in found.items():
-        library, title, _ = CONTENDERS[name]
-        index = [other for other, contender in CONTENDERS.items() if contender.library == library].index(name)
         samples, errors = np.mean([line["path"] for line in cells], axis=0).T
-        look = {**style_of(index), "linestyle": _DASHES[library], "linewidth": 2.5 if library == "kernelmesh" else 1.2}
-        if not library:
-            look |= {"color": "black", "marker": ""}
-        lines[title] = panels[stream].plot(samples, 100 * errors, **look, markevery=0.1)[0]
+        lines[CONTENDERS[name].title] = panels[stream].plot(samples, 100 * errors, **looks[name], markevery=0.1)[0]
     for stream, axes in panels.items():
-        axes.set(title=stream.replace("_", " "), xlabel="samples")
+        axes.set(title=_TITLES.get(stream, stream.replace("_", " ")), xlabel="samples")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
     panels[streams[0]].set_ylabel(f"error over the newest {config.window} samples, %")
-    figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=4, fontsize=9)
+    over = f"means over {seeds} seeds" if seeds > 1 else f"seed {config.seed}"
+    figure.suptitle(f"Test, then train: online learners with the defaults of their libraries, {over}")
+    columns = min(4 if len(streams) > 1 else 2, len(lines))
+    figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=columns, fontsize=9, handlelength=4)
     return figure
 
 

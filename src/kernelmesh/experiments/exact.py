@@ -13,6 +13,7 @@ from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Gaussian, Graph
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.settings import Count, Positive, Settings
+from kernelmesh.schema import setting
 
 __all__ = ["Problem", "ProblemConfig"]
 
@@ -94,11 +95,11 @@ class ProblemConfig(Settings, owner="exact"):
     shared: ClassVar[bool] = False
     """Whether all agents have the same samples, or each its own from two of three classes."""
 
-    agents: Count = 6
-    samples: Count = 60  # of each agent
-    passes: Count = 400
-    bandwidth: Positive = 0.6
-    regularization: Positive = 1e-3
+    agents: Count = setting(6, doc="agents in the network")
+    samples: Count = setting(60, doc="samples of each agent")
+    passes: Count = setting(400, doc="passes over them")
+    bandwidth: Positive = setting(0.6, doc="d of the Gaussian kernel")
+    regularization: Positive = setting(1e-3, doc="λ")
 
     def problem(self) -> Problem:
         """Draw the samples and the network."""

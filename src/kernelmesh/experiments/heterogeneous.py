@@ -16,6 +16,7 @@ from kernelmesh.experiments.mixture import PARTITIONS, MixtureConfig, Partition,
 from kernelmesh.experiments.protocols import ProtocolName, protocols
 from kernelmesh.experiments.settings import Count, PositiveOrInf
 from kernelmesh.report import COLORS
+from kernelmesh.schema import setting
 
 __all__ = ["EXPERIMENT", "Config", "cell"]
 
@@ -27,7 +28,7 @@ class Config(MixtureConfig, owner="heterogeneous"):
     protocol: ProtocolName = "exact-diffusion"
     partition: Partition = "one-class"
     penalty_limit: PositiveOrInf = 0.5
-    seeds: Count = 10
+    seeds: Count = setting(10, doc="seeds of the whole table (`--all`)")
     measure_every: Count = 8
 
 

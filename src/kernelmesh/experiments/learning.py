@@ -15,7 +15,7 @@ from kernelmesh.numerics.losses import Logistic, Loss
 from kernelmesh.numerics.schedules import Schedule
 from kernelmesh.registry import kebab, kinds
 from kernelmesh.rules import Rule
-from kernelmesh.schema import one_of
+from kernelmesh.schema import one_of, setting
 
 __all__ = ["LearningSettings", "Rates", "RuleName", "agent_for", "describe_rules", "parsimonious_agent", "rules"]
 
@@ -50,23 +50,36 @@ RuleName = Annotated[str, _check_name]
 class LearningSettings(Settings, owner="network"):
     """How many agents there are, how they come to agree, and how each learns: as in the paper, and with other rules."""
 
-    agents: Count = 1
-    protocol: ProtocolName = "local"
-    rule: RuleName = "gradient"
-    step_size: Positive = 3.0  # η of `gradient`
-    parsimony: NonNegative = 0.04  # K of its budget, ε = K η^1.5
-    regularization: NonNegative = 1e-6  # λ of rules that take a step size
-    max_order: Index = 0  # the most points a dictionary may hold, with any rule; 0: as many as the budget asks for
-    averaged_step_size: Positive = 30.0
-    averaged_parsimony: NonNegative = 0.06  # K of its budget, ε = K √η; duals get a quarter of it
-    averaged_fidelity: Positive = Averaged.fidelity
-    second_order_regularization: Positive = SecondOrder.usual_regularization  # λ, which is 1/C of an SVM
-    second_order_budget: NonNegative = SecondOrder.budget
-    second_order_novelty: Positive = SecondOrder.novelty
-    second_order_iterations: Count = SecondOrder.iterations  # of `nystrom`, too
-    nystrom_regularization: Positive = Nystrom.usual_regularization  # λ of each agent
-    nystrom_novelty: Positive = Nystrom.novelty
-    half_life: PositiveOrInf = math.inf  # samples after which `averaged` and `second-order` have forgotten half
+    agents: Count = setting(1, doc="agents in the network")
+    protocol: ProtocolName = setting("local", doc="how agents come to agree; `kernelmesh list --protocols` names the choices")
+    rule: RuleName = setting("gradient", doc="how each agent learns; `kernelmesh list --rules` names the choices")
+    step_size: Positive = setting(3.0, doc="η of `gradient`")
+    parsimony: NonNegative = setting(0.04, doc="K of the budget of `gradient`, ε = K η^1.5")
+    regularization: NonNegative = setting(1e-6, doc="λ of rules that take a step size")
+    max_order: Index = setting(
+        0, doc="the most points a dictionary may hold, with any rule; 0: as many as the budget asks for"
+    )
+    averaged_step_size: Positive = setting(30.0, doc="η of `averaged`")
+    averaged_parsimony: NonNegative = setting(0.06, doc="K of the budget of `averaged`, ε = K √η; duals get a quarter of it")
+    averaged_fidelity: Positive = setting(
+        Averaged.fidelity, doc="how closely the compression of `averaged` keeps the function that goes on learning"
+    )
+    second_order_regularization: Positive = setting(
+        SecondOrder.usual_regularization, doc="λ of `second-order`, which is 1/C of an SVM"
+    )
+    second_order_budget: NonNegative = setting(
+        SecondOrder.budget, doc="how much removing points may raise the loss of `second-order`, per sample"
+    )
+    second_order_novelty: Positive = setting(
+        SecondOrder.novelty,
+        doc="ν of `second-order`: samples closer² than ν κ(x, x) to the span of the dictionary are no points",
+    )
+    second_order_iterations: Count = setting(
+        SecondOrder.iterations, doc="majorize-minimize iterations of `second-order` and `nystrom` per step, at most"
+    )
+    nystrom_regularization: Positive = setting(Nystrom.usual_regularization, doc="λ of `nystrom`, for each agent")
+    nystrom_novelty: Positive = setting(Nystrom.novelty, doc="ν of `nystrom`")
+    half_life: PositiveOrInf = setting(math.inf, doc="samples after which all rules but `gradient` have forgotten half")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,7 @@ from kernelmesh.experiments.settings import Count, NonNegative, Positive, Positi
 from kernelmesh.experiments.trial import Network
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
 from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
-from kernelmesh.schema import one_of
+from kernelmesh.schema import one_of, setting
 from kernelmesh.streams import StreamSlice
 
 __all__ = ["PARTITIONS", "LossName", "MixtureConfig", "Partition", "Task", "takes_every"]
@@ -40,24 +40,37 @@ _ORDERS = 5
 class MixtureConfig(LearningSettings, owner="mixture"):
     """The printed settings; what the paper leaves open or prints differently is said beside it."""
 
-    agents: Count = 20
-    protocol: ProtocolName = "capped-penalty"  # the paper's own is `penalty`, which diverges with its own schedule
-    partition: Partition = "identical"  # every agent sees all samples in an order of its own, or some classes, five times
-    loss: LossName = "logistic"
-    samples: Count = 5000
-    held_out: Count = 2500
-    passes: Count = 5  # where agents see some classes only; all go on until everybody has made them
-    reading: Reading = "deviation"  # of the printed 0.2; only as a standard deviation are the printed accuracies possible
-    spread: Positive = 0.2
-    bandwidth: Positive = 0.6
-    step_halves: PositiveOrInf = math.inf  # samples after which the step size is half of that, falling as a / (b + t)
-    dual_parsimony: NonNegative = 0.01  # K of the duals of exact diffusion, with `gradient`
-    batch_size: Count = 32
-    penalty_start: Positive = 0.01
-    penalty_doubles_every: Count = 200
-    penalty_limit: PositiveOrInf = math.inf  # for `penalty` and `hilbert`, as a share of what is stable; the paper has none
-    every: Count = 1  # rounds between two exchanges, for protocols that exchange functions
-    measure_every: Count = 4  # rounds
+    agents: Count = setting(20, doc="agents in the network")
+    protocol: ProtocolName = setting(
+        "capped-penalty", doc="how agents come to agree; the paper's own is `penalty`, which diverges with its own schedule"
+    )
+    partition: Partition = setting(
+        "identical", doc="what each agent sees: identical (all samples, in an order of its own), two-class or one-class"
+    )
+    loss: LossName = setting("logistic", doc="logistic or hinge")
+    samples: Count = setting(5000, doc="samples in the training set")
+    held_out: Count = setting(2500, doc="samples that accuracy is measured on")
+    passes: Count = setting(
+        5, doc="passes over the samples where agents see some classes only; all go on until everybody has made them"
+    )
+    reading: Reading = setting(
+        "deviation",
+        doc="the printed 0.2 as a deviation, or as the variance that is printed; only the former fits the printed accuracies",
+    )
+    spread: Positive = setting(0.2, doc="how far samples scatter around the centers of their class")
+    bandwidth: Positive = setting(0.6, doc="d of the Gaussian kernel")
+    step_halves: PositiveOrInf = setting(
+        math.inf, doc="samples after which the step size is half of that, falling as a / (b + t)"
+    )
+    dual_parsimony: NonNegative = setting(0.01, doc="K of the duals of exact diffusion, with `gradient`")
+    batch_size: Count = setting(32, doc="samples per step")
+    penalty_start: Positive = setting(0.01, doc="c at the first sample")
+    penalty_doubles_every: Count = setting(200, doc="samples after which c is twice as large")
+    penalty_limit: PositiveOrInf = setting(
+        math.inf, doc="where c of `penalty` and `hilbert` stops, as a share of what is stable; the paper has no limit"
+    )
+    every: Count = setting(1, doc="rounds between two exchanges, for protocols that exchange functions")
+    measure_every: Count = setting(4, doc="rounds between two measurements")
 
     def __post_init__(self) -> None:
         super().__post_init__()

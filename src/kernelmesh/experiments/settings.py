@@ -7,9 +7,10 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, get_type_hints
 
 from kernelmesh.checks import non_negative, positive
-from kernelmesh.schema import at_least
+from kernelmesh.schema import Setting, at_least, setting
+from kernelmesh.schema import settings_of as documented
 
-__all__ = ["Count", "Index", "NonNegative", "Positive", "PositiveOrInf", "Settings", "settings_of"]
+__all__ = ["Count", "Index", "NonNegative", "Positive", "PositiveOrInf", "Settings", "describe_settings", "settings_of"]
 
 Index = Annotated[int, at_least(0)]
 Count = Annotated[int, at_least(1)]
@@ -22,9 +23,11 @@ NonNegative = Annotated[float, non_negative]
 class Settings:
     """What every experiment here has; a subclass names the experiment, for its errors.
 
+    A field that is made with `setting` says what it means; a subclass that only changes the default need not say it again.
+
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Coins(Settings, owner="coins"):
-    ...     throws: Count = 100
+    ...     throws: Count = setting(100, doc="throws of each coin")
     >>> Coins(throws=0)
     Traceback (most recent call last):
     kernelmesh.errors.InvalidArgument: coins: throws must be an integer >= 1, got 0
@@ -32,7 +35,7 @@ class Settings:
 
     owner: ClassVar[str]
 
-    seed: Index = 0
+    seed: Index = setting(0, doc="seeds everything random; the same seed repeats the run")
 
     def __init_subclass__(cls, *, owner: str) -> None:
         cls.owner = owner
@@ -46,3 +49,15 @@ class Settings:
 def settings_of(config: Any) -> dict[str, Any]:
     """The settings as JSON can hold them, which has no infinity."""
     return {name: str(value) if value == math.inf else value for name, value in dataclasses.asdict(config).items()}
+
+
+def describe_settings(kind: type[Any]) -> dict[str, Setting]:
+    """The settings of an experiment by name, each with its default and what it means.
+
+    >>> describe_settings(Settings)["seed"].doc
+    'seeds everything random; the same seed repeats the run'
+    """
+    bases = [base for base in reversed(kind.__mro__) if dataclasses.is_dataclass(base)]
+    docs = {name: known.doc for base in bases for name, known in documented(base).items()}
+    fields = dataclasses.fields(kind)
+    return {field.name: Setting(name=field.name, default=field.default, doc=docs.get(field.name, "")) for field in fields}

@@ -22,6 +22,7 @@ from kernelmesh.experiments.settings import Count, NonNegative, Positive, Settin
 from kernelmesh.metrics import errors
 from kernelmesh.registry import register
 from kernelmesh.report import panel, style_of
+from kernelmesh.schema import setting
 from kernelmesh.streams import StreamSlice
 
 __all__ = ["EXPERIMENT", "Config"]
@@ -31,19 +32,21 @@ __all__ = ["EXPERIMENT", "Config"]
 class Config(Settings, owner="slabs"):
     """A line of agents; agent i sees x in the i-th of as many equal slabs of [−2, 2], and y = sin(3x) + x/2 with noise."""
 
-    seeds: Count = 10  # for the whole table
-    agents: Count = 10
-    protocol: ProtocolName = "exact-diffusion"
-    samples: Count = 4000  # of each agent
-    held_out: Count = 2000
-    noise: NonNegative = 0.1
-    bandwidth: Positive = 0.35
-    step_size: Positive = 0.5
-    parsimony: NonNegative = 0.04
-    dual_parsimony: NonNegative = 0.01
-    regularization: NonNegative = 1e-6
-    batch_size: Count = 32
-    measure_every: Count = 8
+    seeds: Count = setting(10, doc="seeds of the whole table (`--all`)")
+    agents: Count = setting(10, doc="agents, each with a slab of its own")
+    protocol: ProtocolName = setting(
+        "exact-diffusion", doc="how agents come to agree; `kernelmesh list --protocols` names the choices"
+    )
+    samples: Count = setting(4000, doc="samples of each agent")
+    held_out: Count = setting(2000, doc="samples that errors are measured on")
+    noise: NonNegative = setting(0.1, doc="the standard deviation of the noise on the values")
+    bandwidth: Positive = setting(0.35, doc="d of the Gaussian kernel")
+    step_size: Positive = setting(0.5, doc="η")
+    parsimony: NonNegative = setting(0.04, doc="K of the budget, ε = K η^1.5")
+    dual_parsimony: NonNegative = setting(0.01, doc="K of the duals of exact diffusion")
+    regularization: NonNegative = setting(1e-6, doc="λ")
+    batch_size: Count = setting(32, doc="samples per step")
+    measure_every: Count = setting(8, doc="rounds between two measurements")
 
 
 def truth(points: Floats) -> Floats:

@@ -12,6 +12,7 @@ from kernelmesh.experiments import Cell, Experiment, Findings, Session
 from kernelmesh.experiments.exact import ProblemConfig
 from kernelmesh.experiments.settings import Count, Positive
 from kernelmesh.report import panel, style_of
+from kernelmesh.schema import setting
 
 __all__ = ["EXPERIMENT", "Config", "bounded", "cells", "draw", "over_bound"]
 
@@ -25,8 +26,8 @@ LINES = ("minimizer", *_PROTOCOLS)
 class Config(ProblemConfig, owner="violation"):
     """A problem small enough to be solved exactly: every agent has some samples for ever, two of three classes each."""
 
-    step_size: Positive = 2.0  # at the start; it falls as a / (b + t)
-    batch_size: Count = 20
+    step_size: Positive = setting(2.0, doc="η at the start; it falls as a / (b + t)")
+    batch_size: Count = setting(20, doc="samples per step")
 
 
 def cell(settings: tuple[Config, str, float]) -> Mapping[str, Any]:

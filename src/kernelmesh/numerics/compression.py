@@ -27,6 +27,7 @@ from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
+from kernelmesh.numerics.projection import select
 from kernelmesh.numerics.schedules import Constant, Power, Schedule, as_schedule
 from kernelmesh.registry import register
 
@@ -34,6 +35,10 @@ __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", 
 
 # A new point whose distance² to the span of the others is at most this share of κ(x, x) counts as dependent.
 _TOLERANCE = 1e-12
+# Beyond this many new points times all points, the new ones that are needed are found by projections first.
+_MANY = 1 << 14
+# So many points may be exchanged at once however small a cap on the model order is.
+_FEWEST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,16 +320,25 @@ class Komp:
         if (index := inverse.due(self.watch)) is not None:
             model, drifted = self._repair(model, inverse, index)
             repaired = repaired or drifted
-        if update.shared:
+        if not update.shared:
+            model, report = self._absorb(model, update, budget)
+        else:
             model, update = _put_together(model, update)
+            model, update, folded, square_error = _needed(model, update, budget, self.max_order)
+            left = math.sqrt(max(min(budget, 1e150) ** 2 - square_error, 0.0)) if square_error else budget
+            model, report = self._absorb(model, update, left)
+            error = math.hypot(report.error, math.sqrt(square_error))
+            report = replace(report, error=error, budget=budget, removed=report.removed + folded)
+        return model, replace(report, repaired=True) if repaired else report
+
+    def _absorb(self, model: Model, update: Update, budget: float) -> tuple[Model, CompressionReport]:
         max_order = self.max_order or model.function.order + len(update.points)
         try:
-            model, report = _absorb(model, update, budget, max_order, self.tolerance)
+            return _absorb(model, update, budget, max_order, self.tolerance)
         except _Breakdown:
             # rounding in P made the exchange impossible; a fresh P gets one more chance
-            model, repaired = self._renew(model), True
-            model, report = _absorb(model, update, budget, max_order, self.tolerance)
-        return model, replace(report, repaired=True) if repaired else report
+            model, report = _absorb(self._renew(model), update, budget, max_order, self.tolerance)
+            return model, replace(report, repaired=True)
 
     def _repair(self, model: Model, inverse: InverseGram, index: int) -> tuple[Model, bool]:
         """Look at one column, and rebuild P if it has drifted."""
@@ -360,6 +374,31 @@ def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
     moved = Expansion.trusted(f.kernel, f.centers, weights)
     square_norm = float((weights * moved.evaluate(f.centers)).sum())
     return replace(model, function=moved, square_norm=max(square_norm, 0.0)), Update(update.points[fresh], coefficients)
+
+
+def _needed(model: Model, update: Update, budget: float, max_order: int | None) -> tuple[Model, Update, int, float]:
+    """Where there are many new points: the update with those that are needed, how many are not, and the squared error.
+
+    Half of the squared budget may go there; the rest is for greedy removal among the points that are left. A cap on the model
+    order, where it binds, lets half of the dictionary be exchanged at once.
+    """
+    f, new = model.function, len(update.points)
+    if new * (f.order + new) <= _MANY:
+        return model, update, 0, 0.0
+    square_budget = min(budget, 1e150) ** 2
+    inverse = model.claim()
+    blur = 16.0 * np.finfo(float).eps * float((inverse.matrix.diagonal() * f.kernel.diag(f.centers)).max(initial=0.0))
+    size = float((f.kernel.diag(update.points)[:, None] * update.coefficients**2).sum())
+    if not blur * size <= 0.01 * square_budget:  # P cannot resolve so fine a budget
+        return model, update, 0, 0.0
+    most = new if max_order is None else max(max_order - f.order, 0) + max(_FEWEST, max_order // 2)
+    found = select(
+        f, inverse, model.square_norm, update.points, update.coefficients, update.shrink, 0.5 * square_budget, most
+    )
+    if found is None:
+        return model, update, 0, 0.0
+    moved = replace(model, function=Expansion.trusted(f.kernel, f.centers, found.weights), square_norm=found.square_norm)
+    return moved, Update(update.points[found.kept], found.coefficients), new - len(found.kept), found.square_error
 
 
 class _Breakdown(FloatingPointError):
@@ -481,7 +520,23 @@ def compressed(
     kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
 ) -> tuple[Expansion, CompressionReport]:
     """`compress` for callers that have checked everything before."""
-    zero = Expansion.trusted(kernel, np.empty((0, centers.shape[1])), np.empty((0, weights.shape[1])))
-    start, update = _put_together(Model(zero, workspace=InverseGram()), Update(centers, weights))
-    model, report = _absorb(start, update, budget, max_order or len(centers), _TOLERANCE)
-    return model.function, report
+    fresh, sums, _ = compiled.folding.fold(centers.view(np.uint64), 0, weights)
+    if len(fresh) < len(centers):
+        centers, weights = centers[fresh], sums
+    return compressed_distinct(kernel, centers, weights, budget, max_order=max_order)
+
+
+def compressed_distinct(
+    kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
+) -> tuple[Expansion, CompressionReport]:
+    """`compressed` for points of which no two are equal."""
+    kept, after, square_norm, square_error, dependent = compiled.pruning.compress(
+        kernel(centers, centers), weights, _TOLERANCE, min(budget, 1e150) ** 2, max_order or len(centers)
+    )
+    if not math.isfinite(square_norm):
+        raise FloatingPointError("the function is no longer finite")
+    if not np.isfinite(after).all():
+        raise FloatingPointError("the weights are no longer finite")
+    removed = len(centers) - len(kept)
+    report = CompressionReport(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
+    return Expansion.trusted(kernel, centers[kept], after), report

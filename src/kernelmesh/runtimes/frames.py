@@ -9,7 +9,7 @@ Who must decide quickly whether there is room for a frame reads the prefix only.
 """
 
 import struct
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,12 +18,12 @@ from kernelmesh.errors import RefusedMessage
 
 __all__ = ["PREFIX_BYTES", "Frame", "Header", "Prefix", "decode_frame", "encode_frame", "read_prefix"]
 
-_PREFIX = struct.Struct(">QBQ")
+_PREFIX = struct.Struct(">Q?Q")
 PREFIX_BYTES = _PREFIX.size
 _Count = Annotated[int, Meta(ge=0, lt=1 << 62)]  # so that counting on never leaves 64 bits
 
 
-class Prefix(NamedTuple):
+class Prefix(Struct, frozen=True):
     """What can be known of a frame without reading it."""
 
     token: int
@@ -53,7 +53,7 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Whether only the header of the other end is wanted."""
 
 
-class Frame(NamedTuple):
+class Frame(Struct, frozen=True):
     """A header with a message, which is empty where there is nothing to say."""
 
     prefix: Prefix
@@ -77,16 +77,15 @@ def encode_frame(frame: Frame) -> bytes:
     >>> decode_frame(encode_frame(frame), max_bytes=100) == frame
     True
     """
-    token, is_reply, ticket = frame.prefix
-    return _PREFIX.pack(token, is_reply, ticket) + _encoder.encode(_Body(frame.header, frame.payload))
+    prefix = frame.prefix
+    return _PREFIX.pack(prefix.token, prefix.is_reply, prefix.ticket) + _encoder.encode(_Body(frame.header, frame.payload))
 
 
 def read_prefix(data: bytes) -> Prefix | None:
     """The prefix of a frame; None if these bytes cannot be one."""
     if len(data) <= PREFIX_BYTES or data[8] > 1:
         return None
-    token, kind, ticket = _PREFIX.unpack_from(data)
-    return Prefix(token, kind == 1, ticket)
+    return Prefix(*_PREFIX.unpack_from(data))
 
 
 def decode_frame(data: bytes, *, max_bytes: int) -> Frame:
@@ -100,7 +99,7 @@ def decode_frame(data: bytes, *, max_bytes: int) -> Frame:
         body = _decoder.decode(memoryview(data)[PREFIX_BYTES:])
     except (msgspec.DecodeError, RecursionError) as error:
         raise RefusedMessage("frame: must be one of this version", error) from None
-    if not 0.0 <= body.header.share <= 1.0 or not body.header.age >= 0.0:
-        told = f"{body.header.share} and {body.header.age}"
-        raise RefusedMessage("frame: must tell a share from 0 to 1 and an age >= 0", told)
-    return Frame(prefix, body.header, body.payload)
+    header = body.header
+    if not 0.0 <= header.share <= 1.0 or not header.age >= 0.0:
+        raise RefusedMessage("frame: must tell a share from 0 to 1 and an age >= 0", f"{header.share} and {header.age}")
+    return Frame(prefix, header, body.payload)

@@ -68,6 +68,8 @@ class Guard:
 
     def ignores(self, name: str, token: int, *, now: float) -> bool:
         """Whether a sender is not being listened to at the moment."""
+        if not self._records:
+            return False
         record = self._records.get((name[:64], token))
         return record is not None and now < record.until
 

@@ -1,14 +1,14 @@
 """A journal of every step's input, so that an agent that was killed can take its steps again.
 
-A journal begins with four bytes that tell its format. Then come records: a length, a digest, and MessagePack. One that is not
-complete is the one that was being written when the process was killed.
+A journal begins with four bytes that tell its format. Then come records: a length, a checksum, and MessagePack. One that is
+not complete is the one that was being written when the process was killed.
 """
 
-import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, BinaryIO, NamedTuple
 
@@ -27,8 +27,8 @@ from kernelmesh.streams import Batch
 
 __all__ = ["Record", "append", "create", "read"]
 
-_MAGIC = b"kmj4"
-_PREFIX = struct.Struct("<I16s")
+_MAGIC = b"kmj5"
+_PREFIX = struct.Struct("<II")
 _MAX_MESSAGE = 1 << 31
 _Count = Annotated[int, Meta(ge=0)]
 
@@ -92,24 +92,20 @@ def append(file: BinaryIO, record: Record) -> None:
         targets.dtype.kind == "i",
         targets.shape[1] if targets.ndim == 2 else 0,
         targets.tobytes(),
-        json.dumps(None if entry.position is None else dict(entry.position)).encode(),
+        msgspec.json.encode(None if entry.position is None else dict(entry.position)),
         entry.traffic.floats,
         entry.traffic.bytes,
-        [_neighbor(said) for said in entry.heard],
+        [_neighbor(said, entry.replies) for said in entry.heard],
     )
     data = _encoder.encode(step)
-    file.write(_PREFIX.pack(len(data), _digest(data)) + data)
+    file.write(_PREFIX.pack(len(data), zlib.crc32(data)) + data)
     file.flush()
 
 
-def _neighbor(said: Heard) -> _Neighbor:
-    question = None if said.question is None else encode(said.question)
-    reply = None if said.reply is None else encode(said.reply)
-    return _Neighbor(str(said.neighbor), said.weight, said.share, said.is_first, question, reply)
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()
+def _neighbor(said: Heard, replies: Mapping[str, bytes]) -> _Neighbor:
+    name, question = str(said.neighbor), None if said.question is None else encode(said.question)
+    reply = None if said.reply is None else replies.get(name) or encode(said.reply)
+    return _Neighbor(name, said.weight, said.share, said.is_first, question, reply)
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -120,10 +116,10 @@ def read(path: Path) -> Iterator[Record]:
             remedy = "let the version that wrote it stop the agent once, or remove the file: its samples will come again"
             raise UnreadableFile(f"{path}: must be a journal of this version; {remedy}")
         while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
-            length, digest = _PREFIX.unpack(prefix)
+            length, checksum = _PREFIX.unpack(prefix)
             left = os.fstat(file.fileno()).st_size - file.tell()
             data = file.read(length) if length <= left else b""
-            if len(data) < length or _digest(data) != digest:
+            if len(data) < length or zlib.crc32(data) != checksum:
                 return
             yield _record(path, data)
 

@@ -7,7 +7,6 @@ are expected always find room; those that nobody asked for are dropped.
 import contextlib
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,9 +66,8 @@ class Mailbox:
         self._events: list[Event] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._waiting: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self._names: defaultdict[str, int] = defaultdict(int)
-        self._sizes: defaultdict[str, int] = defaultdict(int)
+        self._waiting: dict[tuple[str, int], int] = {}
+        self._names: dict[str, tuple[int, int]] = {}
         self._expected: set[int] = set()
         self._replies, self._wanted = 0, 1
         self._total = self._bytes = 0
@@ -109,18 +107,17 @@ class Mailbox:
 
     def _append_bounded(self, sender: tuple[str, int], event: Event, limit: int) -> None:
         size = len(event.data) if isinstance(event, Arrival) else 0
-        name = sender[0]
-        no_room = self._waiting[sender] >= limit or self._total >= _MAX_WAITING or self._names[name] >= _MAX_OF_NAME
-        if no_room or self._bytes + size > _MAX_BYTES or self._sizes[name] + size > _MAX_BYTES_OF_NAME:
+        waiting, (of_name, bytes_of_name) = self._waiting.get(sender, 0), self._names.get(sender[0], (0, 0))
+        no_room = waiting >= limit or self._total >= _MAX_WAITING or of_name >= _MAX_OF_NAME
+        if no_room or self._bytes + size > _MAX_BYTES or bytes_of_name + size > _MAX_BYTES_OF_NAME:
             self.dropped += 1
             if isinstance(event, Request):
                 event.refuse(BUSY)
             return
-        self._waiting[sender] += 1
+        self._waiting[sender] = waiting + 1
+        self._names[sender[0]] = of_name + 1, bytes_of_name + size
         self._total += 1
         self._bytes += size
-        self._names[name] += 1
-        self._sizes[name] += size
         self._append(event)
 
     def _append(self, event: Event, *, ring: bool = True) -> None:
@@ -145,8 +142,8 @@ class Mailbox:
         with self._lock:
             taken, self._events = self._events, []
             if self._total:
-                for counts in (self._waiting, self._names, self._sizes):
-                    counts.clear()
+                self._waiting.clear()
+                self._names.clear()
                 self._total = self._bytes = 0
             self._replies, self._wanted = 0, 1
             while not self._bell.empty():

@@ -98,8 +98,9 @@ class AgentRunner:
         store = self._store
         if store is not None and store.trouble and now >= self._save_again and not self.node.has_batch:
             self.save(now)
-        done = turn is None and not self._stay and self.node.finished(now)
-        return Poll(turn, self.node.wake_at(now), done)
+        if turn is not None:
+            return Poll(turn, now)
+        return Poll(None, self.node.wake_at(now), done=not self._stay and self.node.finished(now))
 
     def close(self) -> None:
         """Write the last checkpoint and let go of everything."""

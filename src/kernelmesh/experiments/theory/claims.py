@@ -10,6 +10,7 @@ from kernelmesh.experiments import Cell
 from kernelmesh.experiments.cells import Results
 from kernelmesh.experiments.exact import ProblemConfig
 from kernelmesh.experiments.settings import Count, Positive
+from kernelmesh.schema import setting
 
 __all__ = ["Claim", "Config", "Summary"]
 
@@ -23,10 +24,10 @@ class Config(ProblemConfig, owner="theory"):
     agents: Count = 4
     passes: Count = 1500
     regularization: Positive = 0.02
-    coupling: Positive = 0.05
-    parsimony: Positive = 0.04
-    batch_size: Count = 4
-    stream: Count = 50_000  # samples of each agent in the run that watches the model order
+    coupling: Positive = setting(0.05, doc="c")
+    parsimony: Positive = setting(0.04, doc="K of the budget, ε = K η^1.5")
+    batch_size: Count = setting(4, doc="samples per step")
+    stream: Count = setting(50_000, doc="samples of each agent in the run that watches the model order")
 
 
 Summary = tuple[dict[str, Any], Figure]

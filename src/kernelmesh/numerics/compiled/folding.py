@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Ints
-from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
+from kernelmesh.numerics.compiled.jit import Bits, Flags, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 
-__all__ = ["first_of_equals", "fold", "hashes", "spanning"]
+__all__ = ["first_of_equals", "fold", "gather", "hashes", "spanning"]
 
 
 @compiled()
@@ -84,6 +84,35 @@ def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix
         for d in range(outputs):
             sums[place[i], d] += coefficients[i, d]
     return fresh[:count], sums, touches
+
+
+@compile_on_first_call()
+def gather(bits: Bits, weights: Matrix, coefficients: Matrix) -> tuple[Indices, OwnMatrix, Flags]:
+    """Add coefficients of new points to the weights of old ones. `bits` are those of the old points, then of the new ones.
+
+    Gives the new points that equal none before them; the weights of the old points and then of those; and which of these are
+    among the new points. Every sum is taken in the order of the points, so that it rounds the same wherever it is computed.
+    """
+    old, rows, outputs = weights.shape[0], coefficients.shape[0], weights.shape[1]
+    first = first_of_equals(bits)
+    place = np.empty(rows, dtype=np.int64)
+    fresh = np.empty(rows, dtype=np.int64)
+    count = 0
+    for i in range(rows):
+        if first[old + i] == old + i:
+            place[i] = old + count
+            fresh[count] = i
+            count += 1
+        else:
+            place[i] = first[old + i] if first[old + i] < old else place[first[old + i] - old]
+    sums = np.zeros((old + count, outputs))
+    sums[:old] = weights
+    live = np.zeros(old + count, dtype=np.bool_)
+    for i in range(rows):
+        live[place[i]] = True
+        for c in range(outputs):
+            sums[place[i], c] += coefficients[i, c]
+    return fresh[:count], sums, live
 
 
 @compile_on_first_call()

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.numerics.compiled.jit import Flags, Matrix, OwnMatrix, Vector, compile_on_first_call, compiled
+from kernelmesh.numerics.compiled.jit import Flags, Indices, Matrix, OwnMatrix, Vector, compile_on_first_call, compiled
 from kernelmesh.numerics.compiled.linear import (
     cholesky,
     doubled,
@@ -15,10 +15,12 @@ from kernelmesh.numerics.compiled.linear import (
     transposed,
 )
 
-__all__ = ["choose", "growth"]
+__all__ = ["choose", "compress", "growth"]
 
 # Up to this many candidates are pruned with orthogonal steps throughout where precision asks for it.
 _SMALL = 512
+# With more new points than this, P̃ is formed as a whole, unless points come so near to each other that digits would be lost.
+_FEW, _WELL_APART = 64, 1e6
 
 
 @compile_on_first_call()
@@ -342,32 +344,23 @@ def _factor(top: Floats, independent: Ints, lifted: Floats, order: int) -> Float
     return factor
 
 
-@compile_on_first_call()
-def choose(
-    inverse: Matrix,
+# Helpers of compiled code follow Python's rules for division unless told otherwise.
+@compiled(error_model="numpy")
+def _choose(
+    inverse: Floats,
     order: int,
-    cross: Matrix,
-    gram: OwnMatrix,
-    lifted: OwnMatrix,
-    own_old: Vector,
-    weights: Matrix,
+    cross: Floats,
+    gram: Floats,
+    lifted: Floats,
+    own_old: Floats,
+    weights: Floats,
     shrink: float,
     square_norm: float,
-    coefficients: Matrix,
+    coefficients: Floats,
     tolerance: float,
     budget: float,
     max_order: int,
-) -> tuple[int, Flags, OwnMatrix, float, float, int]:
-    """Which points a function keeps when the new points X with coefficients A join it, by greedy removal from all of them.
-
-    `cross` is κ(X, D), `gram` is κ(X, X) and becomes S = κ(X, X) − κ(X, D) P κ(D, X), `lifted` is filled with Z = κ(X, D) P,
-    `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
-    independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
-
-    Returns how many points change (0 when the old ones all stay and the new ones all go, −1 when P is too ill-conditioned
-    for so fine a budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
-    changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
-    """
+) -> tuple[int, NDArray[np.bool_], Floats, float, float, int]:
     batch, outputs = coefficients.shape
     added = _growth(gram, cross, weights, coefficients, shrink)
     own = np.diag(gram).copy()
@@ -410,10 +403,90 @@ def choose(
         size = own_old[i] if i < order else own[independent[i - order]]
         floor[i] = 1.0 / size if size > 0.0 else 1.0
         diagonal[i] = max(diagonal[i], floor[i])
-    stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, max_order)
+    if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
+        whole = np.dot(transposed(factor), factor)
+        whole[:order, :order] += inverse[:order, :order]
+        nothing = np.empty((0, order + new))
+        stays, error = _prune(whole, order + new, nothing, candidates, diagonal, floor, error, budget, max_order)
+    else:
+        stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, max_order)
 
     keep = np.zeros(order + batch, dtype=np.bool_)
     keep[:order] = stays[:order]
     keep[order + independent] = stays[order:]
     changes = order - int(stays[:order].sum()) + int(stays[order:].sum())
     return changes, keep, replaced, added, error, dependent.size
+
+
+@compile_on_first_call()
+def choose(
+    inverse: Matrix,
+    order: int,
+    cross: Matrix,
+    gram: OwnMatrix,
+    lifted: OwnMatrix,
+    own_old: Vector,
+    weights: Matrix,
+    shrink: float,
+    square_norm: float,
+    coefficients: Matrix,
+    tolerance: float,
+    budget: float,
+    max_order: int,
+) -> tuple[int, Flags, OwnMatrix, float, float, int]:
+    """Which points a function keeps when the new points X with coefficients A join it, by greedy removal from all of them.
+
+    `cross` is κ(X, D), `gram` is κ(X, X) and becomes S = κ(X, X) − κ(X, D) P κ(D, X), `lifted` is filled with Z = κ(X, D) P,
+    `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
+    independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
+
+    Returns how many points change (0 when the old ones all stay and the new ones all go, −1 when P is too ill-conditioned
+    for so fine a budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
+    changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
+    """
+    return _choose(
+        inverse, order, cross, gram, lifted, own_old, weights, shrink, square_norm, coefficients, tolerance, budget, max_order
+    )
+
+
+@compile_on_first_call()
+def compress(
+    gram: OwnMatrix, coefficients: Matrix, tolerance: float, budget: float, max_order: int
+) -> tuple[Indices, OwnMatrix, float, float, int]:
+    """`choose` for points that join nothing, in one go: which of them stay, and the weights of the projection onto those.
+
+    The points N that go leave W_I = A_I + K_II⁻¹ K_IN A_N behind. Also gives ‖f̃‖², the squared error as it is measured, and
+    how many points were dependent.
+    """
+    batch, outputs = coefficients.shape
+    nothing = np.empty((0, 0))
+    _, stays, _, square_norm, error, dependent = _choose(
+        nothing,
+        0,
+        np.empty((batch, 0)),
+        gram,
+        np.empty((batch, 0)),
+        np.empty(0),
+        np.empty((0, outputs)),
+        1.0,
+        0.0,
+        coefficients,
+        tolerance,
+        budget,
+        max_order,
+    )
+    kept, others = np.flatnonzero(stays), np.flatnonzero(~stays)
+    if kept.size == 0:
+        return kept, np.empty((0, outputs)), square_norm, max(square_norm, 0.0), dependent
+    rest = coefficients[others]
+    share = np.dot(gram[kept][:, others], rest)
+    lower = cholesky(gram[kept][:, kept])
+    solve(lower, share)
+    solve_transposed(lower, share)
+    arriving = coefficients[kept]
+    arriving += share
+    gone = coefficients.copy()
+    gone[kept] -= arriving
+    # measuring rounds less than adding up what every point cost
+    error = max(float((gone * np.dot(gram, gone)).sum()), 0.0)
+    return kept, arriving, square_norm, error, dependent

@@ -11,7 +11,7 @@ from kernelmesh.checks import Floats
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import Diverged, RefusedMessage
 from kernelmesh.exchange import Link, Outbox, disagreement
-from kernelmesh.messages import encode
+from kernelmesh.messages import encode, wire_size
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
@@ -84,10 +84,11 @@ class Node:
     def begin_round(self, batch: Batch, position: Mapping[str, Any], now: float) -> None:
         """There is a mini-batch, which has been checked; `position` is where the stream stands after it."""
         talk = self._talk
-        talk.current = current = self._pacing.next_round(self.agent, self.state, batch.points)
+        current = talk.current
         current.batch, current.position = batch, position
+        current.outbox.learn(batch.points)
         if current.outbox.question is not None:
-            current.question = encode(current.outbox.question)
+            current.question, current.question_size = encode(current.outbox.question), wire_size(current.outbox.question)
         self._relaying = False
         self._begin_gathering(now)
         talk.open(now)
@@ -150,14 +151,15 @@ class Node:
 
     def _gather(self, now: float) -> None:
         """Ask who has not been asked, and take the step when everybody has been heard or patience is over."""
+        talk, step = self._talk, self._talk.current.step
         if self._exchanges:
-            for peer in self._talk.peers.values():
-                self._talk.ask(peer, Purpose.STEP, now)
+            for peer in self._pacing.unasked(talk.peers.values(), step):
+                talk.ask(peer, Purpose.STEP, now)
         awaited = self._awaited()
         if awaited and now >= self._late_at:
             self._late_at = now + self._pacing.patience
-            for peer in self._pacing.late(awaited, self._talk.current.step):
-                self._talk.ask(peer, Purpose.REPEAT, now)
+            for peer in self._pacing.late(awaited, step):
+                talk.ask(peer, Purpose.REPEAT, now)
             awaited = self._awaited()
         self.replies_awaited = max(len(awaited), 1)
         if not awaited:
@@ -246,7 +248,9 @@ class Node:
         return Batch(np.empty((0, self.agent.dimension)), np.empty(0))
 
     def _entry(self, batch: Batch, position: Mapping[str, Any] | None, heard: list[Heard]) -> Entry:
-        return Entry(step=self.state.steps + 1, batch=batch, position=position, heard=heard, traffic=self.traffic)
+        peers, step = self._talk.peers.values(), self.state.steps + 1
+        replies = {peer.name: peer.reply_data for peer in peers if peer.reply_data}
+        return Entry(step=step, batch=batch, position=position, heard=heard, replies=replies, traffic=self.traffic)
 
     def _blame(self, error: Diverged, now: float) -> None:
         """The step is taken without the neighbors: one of them may have gone astray."""
@@ -262,7 +266,7 @@ class Node:
         talk.state, talk.previous = state, talk.current if talk.current.exchanges else talk.previous
         talk.current = self._pacing.next_round(self.agent, state)
         for peer in talk.peers.values():
-            peer.told, peer.reply = False, None
+            peer.told, peer.reply, peer.reply_data = False, None, b""
             self._pacing.move_on(peer)
 
     def resume(self, state: State, previous: Previous | None, traffic: Traffic) -> None:

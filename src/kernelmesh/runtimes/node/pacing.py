@@ -6,15 +6,15 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from kernelmesh.agent import Agent, State
-from kernelmesh.checks import Floats
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import Difference, Message
+from kernelmesh.messages import Difference, Message, WireSize
 from kernelmesh.runtimes.frames import Header
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
 from kernelmesh.streams import Batch
 
 __all__ = ["FreeRunning", "LocalRound", "LockStep", "OutOfStep", "Pacing"]
 
+_NOTHING = WireSize(0, 0)
 _GONE = 60.0  # seconds of silence after which a neighbor in lock step counts as gone for good
 
 
@@ -32,6 +32,7 @@ class LocalRound:
     open: bool = False
     """Whether it is known if there are samples for it."""
     question: bytes = b""
+    question_size: WireSize = _NOTHING
     packed: dict[tuple[str, int], Message] = field(default_factory=dict)
     """What neighbors were told as it travels, by name and the step that they asked about."""
     counted: set[tuple[str, str, int]] = field(default_factory=set)
@@ -62,10 +63,10 @@ class LockStep:
     patience: float = 0.5
     """Seconds after which a round that is not complete is late."""
 
-    def next_round(self, agent: Agent, state: State, points: Floats | None = None) -> LocalRound:
-        """The round that follows on a state; `points` are those of its mini-batch, if there is one."""
+    def next_round(self, agent: Agent, state: State) -> LocalRound:
+        """The round that follows on a state."""
         step = state.steps + 1
-        return LocalRound(step, Outbox(agent, state, points), exchanges=agent.consensus.exchanges(step))
+        return LocalRound(step, Outbox(agent, state, None), exchanges=agent.consensus.exchanges(step))
 
     def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
         """A round has been opened; nothing of it has been heard yet."""
@@ -127,9 +128,9 @@ class LockStep:
         """What a reply says about our stream."""
         return local.open and local.batch is None
 
-    def is_answered(self, peer: Peer, step: int) -> bool:
-        """Whether a neighbor need not be asked about a step again."""
-        return peer.replied_step == step
+    def unasked(self, peers: Collection[Peer], step: int) -> list[Peer]:
+        """The neighbors that are to be asked about a step."""
+        return [peer for peer in peers if not peer.ticket and peer.replied_step != step]
 
     def awaited(self, peers: Collection[Peer], step: int, *, mutual: bool) -> list[Peer]:
         """The neighbors without whom the step is not taken."""
@@ -169,9 +170,9 @@ class FreeRunning:
     def timeout(self) -> float:
         return max(2.0 * self.patience, 2.0)
 
-    def next_round(self, agent: Agent, state: State, points: Floats | None = None) -> LocalRound:
+    def next_round(self, agent: Agent, state: State) -> LocalRound:
         step = state.steps + 1
-        return LocalRound(step, Outbox(agent, state, points, offers=True), exchanges=agent.consensus.exchanges(step))
+        return LocalRound(step, Outbox(agent, state, None, offers=True), exchanges=agent.consensus.exchanges(step))
 
     def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
         """Nothing to prepare."""
@@ -200,8 +201,8 @@ class FreeRunning:
     def has_ended(self, local: LocalRound, *, ended: bool) -> bool:
         return ended
 
-    def is_answered(self, peer: Peer, step: int) -> bool:
-        return peer.asked  # once in a round is enough
+    def unasked(self, peers: Collection[Peer], step: int) -> list[Peer]:
+        return [peer for peer in peers if not peer.ticket and not peer.asked]  # once in a round is enough
 
     def awaited(self, peers: Collection[Peer], step: int, *, mutual: bool) -> list[Peer]:
         return [

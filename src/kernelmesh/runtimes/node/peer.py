@@ -46,6 +46,8 @@ class Peer:
     """Not to be asked before."""
     reply: Message | None = None
     """What it said for the step at hand; where functions are exchanged, the newest."""
+    reply_data: bytes = b""
+    """The same as it arrived; empty where it was unpacked."""
     replied_step: int = 0
     question: Message | None = None
     """Its own newest question."""

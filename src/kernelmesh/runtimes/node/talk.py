@@ -6,7 +6,7 @@ import math
 from kernelmesh.agent import Agent, State
 from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import MissingBase, read_question, read_reply
-from kernelmesh.messages import Message, encode, wire_size
+from kernelmesh.messages import WireSize, encode, wire_size
 from kernelmesh.registry import fingerprint
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.guard import Guard
@@ -41,7 +41,7 @@ class Talk:
         """The round of the exchange before."""
         self.active = -math.inf
         """When anybody is known to have learned something."""
-        self.traffic = Traffic()
+        self._floats = self._bytes = 0
         self.actions: list[Action] = []
         """What is to be done, in this order."""
         self._held: dict[str, Frame] = {}
@@ -85,26 +85,24 @@ class Talk:
                 self._give_up(peer, now)
 
     def ask(self, peer: Peer, purpose: Purpose, now: float) -> None:
-        """Ask a neighbor, unless it has been asked, has answered, or is not to be asked yet."""
+        """Ask a neighbor, unless a question is out or it is not to be asked yet."""
         if peer.ticket or now < peer.ask_again:
-            return
-        if purpose is Purpose.STEP and self._pacing.is_answered(peer, self.current.step):
             return
         if self.guard.ignores(peer.name, peer.token, now=now):
             peer.prompt = False
             return
-        peer.purpose, peer.asked_step, peer.asked = purpose, self.current.step, purpose is Purpose.STEP
+        current, is_step = self.current, purpose is Purpose.STEP
+        peer.purpose, peer.asked_step, peer.asked = purpose, current.step, is_step
         if not peer.present:
             peer.failed(now)
             return
         self._tickets += 1
         peer.ticket, peer.overdue = self._tickets, now + self._pacing.timeout
-        payload = self.current.question if purpose is Purpose.STEP else b""
-        if payload and self._pacing.counts(self.current, ("question", peer.name, self.current.step)):
-            assert self.current.outbox.question is not None
-            self._count(self.current.outbox.question)
+        payload = current.question if is_step else b""
+        if payload and self._pacing.counts(current, ("question", peer.name, current.step)):
+            self._count(current.question_size)
         full = purpose is Purpose.REPEAT or peer.link.lost
-        header = self._header(peer, now, ended=self.ended, full=full, ping=purpose is not Purpose.STEP)
+        header = self._header(peer, now, ended=self.ended, full=full, ping=not is_step)
         frame = Frame(Prefix(self._token, False, peer.ticket), header, payload)
         self.actions.append(Send(peer.name, encode_frame(frame), peer.ticket))
 
@@ -151,7 +149,7 @@ class Talk:
                 peer.question = read_question(self._agent, payload, max_bytes=max_bytes)
                 peer.question_step = peer.asked_step
             return
-        message = None
+        message, data = None, b""
         if payload:
             batch = self.current.batch
             if self._exchange.question is not None and (batch is None or peer.asked_step != self.current.step):
@@ -161,7 +159,9 @@ class Talk:
                 message = read_reply(self._agent, payload, peer.link, rows=rows, max_bytes=max_bytes)
             except MissingBase:  # a process before this one had it: the next will be whole
                 return
-        peer.reply, peer.replied_step = message, peer.asked_step
+            if self._exchange.question is not None:
+                data = payload
+        peer.reply, peer.reply_data, peer.replied_step = message, data, peer.asked_step
         self._pacing.heed_end(peer, header, of_step=True)
 
     # what neighbors ask
@@ -205,7 +205,7 @@ class Talk:
         if message is not None:
             payload, peer.told = encode(message), self._exchange.numbered
             if self._pacing.counts(local, ("reply", peer.name, header.step)):
-                self._count(message)
+                self._count(wire_size(message))
         self._send_reply(peer, frame, payload, self._pacing.has_ended(local, ended=self.ended), now)
 
     def _send_reply(self, peer: Peer, frame: Frame, payload: bytes, ended: bool, now: float) -> None:
@@ -224,6 +224,15 @@ class Talk:
                 self.current.step,
             )
 
-    def _count(self, message: Message) -> None:
-        floats, size = wire_size(message)
-        self.traffic = Traffic(self.traffic.floats + floats, self.traffic.bytes + size)
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent since the beginning, restarts included."""
+        return Traffic(self._floats, self._bytes)
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic) -> None:
+        self._floats, self._bytes = traffic
+
+    def _count(self, size: WireSize) -> None:
+        self._floats += size.floats
+        self._bytes += size.bytes

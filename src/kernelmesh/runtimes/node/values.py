@@ -1,8 +1,9 @@
 """What goes into a node and comes out of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from kernelmesh.agent import Info, State
 from kernelmesh.consensus import Heard
@@ -20,8 +21,7 @@ class Traffic(NamedTuple):
     bytes: int = 0
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Turn:
+class Turn(Struct, frozen=True, eq=False, kw_only=True):
     """What is there to see after a step of one agent.
 
     Attributes
@@ -42,8 +42,7 @@ class Turn:
     traffic: Traffic
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, eq=False, kw_only=True):
     """The input of one step: whoever has the state before it and this has the state after it, bit for bit."""
 
     step: int
@@ -53,19 +52,20 @@ class Entry:
     position: Mapping[str, Any] | None
     """Where the stream stands after this mini-batch; None for a step without samples."""
     heard: Sequence[Heard]
+    replies: Mapping[str, bytes] = {}
+    """Those of the replies that need not be encoded again, as they arrived, by neighbor."""
     traffic: Traffic
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Previous:
+class Previous(Struct, frozen=True, eq=False, kw_only=True):
     """What neighbors that are one exchange behind may still ask for, in lock step."""
 
     function: Expansion
     question: Message | None = None
-    told: Mapping[str, Message] = field(default_factory=dict)
+    told: Mapping[str, Message] = {}
 
 
-class Send(NamedTuple):
+class Send(Struct, frozen=True):
     """Bytes for a neighbor; `ticket` is that of a question, to which a reply is expected, and 0 for a reply."""
 
     neighbor: str
@@ -73,13 +73,13 @@ class Send(NamedTuple):
     ticket: int
 
 
-class GiveUp(NamedTuple):
+class GiveUp(Struct, frozen=True):
     """A question to which no reply is expected any more."""
 
     ticket: int
 
 
-class Stepped(NamedTuple):
+class Stepped(Struct, frozen=True):
     """The agent has taken a step. The entry must be on record before anything that follows is sent.
 
     `turn` is None for a step without samples.
