@@ -2,23 +2,22 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self, cast
 from weakref import WeakValueDictionary
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import integer
 from kernelmesh.consensus.base import NUMBERED_OFFERS, Consensus, EdgeMemories, EdgeMemory, Heard, StepInputs, Tuning
 from kernelmesh.consensus.local import Local
+from kernelmesh.consensus.numbered import Completed, complete, offer
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.messages import Function, Message, Offer, Terms
+from kernelmesh.messages import Message, Offer
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Update, compressed_distinct
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.projection import without
 from kernelmesh.numerics.schedules import Constant, Schedule, as_schedule
@@ -26,7 +25,6 @@ from kernelmesh.registry import register
 
 __all__ = ["ExactDiffusion"]
 
-_FAR = 1 << 32
 # A dual of up to this many points is compressed in every exchange, a larger one in one of so many.
 _FEW, _TURN = 96, 8
 # So many points that neither end has any more may stay in a dual: this many, or one part in so many of the others.
@@ -105,64 +103,31 @@ class ExactDiffusion(Consensus):
     def tell(
         self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
     ) -> Message:
-        edge = edge or EdgeMemory()
-        ours = _open(function, edge, share)
-        behind = edge.behind if there is None or there[0] != edge.epoch else there[1] < edge.done
-        if behind and edge.before is not None:
-            terms = msgspec.structs.replace(edge.before.terms, done=ours.terms.done, digest=ours.terms.digest)
-            ours = replace(edge.before, terms=terms)
-        if edge.handed is None or ours.terms.exchange > 1:
-            return ours
-        return replace(ours, dual=Function(edge.handed.centers, edge.handed.weights))
+        return offer(function, edge, share, there)
 
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
-        own = 1.0
-        speaking = {said.neighbor for said in heard}
+        def renew(exchange: Completed, is_first: bool) -> Expansion:
+            weight = self._part * exchange.weight
+            return self._dual(exchange.before, function.kernel, exchange.ours, exchange.theirs, weight, is_first)
+
+        done, after = complete(function, heard, edges, renew)
+        completed = {exchange.neighbor for exchange in done}
+        # a dual acts for k rounds from the one in which its exchange was completed
         after = {
-            name: edge if name in speaking or not edge.acts else edge.with_acts(self._acts_on(edge))
-            for name, edge in edges.items()
+            name: edge.with_acts(self.every if name in completed else max(min(edge.acts, self.every) - 1, 0))
+            for name, edge in after.items()
         }
+        own = 1.0
         centers, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
-        for said in heard:
-            edge = edges.get(said.neighbor) or EdgeMemory()
-            theirs = said.reply if isinstance(said.reply, Offer) else None
-            if theirs is not None and theirs.terms.epoch > edge.epoch + _FAR:
-                theirs = None  # nobody has had to begin anew so often
-            if theirs is not None and (epoch := _common_epoch(edge, theirs)) != edge.epoch:
-                kept = edge.dual if said.is_first else None
-                edge = EdgeMemory(epoch=epoch, dual=kept, handed=kept)
-            if theirs is not None and theirs.terms.epoch != edge.epoch:
-                theirs = None  # of an epoch that is over
-            ours = _open(function, edge, said.share)
-            behind = edge.behind if theirs is None else theirs.terms.done < edge.done
-            known = {o.terms.exchange: o for o in (edge.early, theirs) if o is not None}
-            wanted, early = known.get(edge.done + 1), known.get(edge.done + 2)
-            if wanted is None:
-                after[said.neighbor] = replace(edge, offered=ours, early=early, behind=behind, acts=self._acts_on(edge))
-                continue
-            weight = self._part * metropolis_weight(ours.terms.share, wanted.terms.share)
-            dual = edge.dual
-            if not (said.is_first or edge.done):
-                # an epoch begins with what the first end has: the other takes over the negative, if there is any
-                given = wanted.dual
-                dual = None if given is None else Expansion(function.kernel, given.centers, -given.weights)
-            after[said.neighbor] = EdgeMemory(
-                dual=self._dual(dual, function.kernel, ours, wanted, weight, said.is_first),
-                epoch=edge.epoch,
-                done=edge.done + 1,
-                acts=self.every,
-                before=ours,
-                early=early,
-                behind=behind,
-                handed=None if edge.done else edge.handed,  # who offers for the second exchange has completed the first
-            )
-            centers.append(wanted.centers)
-            weights.append(weight * wanted.weights)
-            if edge.offered is None:
+        for exchange in done:
+            weight = self._part * exchange.weight
+            centers.append(exchange.theirs.centers)
+            weights.append(weight * exchange.theirs.weights)
+            if not exchange.is_late:
                 own -= weight
             else:  # the two ends must add opposite things, so what counts is what was offered, not what we are now
-                centers.append(ours.centers)
-                weights.append(-weight * ours.weights)
+                centers.append(exchange.ours.centers)
+                weights.append(-weight * exchange.ours.weights)
         return Update(np.concatenate(centers), np.concatenate(weights), own, shared=True), after
 
     def _dual(
@@ -213,10 +178,6 @@ class ExactDiffusion(Consensus):
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         return self._with_duals(Local().move(inputs, (), edges), edges)
 
-    def _acts_on(self, edge: EdgeMemory) -> int:
-        """The rounds in which a dual still acts when there is one more without an exchange."""
-        return max(min(edge.acts, self.every) - 1, 0)  # a file may come from a run with another k
-
     def _with_duals(self, update: Update, edges: EdgeMemories) -> Update:
         """The update with (1/k) Σ_j λ_ij added, over the edges on which an exchange was completed less than k rounds ago."""
         # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
@@ -224,19 +185,3 @@ class ExactDiffusion(Consensus):
         if not duals:
             return update
         return update.joined([dual.centers for dual in duals], [dual.weights / self.every for dual in duals])
-
-
-def _open(function: Expansion, edge: EdgeMemory, share: float) -> Offer:
-    """Ours in the open exchange: what was offered before, else what we are now."""
-    if edge.offered is not None:
-        return edge.offered
-    terms = Terms(edge.epoch, edge.done + 1, edge.done, edge.digest, share)
-    return Offer(function.centers, function.weights, terms)
-
-
-def _common_epoch(edge: EdgeMemory, theirs: Offer) -> int:
-    """The epoch to go on in: a later one than ours if the duals of the two ends are not, or will not be, opposite."""
-    if theirs.terms.epoch != edge.epoch:
-        return max(edge.epoch, theirs.terms.epoch)
-    lost = abs(theirs.terms.done - edge.done) > 1 or (theirs.terms.done == edge.done and theirs.terms.digest != edge.digest)
-    return edge.epoch + 1 if lost else edge.epoch
