@@ -23,6 +23,7 @@ import defaults
 import processes
 import rules
 import sensitivity
+import uneven
 
 HERE = Path(__file__).parent
 CASES = {
@@ -31,6 +32,7 @@ CASES = {
     "consensus": consensus.consensus,
     "defaults": defaults.defaults,
     "sensitivity": sensitivity.sensitivity,
+    "uneven": uneven.uneven,
     "startup": processes.startup,
     "mesh": processes.mesh,
 }
