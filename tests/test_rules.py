@@ -845,7 +845,10 @@ class Plain:
 @pytest.mark.parametrize(
     ("rule", "changes", "words"),
     [
-        (SecondOrder(), {"consensus": Diffusion()}, "Agent: consensus must be Local() with the rule SecondOrder, got "),
+        (SecondOrder(), {"consensus": Diffusion()},
+         "Agent: rule must be one that listens to neighbors with the consensus Diffusion, got SecondOrder("),
+        (Averaged(), {"step_size": 30.0, "compression": Komp.parsimonious(30.0, parsimony=0.04)},
+         "Agent: compression must have a budget of at most 2.74 with the rule Averaged and step size 30, got "),
         (SecondOrder(), {"step_size": 1.0}, "Agent: step_size must be left out with the rule SecondOrder"),
         (SecondOrder(), {"compression": Komp(budget=0.1)}, "Agent: compression must be left out with the rule SecondOrder"),
         (SecondOrder(), {"regularization": 0.0}, "Agent: regularization must be a finite number > 0, got 0"),
@@ -866,6 +869,22 @@ def test_settings_that_do_not_fit_are_named(rule, changes, words):
     with pytest.raises(InvalidArgument) as caught:
         Agent(**options)
     assert str(caught.value).startswith(words)
+
+
+def test_the_budget_of_the_paper_suits_small_steps_with_any_rule():
+    komp = Komp.parsimonious(3.0, parsimony=0.04)
+    assert make(Averaged(), step_size=3.0, compression=komp).compression == komp
+    for komp in (Komp.parsimonious(30.0, parsimony=0.04), Komp.vanishing(30.0)):
+        assert make(Gradient(), step_size=30.0, compression=komp).compression == komp
+
+
+def test_the_remedies_for_a_budget_and_for_a_rule_say_what_to_take():
+    with pytest.raises(InvalidArgument, match=r"nearly every point; Komp.averaging\(30\) has a budget that suits$"):
+        make(Averaged(), compression=Komp.parsimonious(30.0, parsimony=0.04))
+    with pytest.raises(
+        InvalidArgument, match=r"SecondOrder learns alone.* Averaged\(\), with a step size and .*Komp.averaging"
+    ):
+        make(SecondOrder(), consensus=Diffusion())
 
 
 @pytest.mark.parametrize(

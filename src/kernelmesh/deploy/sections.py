@@ -95,7 +95,8 @@ class ModelSection:
     compression: Compression = setting(
         role="compression",
         example='{ kind = "Komp", budget = 0.2 }',
-        doc="a smaller budget gives a finer model of more points; parsimony = K is short for the budget K η^1.5",
+        doc="a smaller budget gives a finer model of more points; parsimony = K is short for the budget K η^1.5, "
+        "or K η^0.5 with the rule Averaged, for which 0.06 is a good K",
     )
     consensus: Consensus | None = setting(
         None,

@@ -68,6 +68,8 @@ class Averaged(Rule):
     np.int64(1)
     """
 
+    budget_exponent = 0.5
+
     fidelity: float = 0.1
     half_life: float = math.inf
 

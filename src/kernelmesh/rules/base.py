@@ -33,6 +33,8 @@ class Rule(Protocol):
         Whether what neighbors say can take part in a step.
     usual_regularization : float
         λ, where the agent is not told any.
+    budget_exponent : float
+        q in ε = K η^q, the budget that goes with a step size, for rules that take one; in files, K is `parsimony`.
 
     Examples
     --------
@@ -44,6 +46,7 @@ class Rule(Protocol):
     takes_step_size: ClassVar[bool] = True
     listens: ClassVar[bool] = True
     usual_regularization: ClassVar[float] = 1e-6
+    budget_exponent: ClassVar[float] = 1.5
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
         """Refuse settings of the agent that this rule cannot learn with."""
