@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -885,6 +886,51 @@ def test_the_remedies_for_a_budget_and_for_a_rule_say_what_to_take():
         InvalidArgument, match=r"SecondOrder learns alone.* Averaged\(\), with a step size and .*Komp.averaging"
     ):
         make(SecondOrder(), consensus=Diffusion())
+
+
+class Bent(losses_module.ValueTargets):
+    """The squared loss with whatever curvature one likes."""
+
+    def __init__(self, curvature):
+        self._curvature = curvature
+
+    def value(self, z, y):
+        return Squared().value(z, y)
+
+    def slope(self, z, y):
+        return Squared().slope(z, y)
+
+    def curvature(self, z, y):
+        return self._curvature(z)
+
+    def curvature_bound(self, z, y):
+        return np.ones(len(z))
+
+
+class BentBound(Bent):
+    """The same for the bound."""
+
+    curvature_bound = Bent.curvature
+
+
+@pytest.mark.parametrize(("kind", "method"), [(Bent, "curvature"), (BentBound, "curvature_bound")])
+@pytest.mark.parametrize(
+    ("curvature", "found"),
+    [
+        (lambda z: 1.0, "shape ()"),
+        (lambda z: np.ones_like(z), "shape (32, 3)"),
+        (lambda z: np.where(np.arange(32) == 3, np.nan, 1.0), "values from nan to nan"),
+        (lambda z: np.where(np.arange(32) == 3, np.inf, 1.0), "values from 1 to inf"),
+        (lambda z: np.where(np.arange(32) == 3, -1.0, 2.0), "values from -1 to 2"),
+    ],
+    ids=["scalar", "matrix", "nan", "inf", "negative"],
+)
+def test_losses_with_a_curvature_that_is_none_are_named(kind, method, curvature, found):
+    points, targets = samples(Squared(), 32)
+    agent = make(SecondOrder(), kind(curvature))
+    words = f"{kind.__name__}: {method} must return one finite number >= 0 for each of 32 rows, got {found}"
+    with pytest.raises(InvalidArgument, match=re.escape(words)):
+        agent.step(agent.start(), points, targets)
 
 
 @pytest.mark.parametrize(
