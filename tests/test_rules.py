@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,7 +37,8 @@ from kernelmesh import (
     simulate,
     storage,
 )
-from kernelmesh.agent import advance
+from kernelmesh.agent import advance, relay
+from kernelmesh.consensus import Heard
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics import losses as losses_module
@@ -189,7 +191,7 @@ def test_averaged_without_compression_equals_its_oracle(half_life, batch):
         slope = Logistic().slope(kernel(points[rows], points) @ f, labels[rows])
         f *= 1 - 5.0 * 0.01
         f[rows] -= 5.0 / batch * slope
-        weight = max(2 / (t + 1), 1 - 0.5 ** (batch / half_life))
+        weight = max(4 / (t + 3), 1 - 0.5 ** (batch / half_life))
         average += weight * (f - average)
     np.testing.assert_allclose(state.function.weights, average, atol=1e-12)
     np.testing.assert_allclose(state.sent.weights, f, atol=1e-12)
@@ -624,7 +626,7 @@ def test_a_copy_goes_its_own_way(rule):
 @pytest.mark.parametrize("rule", [SecondOrder(half_life=500.0), Averaged(half_life=500.0)], ids=name)
 def test_who_forgets_follows_a_change(rule):
     points, labels = samples(Logistic(), 6000)
-    moved = np.concatenate([labels[:3000], (labels[3000:] + 1) % 3])
+    moved = np.concatenate([labels[:4500], (labels[4500:] + 1) % 3])
     state, _ = run(make(rule), points, moved)
     stubborn, _ = run(make(dataclasses.replace(rule, half_life=math.inf)), points, moved)
     new, truth = samples(Logistic(), 2000, seed=1)
@@ -732,23 +734,56 @@ def test_a_checkpoint_and_its_journal_lead_to_the_same_state(rule, tmp_path):
 # Averaged in networks.
 
 
-@pytest.mark.parametrize("consensus", [Diffusion(), ExactDiffusion(budget=0.0)], ids=name)
-def test_what_averaged_sends_is_what_gradient_sends_and_what_it_shows_is_the_average(consensus):
-    graph, data = Graph.ring(4), [samples(Logistic(), 24, seed=i) for i in range(4)]
-    new = draw(30, seed=9)
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("kind", [Diffusion, partial(ExactDiffusion, budget=0.0)], ids=["Diffusion", "ExactDiffusion"])
+def test_what_averaged_sends_is_what_gradient_sends_and_what_it_shows_is_the_average(kind, every):
+    graph, data = Graph.ring(4), [samples(Logistic(), 32, seed=i) for i in range(4)]
+    consensus, new = kind(every=every), draw(30, seed=9)
 
     def rounds(rule):
         agent = make(rule, step_size=2.0, regularization=1e-3, compression=Uncompressed(), consensus=consensus)
         return simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in data])
 
-    average = np.zeros((4, 30, 3))
+    average, met = np.zeros((4, 30, 3)), np.zeros(4)
     for number, (one, other) in enumerate(zip(rounds(Averaged()), rounds(Gradient()), strict=True), 1):
         for i in range(4):
             ours, theirs = one.states[i], other.states[i]
             np.testing.assert_allclose(ours.sent(new), theirs.sent(new), atol=1e-9)
-            # both protocols go where the neighbors are first, and Gradient shows the function there
-            average[i] += 2 / (number + 1) * (theirs.function(new) - average[i])
+            # exact diffusion goes where the neighbors are first, and Gradient shows the function there
+            if number % every == 0 or kind is Diffusion:
+                met[i] += 1
+                average[i] += 4 / (met[i] + 3) * (theirs.function(new) - average[i])
             np.testing.assert_allclose(ours.function(new), average[i], atol=1e-9)
+    assert number == 4
+
+
+@pytest.mark.parametrize("consensus", [Diffusion(), ExactDiffusion(budget=0.0)], ids=name)
+def test_who_only_relays_averages_where_the_neighbors_are(consensus):
+    (points, labels), graph = samples(Logistic(), 64), Graph.line(2)
+    agent = make(Averaged(), step_size=2.0, compression=Uncompressed(), consensus=consensus)
+    *_, last = simulate(agent, graph, [ArrayStream(points, labels, batch_size=8)] * 2)
+    state, other = last.states
+    message = consensus.tell(other.sent, other.edges.get(0), 0.5)
+    heard = [Heard(None, message, weight=0.5, neighbor=1, is_first=True, share=0.5)]
+    where, _ = consensus.combine(state.sent, heard, state.edges)
+    update = consensus.relay(state.sent, heard, state.edges) if where is None else where
+    there = update.shrink * state.sent(points) + agent.kernel(points, update.points) @ update.coefficients
+    after = relay(agent, state, heard)
+    expected = state.function(points) + 4 / (9 + 3) * (there - state.function(points))
+    np.testing.assert_allclose(after.function(points), expected, atol=1e-9)
+
+
+def test_who_hears_nobody_goes_on_averaging():
+    points, labels = samples(Logistic(), 96)
+    consensus = ExactDiffusion(budget=0.0)
+    agent = make(Averaged(half_life=16.0), step_size=2.0, consensus=consensus, compression=Uncompressed())
+    state, average = agent.start(), np.zeros((96, 3))
+    for t, start in enumerate(range(0, 96, 32), 1):
+        before = state.sent(points)
+        state, _ = agent.step(state, points[start : start + 32], labels[start : start + 32])
+        average += max(4 / (t + 3), 1 - 0.5**2 if start else 0.0) * (before - average)
+    assert np.abs(average).max() > 0.1
+    np.testing.assert_allclose(state.function(points), average, atol=1e-9)
 
 
 def test_with_penalty_averaged_learns_from_what_its_neighbors_show():
@@ -767,7 +802,7 @@ def test_with_penalty_averaged_learns_from_what_its_neighbors_show():
                 push += 0.05 * (cross @ before[i] - cross @ shown[j])
             f[i] = (1 - 2e-3) * before[i]
             f[i, place : place + 8] -= 2.0 / 8 * push
-            average[i] += 2 / (number + 2) * (f[i] - average[i])
+            average[i] += 4 / (number + 4) * (f[i] - average[i])
             state = round.states[i]
             np.testing.assert_allclose(state.sent(everything), kernel(everything, everything) @ f[i], atol=1e-9)
             np.testing.assert_allclose(state.function(everything), kernel(everything, everything) @ average[i], atol=1e-9)

@@ -334,7 +334,8 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
         model, edges, combined = _combined(agent, state, heard)
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
-            model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
+            go = agent.rule.combine if combined is None else agent.rule.absorb  # the only move, or the second of two
+            model = go(model, update, agent.compression, samples=state.samples)
     except FloatingPointError as error:
         state.model.invalidate()
         _blame(heard)
@@ -422,8 +423,9 @@ def _combined(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Model
     if update is None:
         return state.model, edges, None
     model = state.model
-    if not update.is_identity:
-        model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
+    # who hears nobody in a round that is meant for it stays where it is, and may still take note
+    if not update.is_identity or agent.consensus.exchanges(state.steps + 1):
+        model = agent.rule.combine(model, update, agent.compression, samples=state.samples)
     return model, edges, model.function
 
 

@@ -58,9 +58,16 @@ class Rule(Protocol):
         return compression.start(function)
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        """Go where the neighbors are, without learning from samples."""
+        """Make an update that comes from the neighbors, without learning from samples."""
         assert compression is not None
         return compression.absorb(model, update, samples=samples)[0]
+
+    def combine(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
+        """Go where the neighbors are: the first of two moves of some protocols, and all of a round without samples of others.
+
+        `update` may be no move at all.
+        """
+        return model if update.is_identity else self.absorb(model, update, compression, samples=samples)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
