@@ -391,6 +391,24 @@ def test_new_points_gain_no_more_than_is_said(loss, seed):
     assert -1e-6 <= gain <= bound / case.weight + 1e-6
 
 
+@pytest.mark.parametrize("kernel", [Gaussian(bandwidth=0.6), Polynomial(degree=2), Linear()], ids=name)
+@pytest.mark.parametrize("tolerance", [0.01, 0.3])
+def test_samples_that_a_single_point_rules_out_are_not_new(kernel, tolerance):
+    rng = np.random.default_rng(0)
+    centers = np.concatenate([draw(12), np.zeros((1, 2))])
+    points = np.concatenate([centers, centers + 0.02 * rng.normal(size=(13, 2)), 3 * draw(14, seed=1)])
+    cross, own, diagonal = kernel(points, centers), kernel.diag(points), kernel.diag(centers)
+    rows = np.flatnonzero(own > 0)[::-1].copy()
+    left = compiled.newton.apart(rows, cross, own, diagonal, tolerance)
+    assert len(left) < len(rows)
+    nearest = np.divide(cross**2, diagonal, out=np.zeros_like(cross), where=diagonal > 0).max(axis=1)
+    distance = (own - nearest)[rows]
+    clear = np.abs(distance - tolerance * own[rows]) > 1e-12 * own[rows]  # not a matter of rounding
+    expected = rows[(distance > tolerance * own[rows]) & clear]
+    assert set(expected) <= set(left) <= set(rows[(distance > tolerance * own[rows]) | ~clear])
+    assert list(left) == [b for b in rows if b in set(left)]
+
+
 @pytest.mark.parametrize("loss", [Squared(), Huber(threshold=0.7), Logistic()], ids=name)
 @pytest.mark.parametrize("weight", [0.1, 10.0, 1000.0])
 @pytest.mark.parametrize("distance", [0.0, 1e-9, 1e-3, 0.3])

@@ -283,6 +283,8 @@ class SecondOrder(Rule):
         """The samples that are new to the dictionary and may be worth a point, and what overlooking the others can cost."""
         gram = inputs.function.kernel(inputs.points, inputs.points)
         rows, overlooked = compiled.newton.overlook(view.force, gram, inputs.regularization, _OVERLOOKED * budget)
+        diagonal = inputs.function.kernel.diag(inputs.function.centers)
+        rows = compiled.newton.apart(rows, inputs.cross, view.own, diagonal, self.novelty)
         lifted = model.claim().lift(view.padded[rows])
         schur = np.ascontiguousarray(gram[:, rows])
         chosen, bound = compiled.newton.novel(schur, rows, inputs.cross, lifted, view.own, self.novelty, view.force)
