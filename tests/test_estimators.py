@@ -282,7 +282,7 @@ def test_schedules_budgets_and_losses_are_taken():
             "OnlineKernelClassifier: rule must be .* averaged, gradient, second-order, got",
         ),
         (OnlineKernelClassifier(rule=7), "OnlineKernelClassifier: rule must be a learning rule, got 7"),
-        (KernelMeshClassifier(rule="second-order"), "KernelMeshClassifier: rule must be one that listens to neighbors with the"),
+        (KernelMeshClassifier(rule="second-order"), "KernelMeshClassifier: rule must be one that listens to neighbors"),
         (KernelMeshClassifier(consensus="all"), "KernelMeshClassifier: consensus must be a consensus, got 'all'"),
     ],
 )
