@@ -840,7 +840,11 @@ class TestScales:
         with pytest.warns(ScaleWarning, match=r"columns have standard deviations of about [\d.]+, not 1; .*StandardScaler"):
             OnlineKernelClassifier().partial_fit(table(scales=scales), self.y, classes=[0, 1])
 
-    @pytest.mark.parametrize("scaler", [StandardScaler(), MinMaxScaler(), FunctionTransformer(lambda X: X / 16)], ids=["standard", "min-max", "pixels"])
+    @pytest.mark.parametrize(
+        "scaler",
+        [StandardScaler(), MinMaxScaler(), FunctionTransformer(lambda X: X / 16)],
+        ids=["standard", "min-max", "pixels"],
+    )
     def test_streams_of_scaled_features_and_pixels_pass_without_a_word(self, scaler):
         X, y = load_digits(return_X_y=True)
         OnlineKernelClassifier().partial_fit(scaler.fit_transform(X)[:500], y[:500], classes=range(10))
