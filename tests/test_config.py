@@ -1007,7 +1007,10 @@ def _with_rule(folder, rule, *without, alone=False):
 def test_a_learning_rule_in_the_file(tmp_path):
     averaged = _with_rule(tmp_path, '{ kind = "Averaged", half_life = 5000 }')
     assert averaged.rule == Averaged(half_life=5000)
-    step, komp = "step_size = 3.0", 'compression = { kind = "Komp", budget = 0.2 }'
+    komp = 'compression = { kind = "Komp", budget = 0.2 }'
+    parsimony = '{ kind = "Averaged" }\ncompression = { kind = "Komp", parsimony = 0.06 }'
+    assert _with_rule(tmp_path, parsimony, komp).compression == Komp.averaging(3.0)
+    step = "step_size = 3.0"
     alone = _with_rule(tmp_path, '{ kind = "SecondOrder", max_order = 100 }', step, komp, alone=True)
     assert alone.rule == SecondOrder(max_order=100)
     assert isinstance(alone.consensus, Local)
@@ -1021,7 +1024,7 @@ def test_a_learning_rule_in_the_file(tmp_path):
             '{ kind = "SecondOrder" }',
             ("step_size = 3.0", 'compression = { kind = "Komp", budget = 0.2 }'),
             False,
-            "model.consensus must be Local() with the rule SecondOrder",
+            "model.rule must be one that listens to neighbors with the consensus",
         ),
         ('{ kind = "Averaged" }', ("step_size = 3.0",), False, "model.step_size is missing"),
         ('{ kind = "Averagd" }', (), False, "did you mean Averaged?"),

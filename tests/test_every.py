@@ -244,7 +244,7 @@ class TestLearning:
         *_, last = simulate(agent, RING, one_class(1280), faults=faults)
         assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
-    def test_running_averages_are_of_what_all_rounds_begin_with(self):
+    def test_running_averages_are_of_what_exchanges_lead_to(self):
         agent = make(ExactDiffusion(budget=0.1, every=4), rule=Averaged(), step_size=20.0, compression=Komp.averaging(20.0))
         *_, last = simulate(agent, RING, one_class(1280))
         assert accuracies(last.functions, *data(99, 500)).min() > 0.85

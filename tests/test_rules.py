@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -35,7 +37,8 @@ from kernelmesh import (
     simulate,
     storage,
 )
-from kernelmesh.agent import advance
+from kernelmesh.agent import advance, relay
+from kernelmesh.consensus import Heard
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics import losses as losses_module
@@ -188,7 +191,7 @@ def test_averaged_without_compression_equals_its_oracle(half_life, batch):
         slope = Logistic().slope(kernel(points[rows], points) @ f, labels[rows])
         f *= 1 - 5.0 * 0.01
         f[rows] -= 5.0 / batch * slope
-        weight = max(2 / (t + 1), 1 - 0.5 ** (batch / half_life))
+        weight = max(4 / (t + 3), 1 - 0.5 ** (batch / half_life))
         average += weight * (f - average)
     np.testing.assert_allclose(state.function.weights, average, atol=1e-12)
     np.testing.assert_allclose(state.sent.weights, f, atol=1e-12)
@@ -386,6 +389,24 @@ def test_new_points_gain_no_more_than_is_said(loss, seed):
     added = part @ np.linalg.solve(part[rows[chosen]], part.T) / case.weight if len(chosen) else np.zeros((6, 6))
     gain = without - least(spread + added)[0]
     assert -1e-6 <= gain <= bound / case.weight + 1e-6
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(bandwidth=0.6), Polynomial(degree=2), Linear()], ids=name)
+@pytest.mark.parametrize("tolerance", [0.01, 0.3])
+def test_samples_that_a_single_point_rules_out_are_not_new(kernel, tolerance):
+    rng = np.random.default_rng(0)
+    centers = np.concatenate([draw(12), np.zeros((1, 2))])
+    points = np.concatenate([centers, centers + 0.02 * rng.normal(size=(13, 2)), 3 * draw(14, seed=1)])
+    cross, own, diagonal = kernel(points, centers), kernel.diag(points), kernel.diag(centers)
+    rows = np.flatnonzero(own > 0)[::-1].copy()
+    left = compiled.newton.apart(rows, cross, own, diagonal, tolerance)
+    assert len(left) < len(rows)
+    nearest = np.divide(cross**2, diagonal, out=np.zeros_like(cross), where=diagonal > 0).max(axis=1)
+    distance = (own - nearest)[rows]
+    clear = np.abs(distance - tolerance * own[rows]) > 1e-12 * own[rows]  # not a matter of rounding
+    expected = rows[(distance > tolerance * own[rows]) & clear]
+    assert set(expected) <= set(left) <= set(rows[(distance > tolerance * own[rows]) | ~clear])
+    assert list(left) == [b for b in rows if b in set(left)]
 
 
 @pytest.mark.parametrize("loss", [Squared(), Huber(threshold=0.7), Logistic()], ids=name)
@@ -623,7 +644,7 @@ def test_a_copy_goes_its_own_way(rule):
 @pytest.mark.parametrize("rule", [SecondOrder(half_life=500.0), Averaged(half_life=500.0)], ids=name)
 def test_who_forgets_follows_a_change(rule):
     points, labels = samples(Logistic(), 6000)
-    moved = np.concatenate([labels[:3000], (labels[3000:] + 1) % 3])
+    moved = np.concatenate([labels[:4500], (labels[4500:] + 1) % 3])
     state, _ = run(make(rule), points, moved)
     stubborn, _ = run(make(dataclasses.replace(rule, half_life=math.inf)), points, moved)
     new, truth = samples(Logistic(), 2000, seed=1)
@@ -731,23 +752,56 @@ def test_a_checkpoint_and_its_journal_lead_to_the_same_state(rule, tmp_path):
 # Averaged in networks.
 
 
-@pytest.mark.parametrize("consensus", [Diffusion(), ExactDiffusion(budget=0.0)], ids=name)
-def test_what_averaged_sends_is_what_gradient_sends_and_what_it_shows_is_the_average(consensus):
-    graph, data = Graph.ring(4), [samples(Logistic(), 24, seed=i) for i in range(4)]
-    new = draw(30, seed=9)
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("kind", [Diffusion, partial(ExactDiffusion, budget=0.0)], ids=["Diffusion", "ExactDiffusion"])
+def test_what_averaged_sends_is_what_gradient_sends_and_what_it_shows_is_the_average(kind, every):
+    graph, data = Graph.ring(4), [samples(Logistic(), 32, seed=i) for i in range(4)]
+    consensus, new = kind(every=every), draw(30, seed=9)
 
     def rounds(rule):
         agent = make(rule, step_size=2.0, regularization=1e-3, compression=Uncompressed(), consensus=consensus)
         return simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in data])
 
-    average = np.zeros((4, 30, 3))
+    average, met = np.zeros((4, 30, 3)), np.zeros(4)
     for number, (one, other) in enumerate(zip(rounds(Averaged()), rounds(Gradient()), strict=True), 1):
         for i in range(4):
             ours, theirs = one.states[i], other.states[i]
             np.testing.assert_allclose(ours.sent(new), theirs.sent(new), atol=1e-9)
-            # both protocols go where the neighbors are first, and Gradient shows the function there
-            average[i] += 2 / (number + 1) * (theirs.function(new) - average[i])
+            # exact diffusion goes where the neighbors are first, and Gradient shows the function there
+            if number % every == 0 or kind is Diffusion:
+                met[i] += 1
+                average[i] += 4 / (met[i] + 3) * (theirs.function(new) - average[i])
             np.testing.assert_allclose(ours.function(new), average[i], atol=1e-9)
+    assert number == 4
+
+
+@pytest.mark.parametrize("consensus", [Diffusion(), ExactDiffusion(budget=0.0)], ids=name)
+def test_who_only_relays_averages_where_the_neighbors_are(consensus):
+    (points, labels), graph = samples(Logistic(), 64), Graph.line(2)
+    agent = make(Averaged(), step_size=2.0, compression=Uncompressed(), consensus=consensus)
+    *_, last = simulate(agent, graph, [ArrayStream(points, labels, batch_size=8)] * 2)
+    state, other = last.states
+    message = consensus.tell(other.sent, other.edges.get(0), 0.5)
+    heard = [Heard(None, message, weight=0.5, neighbor=1, is_first=True, share=0.5)]
+    where, _ = consensus.combine(state.sent, heard, state.edges)
+    update = consensus.relay(state.sent, heard, state.edges) if where is None else where
+    there = update.shrink * state.sent(points) + agent.kernel(points, update.points) @ update.coefficients
+    after = relay(agent, state, heard)
+    expected = state.function(points) + 4 / (9 + 3) * (there - state.function(points))
+    np.testing.assert_allclose(after.function(points), expected, atol=1e-9)
+
+
+def test_who_hears_nobody_goes_on_averaging():
+    points, labels = samples(Logistic(), 96)
+    consensus = ExactDiffusion(budget=0.0)
+    agent = make(Averaged(half_life=16.0), step_size=2.0, consensus=consensus, compression=Uncompressed())
+    state, average = agent.start(), np.zeros((96, 3))
+    for t, start in enumerate(range(0, 96, 32), 1):
+        before = state.sent(points)
+        state, _ = agent.step(state, points[start : start + 32], labels[start : start + 32])
+        average += max(4 / (t + 3), 1 - 0.5**2 if start else 0.0) * (before - average)
+    assert np.abs(average).max() > 0.1
+    np.testing.assert_allclose(state.function(points), average, atol=1e-9)
 
 
 def test_with_penalty_averaged_learns_from_what_its_neighbors_show():
@@ -766,7 +820,7 @@ def test_with_penalty_averaged_learns_from_what_its_neighbors_show():
                 push += 0.05 * (cross @ before[i] - cross @ shown[j])
             f[i] = (1 - 2e-3) * before[i]
             f[i, place : place + 8] -= 2.0 / 8 * push
-            average[i] += 2 / (number + 2) * (f[i] - average[i])
+            average[i] += 4 / (number + 4) * (f[i] - average[i])
             state = round.states[i]
             np.testing.assert_allclose(state.sent(everything), kernel(everything, everything) @ f[i], atol=1e-9)
             np.testing.assert_allclose(state.function(everything), kernel(everything, everything) @ average[i], atol=1e-9)
@@ -845,7 +899,10 @@ class Plain:
 @pytest.mark.parametrize(
     ("rule", "changes", "words"),
     [
-        (SecondOrder(), {"consensus": Diffusion()}, "Agent: consensus must be Local() with the rule SecondOrder, got "),
+        (SecondOrder(), {"consensus": Diffusion()},
+         "Agent: rule must be one that listens to neighbors with the consensus Diffusion, got SecondOrder("),
+        (Averaged(), {"step_size": 30.0, "compression": Komp.parsimonious(30.0, parsimony=0.04)},
+         "Agent: compression must have a budget of at most 2.74 with the rule Averaged and step size 30, got "),
         (SecondOrder(), {"step_size": 1.0}, "Agent: step_size must be left out with the rule SecondOrder"),
         (SecondOrder(), {"compression": Komp(budget=0.1)}, "Agent: compression must be left out with the rule SecondOrder"),
         (SecondOrder(), {"regularization": 0.0}, "Agent: regularization must be a finite number > 0, got 0"),
@@ -866,6 +923,67 @@ def test_settings_that_do_not_fit_are_named(rule, changes, words):
     with pytest.raises(InvalidArgument) as caught:
         Agent(**options)
     assert str(caught.value).startswith(words)
+
+
+def test_the_budget_of_the_paper_suits_small_steps_with_any_rule():
+    komp = Komp.parsimonious(3.0, parsimony=0.04)
+    assert make(Averaged(), step_size=3.0, compression=komp).compression == komp
+    for komp in (Komp.parsimonious(30.0, parsimony=0.04), Komp.vanishing(30.0)):
+        assert make(Gradient(), step_size=30.0, compression=komp).compression == komp
+
+
+def test_the_remedies_for_a_budget_and_for_a_rule_say_what_to_take():
+    with pytest.raises(InvalidArgument, match=r"nearly every point; Komp.averaging\(30\) has a budget that suits$"):
+        make(Averaged(), compression=Komp.parsimonious(30.0, parsimony=0.04))
+    with pytest.raises(
+        InvalidArgument, match=r"SecondOrder learns alone.* Averaged\(\), with a step size and .*Komp.averaging"
+    ):
+        make(SecondOrder(), consensus=Diffusion())
+
+
+class Bent(losses_module.ValueTargets):
+    """The squared loss with whatever curvature one likes."""
+
+    def __init__(self, curvature):
+        self._curvature = curvature
+
+    def value(self, z, y):
+        return Squared().value(z, y)
+
+    def slope(self, z, y):
+        return Squared().slope(z, y)
+
+    def curvature(self, z, y):
+        return self._curvature(z)
+
+    def curvature_bound(self, z, y):
+        return np.ones(len(z))
+
+
+class BentBound(Bent):
+    """The same for the bound."""
+
+    curvature_bound = Bent.curvature
+
+
+@pytest.mark.parametrize(("kind", "method"), [(Bent, "curvature"), (BentBound, "curvature_bound")])
+@pytest.mark.parametrize(
+    ("curvature", "found"),
+    [
+        (lambda z: 1.0, "shape ()"),
+        (lambda z: np.ones_like(z), "shape (32, 3)"),
+        (lambda z: np.where(np.arange(32) == 3, np.nan, 1.0), "values from nan to nan"),
+        (lambda z: np.where(np.arange(32) == 3, np.inf, 1.0), "values from 1 to inf"),
+        (lambda z: np.where(np.arange(32) == 3, -1.0, 2.0), "values from -1 to 2"),
+    ],
+    ids=["scalar", "matrix", "nan", "inf", "negative"],
+)
+def test_losses_with_a_curvature_that_is_none_are_named(kind, method, curvature, found):
+    points, targets = samples(Squared(), 32)
+    agent = make(SecondOrder(), kind(curvature))
+    words = f"{kind.__name__}: {method} must return one finite number >= 0 for each of 32 rows, got {found}"
+    with pytest.raises(InvalidArgument, match=re.escape(words)):
+        agent.step(agent.start(), points, targets)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,14 @@ from kernelmesh.numerics.compression import Compression, Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss, check_loss
-from kernelmesh.numerics.schedules import Schedule, as_schedule
+from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
 from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
+
+# K of the coarsest budget K η^q with which `Averaged` still learns; a tenth of it is a good one.
+_COARSEST = 0.5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -205,17 +208,22 @@ class Agent:
         """Refuse what the rule has no use for, and ask for what it needs."""
         exchange = self.consensus.exchange
         if exchange.statistics and not self.rule.gathers:
-            remedy = "for example Statistics()"
-            needed = f"be one that gathers statistics with {type(self.consensus).__name__}"
-            raise InvalidArgument("Agent", "rule", needed, self.rule, remedy=remedy)
-        if not self.rule.listens and exchange != NOTHING and not (exchange.statistics and self.rule.gathers):
-            remedy = "agents with neighbors can have the rule Averaged()"
-            raise InvalidArgument("Agent", "consensus", f"be Local() with the rule {name}", self.consensus, remedy=remedy)
+            rule = f"be one that gathers statistics with the consensus {type(self.consensus).__name__}"
+            raise InvalidArgument("Agent", "rule", rule, self.rule, remedy="for example Nystrom()")
+        if not (self.rule.listens or exchange == NOTHING or exchange.statistics):
+            rule = f"be one that listens to neighbors with the consensus {type(self.consensus).__name__}"
+            alone = "learns with consensus SharedStatistics() or" if self.rule.gathers else "learns alone, with consensus"
+            remedy = (
+                f"{name} {alone} Local(); agents with neighbors can have Averaged(), "
+                "with a step size and the compression Komp.averaging(step size)"
+            )
+            raise InvalidArgument("Agent", "rule", rule, self.rule, remedy=remedy)
         if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
             remedy = "leave it out, or take Gradient()"
             raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius, remedy=remedy)
         if self.rule.takes_step_size:
             object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
+            self._check_budget(name)
             return
         for setting in ("step_size", "compression"):
             if getattr(self, setting) is not None:
@@ -224,6 +232,17 @@ class Agent:
                     f"{name} has its own way; Gradient() and Averaged() need it",
                 )
                 raise InvalidArgument("Agent", setting, rule, getattr(self, setting), remedy=remedy)
+
+    def _check_budget(self, name: str) -> None:
+        """Refuse the paper's budget, K η^{3/2}, where the steps of a rule are so large that it removes nearly every point."""
+        budget, step_size = getattr(self.compression, "budget", None), self.step_size_at(0)
+        if not isinstance(budget, Power) or not self.rule.budget_exponent < 1.0 < budget.exponent:
+            return
+        most = _COARSEST * step_size**self.rule.budget_exponent
+        if budget(0) > most:
+            rule = f"have a budget of at most {most:.3g} with the rule {name} and step size {step_size:g}"
+            remedy = f"more would remove nearly every point; Komp.averaging({step_size:g}) has a budget that suits"
+            raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -323,7 +342,8 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
         model, edges, combined = _combined(agent, state, heard)
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
-            model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
+            go = agent.rule.combine if combined is None else agent.rule.absorb  # the only move, or the second of two
+            model = go(model, update, agent.compression, samples=state.samples)
     except FloatingPointError as error:
         state.model.invalidate()
         _blame(heard)
@@ -411,8 +431,9 @@ def _combined(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Model
     if update is None:
         return state.model, edges, None
     model = state.model
-    if not update.is_identity:
-        model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
+    # who hears nobody in a round that is meant for it stays where it is, and may still take note
+    if not update.is_identity or agent.consensus.exchanges(state.steps + 1):
+        model = agent.rule.combine(model, update, agent.compression, samples=state.samples)
     return model, edges, model.function
 
 

@@ -140,7 +140,7 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
     absent = [key for key in ("step_size", "compression") if not rule.takes_step_size and key not in table]
     values = {**table.read(ModelSection, skip=("rule", "compression", "consensus", *absent)), "rule": rule}
     if "step_size" in values:
-        _expand_parsimony(table, values["step_size"])
+        _expand_parsimony(table, values["step_size"], rule.budget_exponent)
     if "compression" not in absent:
         values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
     values["consensus"] = table.value(settings["consensus"]) or _usual_consensus(values.get("compression"), alone=alone)
@@ -148,8 +148,8 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
     return table.build(Agent, values, settings=settings)
 
 
-def _expand_parsimony(model: Table, step_size: Schedule) -> None:
-    """`parsimony` = K is short for the budget K η^{3/2} of the model's own step size, and is replaced by that."""
+def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> None:
+    """`parsimony` = K is short for the budget K η^q of the model's own step size, q by its rule, and is replaced by that."""
     given = model.values.get("compression")
     if not isinstance(given, dict) or given.get("kind") != "Komp" or "parsimony" not in given:
         return
@@ -160,7 +160,7 @@ def _expand_parsimony(model: Table, step_size: Schedule) -> None:
     else:
         with table.checking("parsimony"):
             scale = non_negative("", "parsimony", given["parsimony"])
-    written_out = {"budget": Power(of=step_size, scale=scale), **given}
+    written_out = {"budget": Power(of=step_size, scale=scale, exponent=exponent), **given}
     del written_out["parsimony"]
     model.values = {**model.values, "compression": written_out}
 

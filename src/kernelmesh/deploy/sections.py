@@ -97,7 +97,8 @@ class ModelSection:
         role="compression",
         example='{ kind = "Komp", budget = 0.2 }',
         unset="left out with SecondOrder",
-        doc="a smaller budget gives a finer model of more points; parsimony = K is short for the budget K η^1.5",
+        doc="a smaller budget gives a finer model of more points; parsimony = K is short for the budget K η^1.5, "
+        "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K",
     )
     consensus: Consensus | None = setting(
         None,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints, class_labels, matrix, positive
-from kernelmesh.errors import InvalidArgument
+from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.registry import register
 
@@ -25,6 +25,7 @@ __all__ = [
     "SquaredHinge",
     "ValueTargets",
     "check_loss",
+    "curvature_root",
 ]
 
 
@@ -93,7 +94,7 @@ class _Defaults:
 
     def implicit_step(self: Any, start: Floats, covariance: Floats, y: Any, *, iterations: int) -> tuple[Floats, Floats]:
         """By majorize-minimize iterations: with h ≥ ℓ'', a ← (I + h T)⁻¹ [ℓ'(z) + h (z₀ − z)], z ← z₀ − T a."""
-        root = np.sqrt(self.curvature_bound(start, y))
+        root = curvature_root(self, "curvature_bound", start, y)
         lower = compiled.newton.factorize(covariance, root)
         force, there, moved = compiled.newton.refine(lower, root, covariance, start, start, self.slope(start, y))
         for _ in range(iterations - 1 if self.refines else 0):
@@ -287,6 +288,18 @@ class Huber(ValueTargets):
 
     def curvature_bound(self, z: Floats, y: Floats) -> Floats:
         return np.ones(len(z))
+
+
+def curvature_root(loss: Loss, method: str, z: Floats, y: Any) -> Floats:
+    """√h of a loss, by the method that is named; refuses what is not one number ≥ 0 for each row."""
+    h = np.asarray(getattr(loss, method)(z, y), dtype=np.float64)
+    rule = f"return one finite number >= 0 for each of {len(z)} rows"
+    if h.shape != (len(z),):
+        raise InvalidArgument(type(loss).__name__, method, rule, Verbatim(f"shape {h.shape}"))
+    # outputs that are not finite have no curvature, and that is not the fault of the loss
+    if not (np.minimum.reduce(h) >= 0.0 and np.maximum.reduce(h) < np.inf) and np.isfinite(z).all():
+        raise InvalidArgument(type(loss).__name__, method, rule, Verbatim(f"values from {h.min():g} to {h.max():g}"))
+    return np.sqrt(h)
 
 
 def check_loss(owner: str, loss: object) -> Loss:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from kernelmesh.rules.base import Move, Rule
 
 __all__ = ["Averaged", "AveragedModel"]
 
+# α where agents meet first: errors in what one sends reach everybody, and duals add them up.
+_SENT = 0.5
+
 
 @dataclass(frozen=True, eq=False)
 class AveragedModel(Model):
@@ -28,30 +31,37 @@ class AveragedModel(Model):
     """The weights of f̄."""
     steps: int = 0
     """How many functions have been averaged."""
+    samples: int = 0
+    """How many samples there had been when the newest of them was."""
     scale: float = 0.0
     """About ‖[α f, f̄]‖², which tells the compression how large its rounding errors may be."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"average": self.average, "steps": np.array([self.steps], dtype=np.int64), "scale": np.array([[self.scale]])}
+        clock = np.array([self.steps, self.samples], dtype=np.int64)
+        return {"average": self.average, "clock": clock, "scale": np.array([[self.scale]])}
 
 
 @register("rule")
 @dataclass(frozen=True, kw_only=True)
 class Averaged(Rule):
     """f̃ = (1 − ηλ) f − (η/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + what the neighbors add,  f̄~ = (1 − w_t) f̄ + w_t f̃,
-    (f, f̄) ← C_ε[(f̃, f̄~)] with α² ‖f − f̃‖² + ‖f̄ − f̄~‖² ≤ ε²,  w_t = 2 / (t + 1).
+    (f, f̄) ← C_ε[(f̃, f̄~)] with α² ‖f − f̃‖² + ‖f̄ − f̄~‖² ≤ ε²,  w_t = 4 / (t + 3).
 
     Steps that are too large to settle wander about the solution; their average does not. So η can be ten times what
-    `Gradient` bears, and one pass goes as far as many. What the agent shows, and answers
-    questions from, is f̄; what it sends is f. (With protocols that
-    move to where the neighbors are first, f̄ is the average of the functions there.) Both are kept over one dictionary and
-    cost one compression, with 2C outputs instead of C. Meant for losses with bounded slope: with `Squared`,
-    no step can be large. `Komp.averaging` has a budget that suits the rule.
+    `Gradient` bears, and one pass goes as far as many. What the agent shows, and answers questions from, is f̄; what it
+    sends is f. Both are kept over one dictionary and cost one compression, with 2C outputs instead of C. The weights w_t are
+    those of polynomial-decay averaging (Shamir and Zhang, 2013), which leaves the beginning behind.
+
+    With protocols that first move to where the neighbors are, such as `ExactDiffusion`, f̄ is the average of the functions
+    there; rounds without an exchange leave it as it is. Errors in f reach everybody then, so that α is ½ there.
+
+    Meant for losses with bounded slope: with `Squared`, no step can be large. `Komp.averaging` has a budget that suits the
+    rule.
 
     Parameters
     ----------
     fidelity : float
-        α: how closely f itself is kept, compared with f̄. Its next steps will move it anyway.
+        α: how closely f is kept, compared with f̄, where agents do not meet first: its next steps will move it anyway.
     half_life : float
         Samples after which what was averaged weighs half, for streams that change; infinite means that nothing is forgotten.
 
@@ -68,6 +78,8 @@ class Averaged(Rule):
     np.int64(1)
     """
 
+    budget_exponent = 0.5
+
     fidelity: float = 0.1
     half_life: float = math.inf
 
@@ -77,55 +89,51 @@ class Averaged(Rule):
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> AveragedModel:
         started = super().start(function, compression, regularization)
-        return _averaged(started, started.function, started.function.weights, 0, started.square_norm)
+        f = started.function
+        return AveragedModel(f, square_norm=math.nan, **_workspace(started), average=f.weights, scale=started.square_norm)
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        assert compression is not None
         assert isinstance(model, AveragedModel)
-        both = compiled.averaging.stack(model.function.weights, self.fidelity * update.shrink, model.average, 1.0, 0.0)
-        return self._compressed(model, update, both, 0.0, compression, samples)[0]
+        return self._moved(model, update, compression, samples, weight=0.0, fidelity=_SENT)[0]
+
+    def combine(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
+        assert isinstance(model, AveragedModel)
+        weight = self._weight(model, samples - model.samples)
+        moved, _ = self._moved(model, update, compression, samples, weight=weight, fidelity=_SENT)
+        return replace(moved, steps=model.steps + 1, samples=samples)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:
-        assert compression is not None
         assert isinstance(model, AveragedModel)
-        update = move(inputs)
-        weight = max(2.0 / (model.steps + 2.0), -math.expm1(-math.log(2.0) * len(inputs.points) / self.half_life))
-        # with neighbors' functions combined, what counts is where they met, not where one mini-batch leads from there
-        gained = weight if inputs.combined else weight * update.shrink
-        both = compiled.averaging.stack(
-            model.function.weights, self.fidelity * update.shrink, model.average, 1.0 - weight, gained
-        )
-        share = 0.0 if inputs.combined else weight
-        return self._compressed(model, update, both, share, compression, inputs.samples, steps=model.steps + 1)
+        if inputs.combined:  # what counts is where agents met, not where the mini-batches of one lead from there
+            return self._moved(model, move(inputs), compression, inputs.samples, weight=0.0, fidelity=_SENT)
+        weight = self._weight(model, len(inputs.points))
+        moved, report = self._moved(model, move(inputs), compression, inputs.samples, weight=weight, fidelity=self.fidelity)
+        return replace(moved, steps=model.steps + 1, samples=inputs.samples + len(inputs.points)), report
 
-    def _compressed(
-        self,
-        model: AveragedModel,
-        update: Update,
-        both: Floats,
-        share: float,
-        compression: Compression,
-        samples: int,
-        *,
-        steps: int | None = None,
+    def _weight(self, model: AveragedModel, samples: int) -> float:
+        """w_t, but at least what is forgotten of the average in so many samples."""
+        return max(4.0 / (model.steps + 4.0), -math.expm1(-math.log(2.0) * samples / self.half_life))
+
+    @staticmethod
+    def _moved(
+        model: AveragedModel, update: Update, compression: Compression | None, samples: int, *, weight: float, fidelity: float
     ) -> tuple[AveragedModel, CompressionReport]:
-        """[α f, f̄] over one dictionary, compressed together; the new points join f̄ with a share of their coefficients."""
+        """f̃, and f̄ with that weight of it, as one function [α f, f̄] with 2C outputs, compressed together."""
+        assert compression is not None
         f = model.function
-        stacked = Model(
-            Expansion.trusted(f.kernel, f.centers, both),
-            square_norm=model.scale,
-            workspace=model.workspace,
-            generation=model.generation,
+        both = compiled.averaging.stack(
+            f.weights, fidelity * update.shrink, model.average, 1.0 - weight, weight * update.shrink
         )
-        coefficients = compiled.averaging.stack(update.coefficients, self.fidelity, update.coefficients, 0.0, share)
+        joint = Model(Expansion.trusted(f.kernel, f.centers, both), square_norm=model.scale, **_workspace(model))
+        coefficients = compiled.averaging.stack(update.coefficients, fidelity, update.coefficients, 0.0, weight)
         step = Update(update.points, coefficients, 1.0, update.cross, update.shared)
-        after, report = compression.absorb(stacked, step, samples=samples)
-        weights, average = compiled.averaging.split(after.function.weights, self.fidelity)
+        after, report = compression.absorb(joint, step, samples=samples)
+        weights, average = compiled.averaging.split(after.function.weights, fidelity)
         function = Expansion.trusted(f.kernel, after.function.centers, weights)
-        steps = model.steps if steps is None else steps
-        return _averaged(after, function, average, steps, after.square_norm), report
+        moved = replace(model, function=function, **_workspace(after), average=average, scale=after.square_norm)
+        return moved, report
 
     def shown(self, model: Model, combined: Expansion | None) -> Expansion:
         assert isinstance(model, AveragedModel)
@@ -134,19 +142,13 @@ class Averaged(Rule):
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> AveragedModel:
         f = model.function
         average = matrix("file", "model.average", arrays["average"], rows=f.order, columns=f.outputs)
-        steps = integer("file", "model.steps", arrays["steps"][0], minimum=0)
+        steps, samples = (integer("file", "model.clock", n, minimum=0) for n in arrays["clock"])
         scale = float(matrix("file", "model.scale", arrays["scale"], rows=1, columns=1)[0, 0])
-        return _averaged(model, f, average, steps, scale)
+        return AveragedModel(
+            f, square_norm=math.nan, **_workspace(model), average=average, steps=steps, samples=samples, scale=scale
+        )
 
 
-def _averaged(model: Model, function: Expansion, average: Floats, steps: int, scale: float) -> AveragedModel:
-    """The model of a function and its average, with the workspace of another model over the same points."""
-    return AveragedModel(
-        function,
-        square_norm=math.nan,
-        workspace=model.workspace,
-        generation=model.generation,
-        average=average,
-        steps=steps,
-        scale=scale,
-    )
+def _workspace(model: Model) -> dict[str, Any]:
+    """The workspace of a model, for another one over the same points."""
+    return {"workspace": model.workspace, "generation": model.generation}

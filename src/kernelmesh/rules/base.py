@@ -35,6 +35,8 @@ class Rule(Protocol):
         Whether the model's function is a `Statistics`, which protocols that exchange statistics need.
     usual_regularization : float
         λ, where the agent is not told any.
+    budget_exponent : float
+        q in ε = K η^q, the budget that goes with a step size, for rules that take one; in files, K is `parsimony`.
 
     Examples
     --------
@@ -47,6 +49,7 @@ class Rule(Protocol):
     listens: ClassVar[bool] = True
     gathers: ClassVar[bool] = False
     usual_regularization: ClassVar[float] = 1e-6
+    budget_exponent: ClassVar[float] = 1.5
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
         """Refuse settings of the agent that this rule cannot learn with."""
@@ -62,9 +65,16 @@ class Rule(Protocol):
         return model.function
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        """Go where the neighbors are, without learning from samples."""
+        """Make an update that comes from the neighbors, without learning from samples."""
         assert compression is not None
         return compression.absorb(model, update, samples=samples)[0]
+
+    def combine(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
+        """Go where the neighbors are: the first of two moves of some protocols, and all of a round without samples of others.
+
+        `update` may be no move at all.
+        """
+        return model if update.is_identity else self.absorb(model, update, compression, samples=samples)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None

@@ -16,7 +16,7 @@ from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Komp, Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
-from kernelmesh.numerics.losses import CurvedLoss, Loss
+from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import product
 from kernelmesh.registry import register
 from kernelmesh.rules.base import Move, Rule
@@ -283,6 +283,8 @@ class SecondOrder(Rule):
         """The samples that are new to the dictionary and may be worth a point, and what overlooking the others can cost."""
         gram = inputs.function.kernel(inputs.points, inputs.points)
         rows, overlooked = compiled.newton.overlook(view.force, gram, inputs.regularization, _OVERLOOKED * budget)
+        diagonal = inputs.function.kernel.diag(inputs.function.centers)
+        rows = compiled.newton.apart(rows, inputs.cross, view.own, diagonal, self.novelty)
         lifted = model.claim().lift(view.padded[rows])
         schur = np.ascontiguousarray(gram[:, rows])
         chosen, bound = compiled.newton.novel(schur, rows, inputs.cross, lifted, view.own, self.novelty, view.force)
@@ -300,7 +302,7 @@ class SecondOrder(Rule):
         prior, spread, added = compiled.newton.prior(new.schur, new.rows, inputs.regularization)
         covariance = view.covariance + added
         force, there = self._step(inputs, inputs.here, covariance)
-        root = np.sqrt(cast(CurvedLoss, inputs.loss).curvature(there, inputs.targets))
+        root = curvature_root(inputs.loss, "curvature", there, inputs.targets)
         order = inputs.function.order
         return compiled.newton.choose(
             model.covariance.buffer,
@@ -376,7 +378,7 @@ def _model(function: Expansion, inverse: InverseGram, covariance: InverseGram) -
 
 def _lost(inputs: StepInputs, covariance: Floats, lifted: Floats, there: Floats) -> Floats:
     """G with which R becomes R − GᵀG, by the curvatures where the step leads."""
-    root = np.sqrt(cast(CurvedLoss, inputs.loss).curvature(there, inputs.targets))
+    root = curvature_root(inputs.loss, "curvature", there, inputs.targets)
     return compiled.newton.lost(covariance, root, lifted)
 
 

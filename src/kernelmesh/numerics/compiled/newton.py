@@ -19,7 +19,7 @@ from kernelmesh.numerics.compiled.jit import (
 from kernelmesh.numerics.compiled.linear import cholesky, doubled, pivoted_cholesky, solve, solve_transposed, transposed
 from kernelmesh.numerics.compiled.losses import fill_softmax
 
-__all__ = ["blend", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
+__all__ = ["apart", "blend", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
 __all__ += ["refine", "relift"]
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -159,6 +159,25 @@ def overlook(force: Matrix, gram: Matrix, regularization: float, limit: float) -
         spent = max(total, 0.0)
         few += 1
     return np.sort(turn[few:]), spent
+
+
+@compile_on_first_call()
+def apart(rows: Indices, cross: Matrix, own: Vector, diagonal: Vector, tolerance: float) -> Indices:
+    """Those of the samples `rows` that may be new to the dictionary, as far as single points of it tell.
+
+    The distance² to the span is at most that to one line, κ(x, x) − κ(x, d)² / κ(d, d); where that is within
+    tolerance · κ(x, x) for some d, a sample is not new, and nobody need ask P. `diagonal` is κ(d, d).
+    """
+    kept = np.empty(rows.size, dtype=np.bool_)
+    for i in range(rows.size):
+        b = rows[i]
+        limit = (1.0 - tolerance) * own[b]
+        kept[i] = True
+        for d in range(cross.shape[1]):
+            if cross[b, d] * cross[b, d] >= limit * diagonal[d] and diagonal[d] > 0.0:
+                kept[i] = False
+                break
+    return rows[kept]
 
 
 @compile_on_first_call()
