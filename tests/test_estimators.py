@@ -340,7 +340,7 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(regularization=0.0), "OnlineKernelClassifier: regularization must be a finite number > 0"),
         (
             OnlineKernelClassifier(rule="newton"),
-            "OnlineKernelClassifier: rule must be .* averaged, gradient, second-order, got",
+            "OnlineKernelClassifier: rule must be .* averaged, gradient, landmarks, second-order, got",
         ),
         (OnlineKernelClassifier(rule="second_order"), r"got 'second_order'; did you mean second-order\?"),
         (OnlineKernelClassifier(rule="SecondOrder"), r"got 'SecondOrder'; did you mean second-order\?"),

@@ -318,16 +318,16 @@ def test_the_whole_table_can_be_interrupted_and_resumed(tmp_path):
     config = heterogeneous.Config(**TINY, seeds=1)
     partial = run(heterogeneous.EXPERIMENT, config, tmp_path, table=True, **Stop(3).options)
     saved = len(list((tmp_path / "cells").glob("*.json")))
-    assert partial.outcome == Interrupted(done=saved, total=24, unit="cells")
-    assert 3 <= saved < 24
+    assert partial.outcome == Interrupted(done=saved, total=27, unit="cells")
+    assert 3 <= saved < 27
     events = []
     finished = run(heterogeneous.EXPERIMENT, config, tmp_path, table=True, resume=True, observers=(events.append,))
     assert next(event for event in events if isinstance(event, Progress)).done == saved
-    assert sum(isinstance(event, CellFinished) for event in events) == 24 - saved
+    assert sum(isinstance(event, CellFinished) for event in events) == 27 - saved
     assert finished.outcome == Complete()
     assert flat(finished.report.summary)
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
-    assert len(rows) == 3 * 7 + 2
+    assert len(rows) == 3 * 8 + 2
     tables = finished.report.findings.tables
     assert tables["goals"] == []  # they are for the full size only
     goals = heterogeneous._goals(tables["table"], {"centralized": 0.5, "svm": 0.5, "bayes": 0.6})
@@ -536,7 +536,9 @@ def test_a_rule_from_outside_runs(half, tmp_path):
 
     assert trained(rule="half-steps").last.objective == pytest.approx(trained(step_size=1.5).last.objective)
     assert "half-steps" in CliRunner().invoke(app, ["list", "--rules"]).output
-    with pytest.raises(errors.InvalidArgument, match="rule must be one of gradient, averaged, second-order, half-steps"):
+    with pytest.raises(
+        errors.InvalidArgument, match="rule must be one of gradient, averaged, second-order, landmarks, half-steps"
+    ):
         Config(rule="magic")
     command = ["run", "gmm-logistic", "--rule", "half-steps", "--agents", "3", "--samples", "96", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, command)
@@ -568,7 +570,7 @@ def test_fewer_exchanges_send_less(tmp_path):
 
     found = local_steps.run(local_steps.Config(**TINY, seeds=1), InProcess(tmp_path))
     table = found.tables["table"]
-    protocols = ["hilbert", "diffusion", "exact-diffusion"]
+    protocols = ["hilbert", "diffusion", "exact-diffusion", "shared-statistics"]
     assert [(row["protocol"], row["every"]) for row in table] == [(name, k) for name in protocols for k in (1, 2, 4, 8, 16)]
     for name in protocols:
         sent = [row["floats_per_sample"] for row in table if row["protocol"] == name]

@@ -507,7 +507,8 @@ class TestTls:
                     session.put(f"{root}/from/{name}", asked)
                     time.sleep(0.05)
                 listener.undeclare()
-                return int(any(read_prefix(bytes(s.payload))[1:] == (True, 77) for s in heard))
+                prefixes = [read_prefix(bytes(s.payload)) for s in heard]
+                return int(any((prefix.is_reply, prefix.ticket) == (True, 77) for prefix in prefixes))
 
             def overheard(who: Tls) -> int:
                 session, heard = open_client(endpoint, who), []

@@ -15,11 +15,11 @@ from kernelmesh import (
     Faults,
     Gaussian,
     Graph,
+    Landmarks,
     Linear,
     Logistic,
     Matern32,
     Mixture,
-    Nystrom,
     Penalty,
     SecondOrder,
     SharedStatistics,
@@ -50,7 +50,7 @@ def samples(rows, seed=0, loss=None):
 
 
 def make(rule=None, **changes):
-    options = {"dimension": 2, "outputs": 3, "kernel": KERNEL, "loss": Logistic(), "rule": rule or Nystrom()}
+    options = {"dimension": 2, "outputs": 3, "kernel": KERNEL, "loss": Logistic(), "rule": rule or Landmarks()}
     return Agent(**{**options, **changes})
 
 
@@ -73,7 +73,7 @@ def total(states):
 # One learner.
 
 
-@pytest.mark.parametrize("rule", [Nystrom(), Nystrom(max_order=5), Nystrom(half_life=200.0)], ids=str)
+@pytest.mark.parametrize("rule", [Landmarks(), Landmarks(max_order=5), Landmarks(half_life=200.0)], ids=str)
 def test_the_laws_of_rules_hold(rule):
     check_rule(rule)
 
@@ -83,7 +83,7 @@ def test_the_laws_of_rules_hold(rule):
 def test_the_quadratic_case_is_ridge_regression_on_the_landmarks(kernel, weight):
     points, targets = samples(400, loss=Squared())
     centers = LANDMARKS[:3] if isinstance(kernel, Linear) else LANDMARKS
-    agent = make(Nystrom(novelty=math.inf), loss=Squared(), kernel=kernel, regularization=weight)
+    agent = make(Landmarks(novelty=math.inf), loss=Squared(), kernel=kernel, regularization=weight)
     state = run(agent, points, targets, state=agent.start(function=given_landmarks(kernel, centers)))
     np.testing.assert_array_equal(state.function.centers, centers)
     cross = kernel(points, centers)
@@ -95,7 +95,7 @@ def test_the_quadratic_case_is_ridge_regression_on_the_landmarks(kernel, weight)
 def test_a_dictionary_that_grows_equals_the_sums_over_its_samples(loss):
     """Θ, β, R and W against the formulas, with each sample projected onto the points that there were when it came."""
     points, targets = samples(320, loss=loss)
-    agent = make(Nystrom(novelty=0.05, iterations=500), loss=loss, regularization=0.2)
+    agent = make(Landmarks(novelty=0.05, iterations=500), loss=loss, regularization=0.2)
     state, moments, sums = agent.start(), np.zeros((0, 0)), np.zeros((0, 3))
     for start in range(0, 320, 16):
         batch = slice(start, start + 16)
@@ -124,14 +124,14 @@ def test_a_dictionary_that_grows_equals_the_sums_over_its_samples(loss):
 
 def test_the_dictionary_stays_within_its_limit():
     points, labels = samples(640)
-    state = run(make(Nystrom(novelty=1e-6, max_order=7)), points, labels)
+    state = run(make(Landmarks(novelty=1e-6, max_order=7)), points, labels)
     assert state.function.order == 7
 
 
 def test_it_learns_as_well_as_the_rule_that_chooses_points_by_their_worth():
     points, labels = samples(2000)
     held, truth = samples(2000, seed=1)
-    gradual, chosen = (make(rule) for rule in (Nystrom(), SecondOrder()))
+    gradual, chosen = (make(rule) for rule in (Landmarks(), SecondOrder()))
     right = [(a.predict(run(a, points, labels), held).argmax(axis=1) == truth).mean() for a in (gradual, chosen)]
     assert right[0] > right[1] - 0.01
 
@@ -141,7 +141,7 @@ def test_who_forgets_follows_a_change():
     changed = np.where(np.arange(2160) < 2000, labels, (labels + 1) % 3)
     right = {}
     for half_life in (math.inf, 100.0):
-        agent = make(Nystrom(half_life=half_life))
+        agent = make(Landmarks(half_life=half_life))
         state = run(agent, points, changed)
         right[half_life] = (agent.predict(state, points[:1000]).argmax(axis=1) == (labels[:1000] + 1) % 3).mean()
     assert right[100.0] > 0.9
@@ -150,7 +150,7 @@ def test_who_forgets_follows_a_change():
 
 def test_a_state_from_a_file_goes_on_bit_for_bit():
     points, labels = samples(960)
-    agent = make(Nystrom(half_life=700.0))
+    agent = make(Landmarks(half_life=700.0))
     state = run(agent, points[:480], labels[:480])
     again = storage.unpack(agent, storage.pack(state, [], workspace=True), name=0, names=[])
     wanted, found = (run(agent, points[480:], labels[480:], state=s) for s in (state, again))
@@ -173,7 +173,7 @@ def started(agent, graph, function=None):
 @functools.cache
 def quadratic(every=1):
     """Agents whose statistics do not depend on what they have learned so far."""
-    return make(Nystrom(novelty=math.inf), loss=Squared(), consensus=SharedStatistics(every=every), regularization=0.05)
+    return make(Landmarks(novelty=math.inf), loss=Squared(), consensus=SharedStatistics(every=every), regularization=0.05)
 
 
 def brought(graph, rows=320, seed=0):
@@ -248,7 +248,7 @@ def test_an_agent_that_begins_anew_leaves_the_others_what_they_brought():
 @pytest.mark.parametrize("faults", [None, Faults(drop=0.3, rng=np.random.default_rng(0))], ids=["calm", "losses"])
 def test_all_agents_come_to_learn_what_one_learner_with_all_samples_learns(faults):
     graph = Graph.ring(4)
-    agent = dataclasses.replace(quadratic(), rule=Nystrom(novelty=math.inf, half_life=math.inf))
+    agent = dataclasses.replace(quadratic(), rule=Landmarks(novelty=math.inf, half_life=math.inf))
     *_, last = network(graph, agent, states=started(agent, graph, given_landmarks()), faults=faults, loss=Squared())
     # more rounds in which hardly anything is learned, so that averages settle
     idle = [ArrayStream(np.full((640, 2), 50.0), np.zeros((640, 3)), batch_size=16) for _ in range(4)]
@@ -328,7 +328,7 @@ def test_the_laws_of_protocols_hold():
 def test_rule_and_protocol_belong_together():
     with pytest.raises(InvalidArgument, match="Agent: rule must be one that gathers statistics with"):
         make(SecondOrder(), consensus=SharedStatistics())
-    with pytest.raises(InvalidArgument, match=r"Nystrom learns with consensus SharedStatistics\(\) or Local\(\)"):
+    with pytest.raises(InvalidArgument, match=r"Landmarks learns with consensus SharedStatistics\(\) or Local\(\)"):
         make(consensus=Penalty(coupling=0.1))
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
     from kernelmesh.prequential import Evaluation, evaluate
     from kernelmesh.registry import register
-    from kernelmesh.rules import Averaged, Gradient, Nystrom, Rule, SecondOrder
+    from kernelmesh.rules import Averaged, Gradient, Landmarks, Rule, SecondOrder
     from kernelmesh.runtimes.faults import Faults
     from kernelmesh.runtimes.simulation import Round, simulate
     from kernelmesh.streams import ArrayStream, Columns, FileSource, LineSource, Mixture, Paced, Source, Stream
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule"]
     __all__ += ["Evaluation", "evaluate"]
     __all__ += ["register"]
-    __all__ += ["Averaged", "Gradient", "Nystrom", "Rule", "SecondOrder"]
+    __all__ += ["Averaged", "Gradient", "Landmarks", "Rule", "SecondOrder"]
     __all__ += ["Faults", "Round", "simulate"]
     __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
 
@@ -96,7 +96,7 @@ _HOMES = {
         "numerics.schedules": "Constant Doubling InverseRoot InverseTime Power Schedule",
         "prequential": "Evaluation evaluate",
         "registry": "register",
-        "rules": "Averaged Gradient Nystrom Rule SecondOrder",
+        "rules": "Averaged Gradient Landmarks Rule SecondOrder",
         "runtimes.faults": "Faults",
         "runtimes.simulation": "Round simulate",
         "streams": "ArrayStream Columns FileSource LineSource Mixture Paced Source Stream",

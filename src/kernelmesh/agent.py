@@ -209,7 +209,7 @@ class Agent:
         exchange = self.consensus.exchange
         if exchange.statistics and not self.rule.gathers:
             rule = f"be one that gathers statistics with the consensus {type(self.consensus).__name__}"
-            raise InvalidArgument("Agent", "rule", rule, self.rule, remedy="for example Nystrom()")
+            raise InvalidArgument("Agent", "rule", rule, self.rule, remedy="for example Landmarks()")
         if not (self.rule.listens or exchange == NOTHING or exchange.statistics):
             rule = f"be one that listens to neighbors with the consensus {type(self.consensus).__name__}"
             alone = "learns with consensus SharedStatistics() or" if self.rule.gathers else "learns alone, with consensus"

@@ -23,7 +23,7 @@ __all__ = ["SharedStatistics"]
 class SharedStatistics(Consensus):
     """e_i ← e_i + Σ_j a_ij (e_j − e_i),  λ_ij ← λ_ij + a_ij (e_j − e_i)  with Metropolis weights a_ij; e = (Θ, β).
 
-    For the rule `Statistics`. Agents average what their samples say, Θ = Σ h c cᵀ and β = Σ c τᵀ over a dictionary that they
+    For the rule `Landmarks`. Agents average what their samples say, Θ = Σ h c cᵀ and β = Σ c τᵀ over a dictionary that they
     share, and each solves for its function by itself. Averages of statistics are unbiased whatever the agents see, only late.
 
     The dictionary is a set that only grows. Points come with the statistics, once over every edge, and whoever receives them

@@ -19,6 +19,7 @@ from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
 from kernelmesh.registry import kebab, kinds
+from kernelmesh.rules import Landmarks
 from kernelmesh.runtimes.membership import Membership, Tls
 from kernelmesh.schema import at_least, check_settings, flag, one_of, setting
 from kernelmesh.streams import Mixture
@@ -170,16 +171,11 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
         batches=[np.zeros((1, 2))],  # the worst case: the points of a mini-batch coincide
         stiffness=graph.stiffness,
     )
-    return {
-        "dimension": 2,
-        "outputs": 5,
-        "regularization": 1e-6,
-        "step_size": _STEP_SIZE,
-        "kernel": kernel,
-        "loss": Logistic(),
-        "compression": Komp(budget=_BUDGET),
-        "consensus": _rounded(protocols()[plan.protocol].tuned(tuning)),
-    }
+    consensus = _rounded(protocols()[plan.protocol].tuned(tuning))
+    model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "consensus": consensus}
+    if consensus.exchange.statistics:
+        return model | {"rule": Landmarks()}
+    return model | {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": Komp(budget=_BUDGET)}
 
 
 def _rounded(consensus: Any) -> Any:

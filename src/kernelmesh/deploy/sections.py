@@ -77,16 +77,20 @@ class ModelSection:
         role="rule",
         example='{ kind = "Averaged" }',
         unset="Gradient, as in the paper",
-        doc="how the function moves when samples arrive; SecondOrder, for an agent without neighbors, takes no step_size "
-        "and no compression",
+        doc="how the function moves when samples arrive; SecondOrder, for an agent without neighbors, and Landmarks take no "
+        "step_size and no compression",
     )
     regularization: float | None = setting(
-        None, check=non_negative, example="1e-6", unset="1e-6, with SecondOrder 0.1", doc="λ, which keeps the function small"
+        None,
+        check=non_negative,
+        example="1e-6",
+        unset="1e-6, with SecondOrder 0.1, with Landmarks 0.005",
+        doc="λ, which keeps the function small",
     )
     step_size: Schedule | float = setting(
         role="schedule",
         example="3.0",
-        unset="left out with SecondOrder",
+        unset="left out with SecondOrder and Landmarks",
         doc="η, a number or a schedule: larger learns faster; with Squared or Huber keep it below about 2 / κ(x, x)",
     )
     kernel: Kernel = setting(
@@ -96,7 +100,7 @@ class ModelSection:
     compression: Compression = setting(
         role="compression",
         example='{ kind = "Komp", budget = 0.2 }',
-        unset="left out with SecondOrder",
+        unset="left out with SecondOrder and Landmarks",
         doc="a smaller budget gives a finer model of more points; parsimony = K is short for the budget K η^1.5, "
         "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K",
     )

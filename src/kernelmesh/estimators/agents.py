@@ -6,7 +6,21 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from kernelmesh import Consensus, Diffusion, Expansion, Faults, Graph, Hilbert, Kernel, Local, Loss, Penalty, Rule, Schedule
+from kernelmesh import (
+    Consensus,
+    Diffusion,
+    Expansion,
+    Faults,
+    Graph,
+    Hilbert,
+    Kernel,
+    Local,
+    Loss,
+    Penalty,
+    Rule,
+    Schedule,
+    SharedStatistics,
+)
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Learner
@@ -290,7 +304,10 @@ class _Mesh(Learner):
 
     def _cooperation(self) -> tuple[Graph, Consensus]:
         graph = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
-        return graph, Diffusion() if self.consensus is None else self.consensus
+        if self.consensus is not None:
+            return graph, self.consensus
+        gathers = self.rule.gathers if isinstance(self.rule, Rule) else self.rule == "landmarks"
+        return graph, SharedStatistics() if gathers else Diffusion()
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         """Which rows each agent sees: as named, or dealt out evenly."""

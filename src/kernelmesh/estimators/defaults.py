@@ -7,7 +7,7 @@ so that numbers in the unit of the loss hold for targets of any size.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernelmesh.rules import Averaged, Rule, SecondOrder
+from kernelmesh.rules import Averaged, Landmarks, Rule, SecondOrder
 
 __all__ = ["TOLERANCE", "ByTargets", "Defaults", "defaults_of"]
 
@@ -89,6 +89,16 @@ _SECOND_ORDER = Defaults(
     half_life=10_000.0,
 )
 
+_LANDMARKS = Defaults(
+    passes=2,
+    network_passes=2,
+    width=ByTargets(classes=0.7, values=1.0),
+    sums=True,
+    # two matrices of 500² numbers for each agent, and half of one over each edge in an exchange
+    max_order=500,
+    half_life=10_000.0,
+)
+
 TOLERANCE = 1e-3
 """`tol`: `fit` ends when a pass has not lowered the mean loss by more than this share of it."""
 
@@ -99,4 +109,5 @@ def defaults_of(kind: type[Rule]) -> Defaults:
     >>> defaults_of(SecondOrder).max_order
     2000
     """
-    return _SECOND_ORDER if issubclass(kind, SecondOrder) else _AVERAGED if issubclass(kind, Averaged) else _GRADIENT
+    tables = {SecondOrder: _SECOND_ORDER, Averaged: _AVERAGED, Landmarks: _LANDMARKS}
+    return next((table for rule, table in tables.items() if issubclass(kind, rule)), _GRADIENT)

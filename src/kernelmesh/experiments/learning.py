@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Local, Nystrom, SecondOrder
+from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Landmarks, Local, SecondOrder
 from kernelmesh.consensus import Tuning
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.experiments.protocols import ProtocolName, protocol, protocols
@@ -75,19 +75,19 @@ class LearningSettings(Settings, owner="network"):
         doc="ν of `second-order`: samples closer² than ν κ(x, x) to the span of the dictionary are no points",
     )
     second_order_iterations: Count = setting(
-        SecondOrder.iterations, doc="majorize-minimize iterations of `second-order` and `nystrom` per step, at most"
+        SecondOrder.iterations, doc="majorize-minimize iterations of `second-order` and `landmarks` per step, at most"
     )
-    nystrom_regularization: Positive = setting(Nystrom.usual_regularization, doc="λ of `nystrom`, for each agent")
-    nystrom_novelty: Positive = setting(Nystrom.novelty, doc="ν of `nystrom`")
+    landmarks_regularization: Positive = setting(Landmarks.usual_regularization, doc="λ of `landmarks`, for each agent")
+    landmarks_novelty: Positive = setting(Landmarks.novelty, doc="ν of `landmarks`")
     half_life: PositiveOrInf = setting(math.inf, doc="samples after which all rules but `gradient` have forgotten half")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rule == "gradient" and self._shares_statistics:
-            object.__setattr__(self, "rule", "nystrom")  # which it takes, and the default does not keep
+            object.__setattr__(self, "rule", "landmarks")  # which it takes, and the default does not keep
         if self.agents > 1 and self.protocol != "local" and not self.learns_with_others:
             others = " or shared-statistics" if rules()[self.rule].gathers else ""
-            rule = f"be local{others} with the rule {self.rule}"
+            rule = f"be local{others} with the rule {self.rule}{'' if others else ', which learns alone'}"
             remedy = "`--protocol local`, or a network of one with `--agents 1`"
             raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
 
@@ -128,9 +128,9 @@ class LearningSettings(Settings, owner="network"):
                 "half_life": self.half_life,
                 "iterations": self.second_order_iterations,
             },
-            "nystrom": {
-                "novelty": self.nystrom_novelty,
-                "max_order": self.max_order or Nystrom.max_order,
+            "landmarks": {
+                "novelty": self.landmarks_novelty,
+                "max_order": self.max_order or Landmarks.max_order,
                 "half_life": self.half_life,
                 "iterations": self.second_order_iterations,
             },
@@ -176,7 +176,7 @@ def agent_for(
         "consensus": consensus,
     }
     if not rule.takes_step_size:
-        own = {"second-order": settings.second_order_regularization, "nystrom": settings.nystrom_regularization}
+        own = {"second-order": settings.second_order_regularization, "landmarks": settings.landmarks_regularization}
         return Agent(**shared, rule=rule, regularization=own.get(settings.rule))
     compression = (
         Komp.averaging(eta, parsimony=settings.averaged_parsimony, max_order=cap)

@@ -22,7 +22,7 @@ from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
 from kernelmesh.rules.base import Move, Rule
 
-__all__ = ["Nystrom", "NystromModel"]
+__all__ = ["Landmarks", "LandmarksModel"]
 
 # Added to K, as a share of κ(z, z): points that different agents propose at the same time may nearly coincide.
 _NUGGET = 1e-8
@@ -31,7 +31,7 @@ _STEPS, _FORGOTTEN = 256, 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class NystromModel(Model):
+class LandmarksModel(Model):
     """Statistics Θ, β over the landmarks Z, and the function that they lead to.
 
     `function` holds the statistics. All arrays are values: a step makes new ones.
@@ -64,7 +64,7 @@ class NystromModel(Model):
 
 @register("rule")
 @dataclass(frozen=True, kw_only=True)
-class Nystrom(Rule):
+class Landmarks(Rule):
     """W = (λ I + Θ K)⁻¹ β,  Θ = Σ_t h_t c_t c_tᵀ,  β = Σ_t c_t (h_t z_t − ℓ'(z_t))ᵀ,  c_t = K⁻¹ κ(Z, x_t),  K = κ(Z, Z).
 
     As `SecondOrder`, this keeps a quadratic model of the loss of all samples and has no step size. But the dictionary Z only
@@ -92,11 +92,11 @@ class Nystrom(Rule):
     Examples
     --------
     >>> import numpy as np
-    >>> from kernelmesh import Agent, Gaussian, Nystrom, Squared
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Nystrom())
+    >>> from kernelmesh import Agent, Gaussian, Landmarks, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Landmarks())
     >>> state, _ = agent.step(agent.start(), np.array([[0.0], [1.0]]), np.array([1.0, -1.0]))
     >>> agent.predict(state, np.array([[0.0]])).round(2)
-    array([[0.8]])
+    array([[0.99]])
     """
 
     takes_step_size = False
@@ -110,19 +110,19 @@ class Nystrom(Rule):
     iterations: int = 5
 
     def __post_init__(self) -> None:
-        positive("Nystrom", "novelty", self.novelty, infinite=True)
-        integer("Nystrom", "max_order", self.max_order, minimum=1)
-        positive("Nystrom", "half_life", self.half_life, infinite=True)
-        integer("Nystrom", "iterations", self.iterations, minimum=1)
+        positive("Landmarks", "novelty", self.novelty, infinite=True)
+        integer("Landmarks", "max_order", self.max_order, minimum=1)
+        positive("Landmarks", "half_life", self.half_life, infinite=True)
+        integer("Landmarks", "iterations", self.iterations, minimum=1)
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
         if not isinstance(loss, CurvedLoss):
             remedy = "derive it from ClassTargets or ValueTargets and define curvature, or choose the rule Averaged()"
-            rule = "have curvature and implicit_step with the rule Nystrom"
+            rule = "have curvature and implicit_step with the rule Landmarks"
             raise InvalidArgument(owner, "loss", rule, loss, remedy=remedy)
         positive(owner, "regularization", regularization)
 
-    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> NystromModel:
+    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> LandmarksModel:
         """A function that was learned elsewhere counts as what is expected before the first sample."""
         statistics = function
         if not isinstance(function, Statistics):
@@ -130,8 +130,8 @@ class Nystrom(Rule):
             statistics = Statistics.of(Expansion.trusted(function.kernel, function.centers, weights))
         return _solved(cast(Statistics, statistics), regularization)
 
-    def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> NystromModel:
-        assert isinstance(model, NystromModel)
+    def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> LandmarksModel:
+        assert isinstance(model, LandmarksModel)
         order, outputs = model.function.order, model.function.outputs
         age, forgotten, agreed = matrix("file", "model.clock", arrays["clock"], rows=1, columns=3)[0]
         return dataclasses.replace(
@@ -145,14 +145,14 @@ class Nystrom(Rule):
         )
 
     def current(self, model: Model) -> Expansion:
-        assert isinstance(model, NystromModel)
+        assert isinstance(model, LandmarksModel)
         return Expansion.trusted(model.function.kernel, model.function.centers, model.weights)
 
     def shown(self, model: Model, combined: Expansion | None) -> Expansion:
         return self.current(model)
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        assert isinstance(model, NystromModel)
+        assert isinstance(model, LandmarksModel)
         assert update.moments is not None
         old = model.statistics
         new = old.plus([(1.0, Statistics.gathered(old.kernel, update.points, update.coefficients, update.moments))])
@@ -176,7 +176,7 @@ class Nystrom(Rule):
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:
-        assert isinstance(model, NystromModel)
+        assert isinstance(model, LandmarksModel)
         batch = len(inputs.points)
         before = model.function.order
         kept = 0.5 ** (batch / self.half_life)
@@ -196,7 +196,7 @@ class Nystrom(Rule):
         new = after.function.order - before
         return after, CompressionReport(error=0.0, budget=0.0, removed=batch - new, dependent=batch - new)
 
-    def _grown(self, model: NystromModel, inputs: StepInputs) -> tuple[NystromModel, Floats, Floats]:
+    def _grown(self, model: LandmarksModel, inputs: StepInputs) -> tuple[LandmarksModel, Floats, Floats]:
         """The model with samples that are new to it as points; κ(X, Z) and κ(X, Z) P."""
         kernel, points, cross = model.function.kernel, inputs.points, inputs.cross
         lifted = product(cross, model.inverse)
@@ -218,7 +218,7 @@ class Nystrom(Rule):
         cross = np.concatenate([cross, kernel(points, np.ascontiguousarray(points[chosen]))], axis=1)
         return model, cross, product(cross, model.inverse)
 
-    def _taught(self, model: NystromModel, inputs: StepInputs, cross: Floats, lifted: Floats) -> NystromModel | None:
+    def _taught(self, model: LandmarksModel, inputs: StepInputs, cross: Floats, lifted: Floats) -> LandmarksModel | None:
         """The model after the mini-batch; None where R is not a covariance any more."""
         statistics = model.statistics
         own = statistics.kernel.diag(inputs.points)
@@ -259,7 +259,7 @@ class Nystrom(Rule):
         return force, curvature, curvature[:, None] * here - slope
 
 
-def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | None = None) -> NystromModel:
+def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | None = None) -> LandmarksModel:
     """The model that the statistics lead to, by R = P (λ P + Θ)⁻¹ P and W = P (λ P + Θ)⁻¹ β."""
     from scipy.linalg import solve_triangular
 
@@ -270,7 +270,7 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
     image = solve_triangular(root, statistics.weights, lower=True, check_finite=False) if len(inverse) else statistics.weights
     covariance = product(np.ascontiguousarray(half.T), np.ascontiguousarray(half))
     weights = product(np.ascontiguousarray(half.T), np.ascontiguousarray(image))
-    return NystromModel(
+    return LandmarksModel(
         statistics,
         square_norm=math.nan,
         weights=weights,
@@ -311,7 +311,7 @@ def _root(square: Floats) -> Floats:
     raise FloatingPointError("the statistics are no longer positive definite")
 
 
-def _extended(model: NystromModel, points: Floats, lifted: Floats, schur: Floats) -> NystromModel:
+def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floats) -> LandmarksModel:
     """The model with more points, of which nothing is known yet: `lifted` is κ(new, Z) P, `schur` their Schur complement."""
     block = np.linalg.inv(schur)
     block = 0.5 * (block + block.T)
@@ -343,7 +343,7 @@ def _bordered(old: Floats, lifted: Floats, block: Floats) -> Floats:
     return out
 
 
-def _forgetting(model: NystromModel, kept: float) -> NystromModel:
+def _forgetting(model: LandmarksModel, kept: float) -> LandmarksModel:
     """The past loses weight, and the function stays: what it says takes the place of what is expected beforehand."""
     old = model.statistics
     sums = kept * old.weights + (1.0 - kept) * model.regularization * model.weights
