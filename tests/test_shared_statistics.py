@@ -302,6 +302,23 @@ def test_agents_with_one_class_each_learn_all_and_share_one_dictionary(faults):
     assert len({frozenset(map(bytes, f.centers)) for f in settled.functions}) == 1
 
 
+def test_what_an_agent_brought_stays_when_its_stream_ends():
+    """One class each, and streams that end one after the other."""
+    graph = Graph.ring(6)
+    points, labels = samples(24_000)
+    rounds = [30, 30, 40, 40, 50, 60]
+    streams = [
+        ArrayStream(points[labels == i % 3][i::6][: 16 * n], labels[labels == i % 3][i::6][: 16 * n], batch_size=16)
+        for i, n in enumerate(rounds)
+    ]
+    held, truth = samples(2000, seed=1)
+    right = {}
+    for now in simulate(make(consensus=SharedStatistics()), graph, streams):
+        if now.number in (29, max(rounds)):
+            right[now.number] = min((f(held).argmax(axis=1) == truth).mean() for f in now.functions)
+    assert right[max(rounds)] > right[29] - 0.01
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_in_lock_step_it_equals_the_simulation(every):
     agent = make(consensus=SharedStatistics(every=every))

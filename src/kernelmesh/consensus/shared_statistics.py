@@ -26,8 +26,9 @@ class SharedStatistics(Consensus):
     For the rule `Landmarks`. Agents average what their samples say, Θ = Σ h c cᵀ and β = Σ c τᵀ over a dictionary that they
     share, and each solves for its function by itself. Averages of statistics are unbiased whatever the agents see, only late.
 
-    The dictionary is a set that only grows. Points come with the statistics, once over every edge, and whoever receives them
-    has them from then on, so that in the end all agents have the same ones, whatever was lost or came in which order.
+    Points come with the statistics, once over every edge. From the union of what it has and what it hears an agent keeps
+    points by a rule that depends on the union alone, so that in the end all agents have the same ones, whatever was lost or
+    came in which order.
 
     λ_ij = −λ_ji is what has flowed over an edge so far. Exchanges are numbered, so both ends count the same flow, and the sum
     of e over all agents is what their samples have brought, also when messages are lost. An end that has forgotten flows, or

@@ -1,4 +1,4 @@
-"""Second-order learning over landmarks: a dictionary that only grows, and statistics that agents can add up."""
+"""Second-order learning from sums over landmarks, which agents can add up."""
 
 import dataclasses
 import math
@@ -67,10 +67,10 @@ class LandmarksModel(Model):
 class Landmarks(Rule):
     """W = (λ I + Θ K)⁻¹ β,  Θ = Σ_t h_t c_t c_tᵀ,  β = Σ_t c_t (h_t z_t − ℓ'(z_t))ᵀ,  c_t = K⁻¹ κ(Z, x_t),  K = κ(Z, Z).
 
-    As `SecondOrder`, this keeps a quadratic model of the loss of all samples and has no step size. But the dictionary Z only
-    grows, by samples that are far from the span of the others until there are enough (Nyström's landmarks), and what is
-    kept are sums over samples. Agents can add those up: with `SharedStatistics` all of them come to learn from all samples.
-    Alone, it is what one learner with all the data would do. λ is each agent's: n agents learn as one learner with n λ.
+    As `SecondOrder`, this keeps a quadratic model of the loss of all samples and has no step size. But points are not chosen
+    by their worth: samples that are far from the span of the dictionary Z join it until there are enough (Nyström's
+    landmarks), and what is kept are sums over samples. Agents can add those up: with `SharedStatistics` all of them come
+    to have the same points and to learn from all samples. λ is each agent's: n agents learn as one learner with n λ.
 
     Landmarks can be given: start agents from a function over them with weights 0, and let `novelty` be infinite. Then no
     sample leaves an agent, only sums.
@@ -82,8 +82,8 @@ class Landmarks(Rule):
     novelty : float
         ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
     max_order : int
-        No samples become points when the dictionary has so many. Points that several agents propose at the same time may
-        exceed that; all agents then drop the same ones.
+        No samples become points when the dictionary has so many. Of points that several agents propose at the same time, all
+        agents keep the same ones: no more than this, and none that is as good as in the span of the others.
     half_life : float
         Samples after which what was learned weighs half, for streams that change; infinite means that nothing is forgotten.
     iterations : int
