@@ -29,11 +29,11 @@ class Line(NamedTuple):
 
 
 def at_least(what: str, value: float, target: float) -> Line:
-    return Line(what, f"{value:.1f}×", f"≥ {target:g}×", value >= target)
+    return Line(what, f"{value:.1f}×", f"≥ {target:g}×", bool(value >= target))
 
 
 def at_most(what: str, value: float, target: float, unit: str = "×") -> Line:
-    return Line(what, f"{value:.2f}{unit}", f"≤ {target:g}{unit}", value <= target)
+    return Line(what, f"{value:.2f}{unit}", f"≤ {target:g}{unit}", bool(value <= target))
 
 
 def alternate(*jobs: Callable[[], Any], rounds: int) -> list[float]:
