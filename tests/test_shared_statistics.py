@@ -15,11 +15,13 @@ from kernelmesh import (
     Faults,
     Gaussian,
     Graph,
+    KernelMeshClassifier,
     Landmarks,
     Linear,
     Logistic,
     Matern32,
     Mixture,
+    OnlineKernelClassifier,
     Penalty,
     SecondOrder,
     SharedStatistics,
@@ -156,6 +158,29 @@ def test_a_state_from_a_file_goes_on_bit_for_bit():
     wanted, found = (run(agent, points[480:], labels[480:], state=s) for s in (state, again))
     np.testing.assert_array_equal(found.function.weights, wanted.function.weights)
     np.testing.assert_array_equal(found.sent.moments, wanted.sent.moments)
+
+
+def test_moments_are_symmetric_to_the_last_bit():
+    rng = np.random.default_rng(0)
+    points, labels = rng.normal(size=(960, 8)), rng.integers(3, size=960)
+    agent = make(Landmarks(max_order=150), dimension=8, kernel=Gaussian(bandwidth=2.0))
+    state = run(agent, points, labels, batch=96)
+    moments = state.sent.moments
+    assert len(moments) == 150
+    np.testing.assert_array_equal(moments, moments.T)
+
+
+@pytest.mark.parametrize("kind", [OnlineKernelClassifier, KernelMeshClassifier])
+def test_estimators_learn_by_it_and_survive_a_file(kind, tmp_path):
+    points, labels = samples(900)
+    model = kind(rule="landmarks", random_state=0).fit(points, labels)
+    assert model.score(points, labels) > 0.95
+    model.save(tmp_path / "model")
+    again = kind.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(points), model.predict(points))
+    np.testing.assert_array_equal(
+        again.partial_fit(points, labels).predict(points), model.partial_fit(points, labels).predict(points)
+    )
 
 
 # Networks.

@@ -93,6 +93,8 @@ _LANDMARKS = Defaults(
     passes=2,
     network_passes=2,
     width=ByTargets(classes=0.7, values=1.0),
+    # of each agent: as many agents weigh as many times as much
+    regularization=ByTargets(classes=0.005, values=0.1),
     sums=True,
     # two matrices of 500² numbers for each agent, and half of one over each edge in an exchange
     max_order=500,

@@ -233,7 +233,8 @@ class Landmarks(Rule):
         if not math.isfinite(float(np.add.reduce(weights, axis=None)) + float(np.add.reduce(lost, axis=None))):
             return None
         scaled = root[:, None] * lifted
-        moments = statistics.moments + product(scaled.T, scaled)
+        square = product(scaled.T, scaled)
+        moments = statistics.moments + 0.5 * (square + square.T)  # symmetric to the last bit: only half of it travels
         sums = statistics.weights + product(lifted.T, targets)
         return dataclasses.replace(
             model,
