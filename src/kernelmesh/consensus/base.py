@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_chec
 
 import numpy as np
 
-from kernelmesh.checks import Floats
+from kernelmesh.checks import Floats, integer
 from kernelmesh.messages import Function, Message, Offer, Points, Probe, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
@@ -19,7 +19,7 @@ from kernelmesh.numerics.schedules import Doubling, Schedule, as_schedule
 from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "NUMBERED_STATISTICS", "POINTS_FOR_VALUES", "PROBES_FOR_VALUES"]
-__all__ += ["Consensus", "Coupled", "EdgeMemories", "EdgeMemory", "Exchange", "Heard", "StepInputs", "Tuning"]
+__all__ += ["Consensus", "Coupled", "EdgeMemories", "EdgeMemory", "Exchange", "Heard", "Spaced", "StepInputs", "Tuning"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,3 +270,21 @@ class Coupled(Consensus, Protocol):
     def tuned(cls, tuning: Tuning) -> Self:
         limit = cls(coupling=1.0).max_stable_penalty(tuning.kernel, tuning.batches, tuning.step_size, tuning.stiffness)
         return cls(coupling=replace(tuning.coupling, ceiling=tuning.limit * limit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spaced(Consensus, Protocol):
+    """What protocols share that leave open how often agents talk, and nothing else: `every` is k, the same at all agents."""
+
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        integer(type(self).__name__, "every", self.every, minimum=1)
+
+    @property
+    def agreement(self) -> Any:
+        return [type(self).__name__, self.every]
+
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        return cls(every=tuning.every)

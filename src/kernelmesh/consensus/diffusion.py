@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 
-from kernelmesh.checks import Floats, integer
-from kernelmesh.consensus.base import FUNCTIONS, Consensus, EdgeMemories, Heard, StepInputs, Tuning
+from kernelmesh.checks import Floats
+from kernelmesh.consensus.base import FUNCTIONS, EdgeMemories, Heard, Spaced, StepInputs
 from kernelmesh.messages import Function
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
@@ -18,7 +17,7 @@ __all__ = ["Diffusion"]
 
 @register("consensus")
 @dataclass(frozen=True, kw_only=True)
-class Diffusion(Consensus):
+class Diffusion(Spaced):
     """g = a_ii f + Σ_j a_ij f_j with Metropolis weights, then f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·).
 
     The weight of an absent neighbor goes to the agent itself. With `every` = k > 1, agents average in every k-th round, and
@@ -37,19 +36,6 @@ class Diffusion(Consensus):
 
     exchange = FUNCTIONS
     relays = True
-
-    every: int = 1
-
-    def __post_init__(self) -> None:
-        integer("Diffusion", "every", self.every, minimum=1)
-
-    @property
-    def agreement(self) -> Any:
-        return [type(self).__name__, self.every]
-
-    @classmethod
-    def tuned(cls, tuning: Tuning) -> Self:
-        return cls(every=tuning.every)
 
     def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         centers, weights, own = _average(np.empty((0, function.dimension)), np.empty((0, function.outputs)), heard)

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import cast
 
-from kernelmesh.checks import integer
-from kernelmesh.consensus.base import NUMBERED_STATISTICS, Consensus, EdgeMemories, EdgeMemory, Heard, StepInputs, Tuning
+from kernelmesh.consensus.base import NUMBERED_STATISTICS, EdgeMemories, EdgeMemory, Heard, Spaced, StepInputs
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.numbered import Completed, complete, offer
 from kernelmesh.messages import Message, Offer
@@ -20,7 +19,7 @@ __all__ = ["SharedStatistics"]
 
 @register("consensus")
 @dataclass(frozen=True, kw_only=True)
-class SharedStatistics(Consensus):
+class SharedStatistics(Spaced):
     """e_i ← e_i + Σ_j a_ij (e_j − e_i),  λ_ij ← λ_ij + a_ij (e_j − e_i)  with Metropolis weights a_ij; e = (Θ, β).
 
     For the rule `Landmarks`. Agents average what their samples say, Θ = Σ h c cᵀ and β = Σ c τᵀ over a dictionary that they
@@ -49,19 +48,6 @@ class SharedStatistics(Consensus):
 
     exchange = NUMBERED_STATISTICS
     relays = True
-
-    every: int = 1
-
-    def __post_init__(self) -> None:
-        integer("SharedStatistics", "every", self.every, minimum=1)
-
-    @property
-    def agreement(self) -> Any:
-        return [type(self).__name__, self.every]
-
-    @classmethod
-    def tuned(cls, tuning: Tuning) -> Self:
-        return cls(every=tuning.every)
 
     def tell(
         self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None

@@ -306,8 +306,7 @@ class _Mesh(Learner):
         graph = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
         if self.consensus is not None:
             return graph, self.consensus
-        gathers = self.rule.gathers if isinstance(self.rule, Rule) else self.rule == "landmarks"
-        return graph, SharedStatistics() if gathers else Diffusion()
+        return graph, SharedStatistics() if self._chosen_rule(streaming=True).gathers else Diffusion()
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         """Which rows each agent sees: as named, or dealt out evenly."""
