@@ -167,17 +167,26 @@ def run(
         "images": images,
         "samples": samples,
     }
+    given = {key: value for key, value in options.items() if value is not None}
+    folder = out or Path("runs") / name
+    experiment, chosen = _prepared(name, folder, config, given, change or [], everything=everything)
+    _report(_run(experiment, chosen, folder, table=everything, resume=resume), folder)
+
+
+def _prepared(
+    name: str, folder: Path, config: Path | None, given: Mapping[str, Any], changes: Sequence[str], *, everything: bool
+) -> tuple[Experiment, Any]:
+    """The experiment with its settings, and its folder made; or the end of the command where something is wrong."""
     try:
         experiment = _experiment("run", name)
-        given = {key: value for key, value in options.items() if value is not None}
-        settings = _settings(name, experiment.config, config, given, change or [])
+        settings = _settings(name, experiment.config, config, given, changes)
         if everything or experiment.table is None:
-            _check_swept(experiment, given, change or [], "with --all" if everything else f"with {name}")
+            _check_swept(experiment, given, changes, "with --all" if everything else f"with {name}")
         chosen = experiment.config(**settings)
-        folder = _writable(out or Path("runs") / name)
+        _check_writable(folder)
     except (TypeError, ValueError) as error:
         fail(str(error), code=2)
-    _report(_run(experiment, chosen, folder, table=everything, resume=resume), folder)
+    return experiment, chosen
 
 
 def _check_swept(experiment: Experiment, given: Mapping[str, Any], changes: Sequence[str], where: str) -> None:
@@ -191,12 +200,12 @@ def _check_swept(experiment: Experiment, given: Mapping[str, Any], changes: Sequ
                 raise InvalidArgument("run", option, rule, values[option])
 
 
-def _writable(folder: Path) -> Path:
-    """The folder, made and tried before the work, not after it."""
+def _check_writable(folder: Path) -> None:
+    """Make the folder and try it, before the work, not after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return folder
+            pass
     except OSError as error:
         found = Verbatim(f"{str(folder)!r} ({error.strerror})")
         raise InvalidArgument("run", "--out", "be a writable folder", found) from None
