@@ -856,10 +856,9 @@ class Source:
         pass
 
 
-@pytest.mark.parametrize("consensus", [Penalty(coupling=0.01), Diffusion(), ExactDiffusion(budget=0.02)], ids=name)
-def test_in_lock_step_averaged_equals_the_simulation(consensus):
-    agent = make(Averaged(), step_size=5.0, compression=Komp.averaging(5.0), consensus=consensus)
-    names, ring, data = "abcd", Graph.ring(4), [samples(Logistic(), 80, seed=i) for i in range(4)]
+def in_lock_step(agent, data):
+    """Four agents in a ring on a virtual network: every turn with its function, and the same step in simulation."""
+    names, ring = "abcd", Graph.ring(4)
     graph = Graph(tuple(names), ring.neighbors)
     rounds = list(simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in data]))
     world = World(seed=1, delay=0.01)
@@ -870,9 +869,18 @@ def test_in_lock_step_averaged_equals_the_simulation(consensus):
     for each, done in world.run().items():
         assert len(done.turns) == len(rounds)
         for (turn, function), round in zip(done.turns, rounds, strict=True):
-            wanted = round.states[names.index(each)]
-            np.testing.assert_array_equal(function.weights, wanted.function.weights)
-            np.testing.assert_array_equal(turn.state.sent.weights, wanted.sent.weights)
+            yield turn, function, round.states[names.index(each)]
+
+
+@pytest.mark.parametrize("consensus", [Penalty(coupling=0.01), Diffusion(), ExactDiffusion(budget=0.02)], ids=name)
+def test_in_lock_step_averaged_equals_the_simulation(consensus):
+    agent = make(Averaged(), step_size=5.0, compression=Komp.averaging(5.0), consensus=consensus)
+    compared = 0
+    for turn, function, wanted in in_lock_step(agent, [samples(Logistic(), 80, seed=i) for i in range(4)]):
+        np.testing.assert_array_equal(function.weights, wanted.function.weights)
+        np.testing.assert_array_equal(turn.state.sent.weights, wanted.sent.weights)
+        compared += 1
+    assert compared == 40
 
 
 # Settings that do not fit each other.

@@ -33,11 +33,9 @@ from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import Link
 from kernelmesh.messages import Function, Offer, Terms, decode, encode, wire_size
 from kernelmesh.numerics.statistics import Statistics
-from kernelmesh.runtimes.membership import Membership
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing import check_consensus, check_rule
-from test_rules import Source
-from virtual import World
+from test_rules import in_lock_step
 
 KERNEL = Gaussian(bandwidth=0.6)
 LANDMARKS = np.random.default_rng(3).uniform(-2, 2, size=(20, 2))
@@ -347,20 +345,12 @@ def test_what_an_agent_brought_stays_when_its_stream_ends():
 @pytest.mark.parametrize("every", [1, 2])
 def test_in_lock_step_it_equals_the_simulation(every):
     agent = make(consensus=SharedStatistics(every=every))
-    names, ring, data = "abcd", Graph.ring(4), [samples(80, seed=i) for i in range(4)]
-    graph = Graph(tuple(names), ring.neighbors)
-    rounds = list(simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in data]))
-    world = World(seed=1, delay=0.01)
-    for i, own in enumerate(data):
-        neighbors = {names[j]: "tcp/127.0.0.1:2" for j in ring.neighbors[i]}
-        member = Membership(name=names[i], listen="tcp/127.0.0.1:1", neighbors=neighbors, lock_step=True)
-        world.add(agent, member, Source(*own), stay=False)
-    for each, done in world.run().items():
-        assert len(done.turns) == len(rounds)
-        for (turn, function), round in zip(done.turns, rounds, strict=True):
-            wanted = round.states[names.index(each)]
-            np.testing.assert_array_equal(function.weights, wanted.function.weights)
-            np.testing.assert_array_equal(turn.state.sent.moments, wanted.sent.moments)
+    compared = 0
+    for turn, function, wanted in in_lock_step(agent, [samples(80, seed=i) for i in range(4)]):
+        np.testing.assert_array_equal(function.weights, wanted.function.weights)
+        np.testing.assert_array_equal(turn.state.sent.moments, wanted.sent.moments)
+        compared += 1
+    assert compared == 40
 
 
 def test_the_laws_of_protocols_hold():

@@ -85,10 +85,6 @@ class Statistics(Expansion):
             compiled.symmetric.add_square(moments, place, other.moments, factor)
         return Statistics.gathered(self.kernel, centers, weights, moments)
 
-    def negative(self) -> Statistics:
-        """The same with the opposite sign."""
-        return Statistics.gathered(self.kernel, self.centers, -self.weights, -self.moments)
-
 
 def _united(centers: Floats, others: Floats) -> tuple[Floats, Ints]:
     """The union of two sets of points, the first ones first, and where in it the others stand."""

@@ -5,13 +5,14 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
+from kernelmesh.checks import positive
 from kernelmesh.consensus import StepInputs
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.losses import Loss
+from kernelmesh.numerics.losses import CurvedLoss, Loss
 
-__all__ = ["Move", "Rule", "check_rule"]
+__all__ = ["Move", "Rule", "check_curved", "check_rule"]
 
 Move = Callable[[StepInputs], Update]
 """The gradient step with what the neighbors said in it: `Consensus.move`."""
@@ -88,6 +89,15 @@ class Rule(Protocol):
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:
         """A model that was stored: as started from its function, now with its own `arrays`, which are checked."""
         return model
+
+
+def check_curved(owner: str, rule: Rule, loss: Loss, regularization: float) -> None:
+    """Refuse what a rule that takes second-order steps cannot learn with."""
+    if not isinstance(loss, CurvedLoss):
+        needed = f"have curvature and implicit_step with the rule {type(rule).__name__}"
+        remedy = "derive it from ClassTargets or ValueTargets and define curvature, or choose the rule Averaged()"
+        raise InvalidArgument(owner, "loss", needed, loss, remedy=remedy)
+    positive(owner, "regularization", regularization)
 
 
 def check_rule(owner: str, rule: object) -> Rule:

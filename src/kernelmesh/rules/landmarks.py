@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints, integer, matrix, positive
 from kernelmesh.consensus import StepInputs
-from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.numerics.losses import CurvedLoss, Loss
+from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import product
 from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
-from kernelmesh.rules.base import Move, Rule
+from kernelmesh.rules.base import Move, Rule, check_curved
 
 __all__ = ["Landmarks", "LandmarksModel"]
 
@@ -116,11 +115,7 @@ class Landmarks(Rule):
         integer("Landmarks", "iterations", self.iterations, minimum=1)
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
-        if not isinstance(loss, CurvedLoss):
-            remedy = "derive it from ClassTargets or ValueTargets and define curvature, or choose the rule Averaged()"
-            rule = "have curvature and implicit_step with the rule Landmarks"
-            raise InvalidArgument(owner, "loss", rule, loss, remedy=remedy)
-        positive(owner, "regularization", regularization)
+        check_curved(owner, self, loss, regularization)
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> LandmarksModel:
         """A function that was learned elsewhere counts as what is expected before the first sample."""
@@ -171,7 +166,7 @@ class Landmarks(Rule):
         gram = statistics.kernel(statistics.centers, statistics.centers)
         # given landmarks are as they are
         tolerance = 0.0 if math.isinf(self.novelty) else self.novelty
-        return compiled.folding.spanning(gram, turn, tolerance, self.max_order)
+        return compiled.symmetric.spanning(gram, turn, tolerance, self.max_order)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
@@ -184,12 +179,11 @@ class Landmarks(Rule):
             model = _forgetting(model, kept)
         aged = model.age >= _STEPS or model.forgotten > _FORGOTTEN
         if aged and model.function.order:
-            solved = _solved(model.statistics, model.regularization, inverse=model.inverse)
-            model = dataclasses.replace(solved, agreed=model.agreed)
+            model = _anew(model, inverse=model.inverse)
         model, cross, lifted = self._grown(model, inputs)
         after = self._taught(model, inputs, cross, lifted)
         if after is None:  # rounding has led R astray
-            model = dataclasses.replace(_solved(model.statistics, model.regularization), agreed=model.agreed)
+            model = _anew(model)
             after = self._taught(model, inputs, cross, product(cross, model.inverse))
         if after is None:
             raise FloatingPointError("the function is no longer finite")
@@ -226,8 +220,7 @@ class Landmarks(Rule):
         covariance, credible = compiled.newton.covariance(cross, spread, own / model.regularization)
         if not credible:
             return None
-        force, curvature, targets = self._step(inputs, product(cross, model.weights), covariance)
-        root = np.sqrt(curvature)
+        force, root, targets = self._step(inputs, product(cross, model.weights), covariance)
         lost = compiled.newton.lost(covariance, root, spread)
         weights = model.weights - product(spread.T, force)
         if not math.isfinite(float(np.add.reduce(weights, axis=None)) + float(np.add.reduce(lost, axis=None))):
@@ -245,19 +238,18 @@ class Landmarks(Rule):
         )
 
     def _step(self, inputs: StepInputs, here: Floats, covariance: Floats) -> tuple[Floats, Floats, Floats]:
-        """a with which W moves by −R κ(Z, X) a; and h and h z − ℓ'(z), by which the samples are remembered."""
-        loss = cast(CurvedLoss, inputs.loss)
+        """a with which W moves by −R κ(Z, X) a; and √h and h z − ℓ'(z), by which the samples are remembered."""
+        loss, targets = cast(CurvedLoss, inputs.loss), inputs.targets
         if not inputs.combined:
-            force, there = loss.implicit_step(here, covariance, inputs.targets, iterations=self.iterations)
-            curvature = loss.curvature(there, inputs.targets)
-            return force, curvature, curvature[:, None] * there - force
+            force, there = loss.implicit_step(here, covariance, targets, iterations=self.iterations)
+            root = curvature_root(loss, "curvature", there, targets)
+            return force, root, (root**2)[:, None] * there - force
         # Where statistics are averages over many agents, one's own mini-batch weighs far more now than it will in the end:
         # an implicit step would go too far. So samples are remembered as they look from where the agents are.
-        slope, curvature = loss.slope(here, inputs.targets), loss.curvature(here, inputs.targets)
-        root = np.sqrt(curvature)
+        slope, root = loss.slope(here, targets), curvature_root(loss, "curvature", here, targets)
         lower = compiled.newton.factorize(covariance, root)
         force, _, _ = compiled.newton.refine(lower, root, covariance, here, here, slope)
-        return force, curvature, curvature[:, None] * here - slope
+        return force, root, (root**2)[:, None] * here - slope
 
 
 def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | None = None) -> LandmarksModel:
@@ -267,10 +259,10 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
     if inverse is None:
         inverse = _inverse(statistics.kernel, statistics.centers)
     root = _root(regularization * inverse + statistics.moments)
-    half = solve_triangular(root, inverse, lower=True, check_finite=False) if len(inverse) else inverse
-    image = solve_triangular(root, statistics.weights, lower=True, check_finite=False) if len(inverse) else statistics.weights
-    covariance = product(np.ascontiguousarray(half.T), np.ascontiguousarray(half))
-    weights = product(np.ascontiguousarray(half.T), np.ascontiguousarray(image))
+    half, image = inverse, statistics.weights
+    if len(inverse):
+        half, image = (solve_triangular(root, table, lower=True, check_finite=False) for table in (half, image))
+    covariance, weights = (product(np.ascontiguousarray(half.T), np.ascontiguousarray(table)) for table in (half, image))
     return LandmarksModel(
         statistics,
         square_norm=math.nan,
@@ -279,6 +271,11 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
         covariance=0.5 * (covariance + covariance.T),
         regularization=regularization,
     )
+
+
+def _anew(model: LandmarksModel, *, inverse: Floats | None = None) -> LandmarksModel:
+    """The same model with R, and P unless it is given, formed from its statistics."""
+    return dataclasses.replace(_solved(model.statistics, model.regularization, inverse=inverse), agreed=model.agreed)
 
 
 def _inverse(kernel: Kernel, centers: Floats) -> Floats:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints, integer, matrix, non_negative, positive
 from kernelmesh.consensus import StepInputs
-from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Komp, Model
 from kernelmesh.numerics.expansion import Expansion
@@ -19,7 +18,7 @@ from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import product
 from kernelmesh.registry import register
-from kernelmesh.rules.base import Move, Rule
+from kernelmesh.rules.base import Move, Rule, check_curved
 
 __all__ = ["SecondOrder", "SecondOrderModel"]
 
@@ -145,11 +144,7 @@ class SecondOrder(Rule):
         integer("SecondOrder", "iterations", self.iterations, minimum=1)
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
-        if not isinstance(loss, CurvedLoss):
-            rule = "have curvature and implicit_step with the rule SecondOrder"
-            remedy = "derive it from ClassTargets or ValueTargets and define curvature, or choose the rule Averaged()"
-            raise InvalidArgument(owner, "loss", rule, loss, remedy=remedy)
-        positive(owner, "regularization", regularization)
+        check_curved(owner, self, loss, regularization)
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> SecondOrderModel:
         """A function that was learned elsewhere counts as its mean, of which nothing else is known: R = P / λ."""

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from kernelmesh.checks import Ints
 from kernelmesh.numerics.compiled.jit import Bits, Flags, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 
-__all__ = ["first_of_equals", "fold", "gather", "hashes", "spanning"]
+__all__ = ["first_of_equals", "fold", "gather", "hashes"]
 
 
 @compiled()
@@ -113,33 +113,3 @@ def gather(bits: Bits, weights: Matrix, coefficients: Matrix) -> tuple[Indices, 
         for c in range(outputs):
             sums[place[i], c] += coefficients[i, c]
     return fresh[:count], sums, live
-
-
-@compile_on_first_call()
-def spanning(gram: Matrix, turn: Indices, tolerance: float, limit: int) -> Indices:
-    """Keep each point in turn whose distance² to the span of those kept before it exceeds tolerance · κ(x, x).
-
-    At most `limit` of them; they are given in the order of their numbers.
-    """
-    n = gram.shape[0]
-    factor = np.empty((min(limit, n), n))  # rows of the Cholesky factor, over all points
-    left = np.empty(n)
-    for i in range(n):
-        left[i] = gram[i, i]
-    kept = np.zeros(n, dtype=np.bool_)
-    count = 0
-    for j in turn:
-        if count == limit:
-            break
-        if not left[j] > tolerance * gram[j, j]:
-            continue
-        root = np.sqrt(left[j])
-        for i in range(n):
-            total = gram[j, i]
-            for a in range(count):
-                total -= factor[a, j] * factor[a, i]
-            factor[count, i] = total / root
-            left[i] -= factor[count, i] * factor[count, i]
-        kept[j] = True
-        count += 1
-    return np.flatnonzero(kept)

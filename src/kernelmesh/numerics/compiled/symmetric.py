@@ -1,11 +1,11 @@
-"""Symmetric matrices: half of them as numbers in a row, and sums over dictionaries that differ."""
+"""Symmetric matrices: half of them as numbers in a row, sums over dictionaries that differ, and points that span others."""
 
 import numpy as np
 
 from kernelmesh.numerics.compiled.folding import first_of_equals
 from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, OwnVector, Vector, compile_on_first_call
 
-__all__ = ["add_rows", "add_square", "lower_half", "places", "whole"]
+__all__ = ["add_rows", "add_square", "lower_half", "places", "spanning", "whole"]
 
 
 @compile_on_first_call()
@@ -68,3 +68,33 @@ def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float)
     for i in range(square.shape[0]):
         for j in range(square.shape[1]):
             target[place[i], place[j]] += factor * square[i, j]
+
+
+@compile_on_first_call()
+def spanning(gram: Matrix, turn: Indices, tolerance: float, limit: int) -> Indices:
+    """Keep each point in turn whose distance² to the span of those kept before it exceeds tolerance · κ(x, x).
+
+    At most `limit` of them; they are given in the order of their numbers.
+    """
+    n = gram.shape[0]
+    factor = np.empty((min(limit, n), n))  # rows of the Cholesky factor, over all points
+    left = np.empty(n)
+    for i in range(n):
+        left[i] = gram[i, i]
+    kept = np.zeros(n, dtype=np.bool_)
+    count = 0
+    for j in turn:
+        if count == limit:
+            break
+        if not left[j] > tolerance * gram[j, j]:
+            continue
+        root = np.sqrt(left[j])
+        for i in range(n):
+            total = gram[j, i]
+            for a in range(count):
+                total -= factor[a, j] * factor[a, i]
+            factor[count, i] = total / root
+            left[i] -= factor[count, i] * factor[count, i]
+        kept[j] = True
+        count += 1
+    return np.flatnonzero(kept)
