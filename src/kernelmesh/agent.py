@@ -19,6 +19,7 @@ from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
+from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
 
@@ -221,6 +222,7 @@ class Agent:
         if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
             remedy = "leave it out, or take Gradient()"
             raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius, remedy=remedy)
+        self._check_shared()
         if self.rule.takes_step_size:
             object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
             self._check_budget(name)
@@ -232,6 +234,17 @@ class Agent:
                     f"{name} has its own way; Gradient() and Averaged() need it",
                 )
                 raise InvalidArgument("Agent", setting, rule, getattr(self, setting), remedy=remedy)
+
+    def _check_shared(self) -> None:
+        """Refuse what does not go together with points that agents share."""
+        is_shared = isinstance(self.compression, SharedDictionary)
+        if self.consensus.exchange.shared and not is_shared:
+            rule = f"be a SharedDictionary with the consensus {type(self.consensus).__name__}"
+            remedy = "for example SharedDictionary(novelty=0.1), with the rule Gradient() or Averaged()"
+            raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
+        if is_shared and not math.isinf(self.radius):
+            rule, remedy = "be infinite with a SharedDictionary, which does not keep track of the norm", "leave it out"
+            raise InvalidArgument("Agent", "radius", rule, self.radius, remedy=remedy)
 
     def _check_budget(self, name: str) -> None:
         """Refuse the paper's budget, K η^{3/2}, where the steps of a rule are so large that it removes nearly every point."""

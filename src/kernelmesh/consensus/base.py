@@ -18,7 +18,8 @@ from kernelmesh.numerics.losses import Loss
 from kernelmesh.numerics.schedules import Doubling, Schedule, as_schedule
 from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "NUMBERED_STATISTICS", "POINTS_FOR_VALUES", "PROBES_FOR_VALUES"]
+__all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "NUMBERED_STATISTICS", "NUMBERED_WEIGHTS"]
+__all__ += ["POINTS_FOR_VALUES", "PROBES_FOR_VALUES"]
 __all__ += ["Consensus", "Coupled", "EdgeMemories", "EdgeMemory", "Exchange", "Heard", "Spaced", "StepInputs", "Tuning"]
 
 
@@ -36,6 +37,8 @@ class Exchange:
     """Whether both ends keep count of what they said over each edge, so that each uses the same two functions once."""
     statistics: bool = False
     """Whether what is offered are `Statistics` of samples instead of functions."""
+    shared: bool = False
+    """Whether functions are over points that all agents share, which the compression `SharedDictionary` sees to."""
 
 
 NOTHING = Exchange()
@@ -48,6 +51,8 @@ FUNCTIONS = Exchange(replies=(Function,))
 """Whole functions go out."""
 NUMBERED_OFFERS = Exchange(replies=(Offer,), numbered=True)
 """Functions go out, each for one numbered exchange over one edge."""
+NUMBERED_WEIGHTS = Exchange(replies=(Offer,), numbered=True, shared=True)
+"""Functions over shared points go out, each for one numbered exchange over one edge: weights only, once points are known."""
 NUMBERED_STATISTICS = Exchange(replies=(Offer,), numbered=True, statistics=True)
 """Statistics of samples go out, each for one numbered exchange over one edge."""
 

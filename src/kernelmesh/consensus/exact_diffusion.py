@@ -1,7 +1,6 @@
 """Diffusion without bias: a dual function on every edge carries what the two ends still owe each other."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 from weakref import WeakValueDictionary
@@ -9,14 +8,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import integer
-from kernelmesh.consensus.base import NUMBERED_OFFERS, Consensus, EdgeMemories, EdgeMemory, Heard, StepInputs, Tuning
-from kernelmesh.consensus.local import Local
-from kernelmesh.consensus.numbered import Completed, complete, offer
+from kernelmesh.consensus.base import NUMBERED_OFFERS, Tuning
+from kernelmesh.consensus.duals import EdgeDuals
+from kernelmesh.consensus.numbered import Completed
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.messages import Message, Offer
+from kernelmesh.messages import Offer
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.compression import Update, compressed_distinct
+from kernelmesh.numerics.compression import compressed_distinct
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.projection import without
@@ -37,7 +35,7 @@ _FOUND: WeakValueDictionary[tuple[bytes, float, int], Expansion] = WeakValueDict
 
 @register("consensus")
 @dataclass(frozen=True, kw_only=True)
-class ExactDiffusion(Consensus):
+class ExactDiffusion(EdgeDuals):
     """With ā_ij half the Metropolis weight of an edge, ā_ii the rest, and C for compression:
 
     f_i ← C_ε[Σ_j ā_ij φ_j],  λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)]   from the functions φ that the neighbors sent, then
@@ -74,23 +72,15 @@ class ExactDiffusion(Consensus):
     """
 
     exchange = NUMBERED_OFFERS
-    relays = True
 
     budget: Schedule | float
-    every: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", as_schedule("ExactDiffusion", "budget", self.budget))
         if not isinstance(self.budget, Constant):
             # both ends must use the same δ in the same round, and they may have seen different numbers of samples
             raise InvalidArgument("ExactDiffusion", "budget", "be a constant number >= 0", self.budget)
-        integer("ExactDiffusion", "every", self.every, minimum=1)
-
-    @property
-    def _part(self) -> float:
-        """ā_ij / a_ij."""
-        # duals that act at once are stable with half of it only; spread over rounds they bear all of it, which is faster
-        return 0.5 if self.every <= 2 else 1.0
+        super().__post_init__()
 
     @property
     def agreement(self) -> Any:
@@ -100,35 +90,8 @@ class ExactDiffusion(Consensus):
     def tuned(cls, tuning: Tuning) -> Self:
         return cls(budget=tuning.dual_budget, every=tuning.every)
 
-    def tell(
-        self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
-    ) -> Message:
-        return offer(function, edge, share, there)
-
-    def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
-        def renew(exchange: Completed, is_first: bool) -> Expansion:
-            weight = self._part * exchange.weight
-            return self._dual(exchange.before, function.kernel, exchange.ours, exchange.theirs, weight, is_first)
-
-        done, after = complete(function, heard, edges, renew)
-        completed = {exchange.neighbor for exchange in done}
-        # a dual acts for k rounds from the one in which its exchange was completed
-        after = {
-            name: edge.with_acts(self.every if name in completed else max(min(edge.acts, self.every) - 1, 0))
-            for name, edge in after.items()
-        }
-        own = 1.0
-        centers, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
-        for exchange in done:
-            weight = self._part * exchange.weight
-            centers.append(exchange.theirs.centers)
-            weights.append(weight * exchange.theirs.weights)
-            if not exchange.is_late:
-                own -= weight
-            else:  # the two ends must add opposite things, so what counts is what was offered, not what we are now
-                centers.append(exchange.ours.centers)
-                weights.append(-weight * exchange.ours.weights)
-        return Update(np.concatenate(centers), np.concatenate(weights), own, shared=True), after
+    def renewed(self, exchange: Completed, kernel: Kernel, weight: float, is_first: bool) -> Expansion:
+        return self._dual(exchange.before, kernel, exchange.ours, exchange.theirs, weight, is_first)
 
     def _dual(
         self, dual: Expansion | None, kernel: Kernel, ours: Offer, theirs: Offer, weight: float, is_first: bool
@@ -169,19 +132,3 @@ class ExactDiffusion(Consensus):
                 found = without(dual, np.flatnonzero(~live), budget, max_left=room // 2)
             _FOUND[key] = found
         return found
-
-    def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        # the duals are all that is left of the second move; the first one has been made
-        nothing = Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)), shared=True)
-        return self._with_duals(nothing, edges)
-
-    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        return self._with_duals(Local().move(inputs, (), edges), edges)
-
-    def _with_duals(self, update: Update, edges: EdgeMemories) -> Update:
-        """The update with (1/k) Σ_j λ_ij added, over the edges on which an exchange was completed less than k rounds ago."""
-        # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
-        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts]
-        if not duals:
-            return update
-        return update.joined([dual.centers for dual in duals], [dual.weights / self.every for dual in duals])

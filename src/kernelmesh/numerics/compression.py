@@ -47,7 +47,8 @@ class Update:
 
     `cross` may carry κ(X, D) when the caller has it already. `shared` says that many of the points are likely to be in the
     dictionary already, bit for bit, or several times among the new ones, as functions of neighbors have it: they are then
-    put together first, so that a step costs what its different points cost. `moments` come with `Statistics`.
+    put together first, so that a step costs what its different points cost. `own` says how many of the points, the first
+    ones, are the agent's new samples where the others are points of its neighbors. `moments` come with `Statistics`.
     """
 
     points: Floats
@@ -56,6 +57,7 @@ class Update:
     cross: Floats | None = None
     shared: bool = False
     moments: Floats | None = None
+    own: int | None = None
 
     @property
     def is_identity(self) -> bool:
@@ -69,6 +71,7 @@ class Update:
             np.concatenate([self.coefficients, *coefficients]),
             self.shrink,
             shared=True,
+            own=len(self.points) if self.own is None else self.own,
         )
 
 

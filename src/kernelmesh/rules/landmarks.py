@@ -14,7 +14,8 @@ from kernelmesh.consensus import StepInputs
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.landmarks import agreed, lower_root, novel, projection
+from kernelmesh.numerics.landmarks import inverse as inverse_of
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import product
 from kernelmesh.numerics.statistics import Statistics
@@ -23,8 +24,6 @@ from kernelmesh.rules.base import Move, Rule, check_curved
 
 __all__ = ["Landmarks", "LandmarksModel"]
 
-# Added to K, as a share of κ(z, z): points that different agents propose at the same time may nearly coincide.
-_NUGGET = 1e-8
 # R is formed anew after so many steps, or when so much has been forgotten since.
 _STEPS, _FORGOTTEN = 256, 0.05
 
@@ -151,22 +150,12 @@ class Landmarks(Rule):
         assert update.moments is not None
         old = model.statistics
         new = old.plus([(1.0, Statistics.gathered(old.kernel, update.points, update.coefficients, update.moments))])
-        stays = np.arange(new.order) if new.order == old.order and model.agreed else self._agreed(new)
+        stays = np.arange(new.order)
+        if new.order > old.order or not model.agreed:
+            stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order)
         inverse = model.inverse if len(stays) == new.order == old.order else None
         new = new if len(stays) == new.order else _restricted(new, stays)
         return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
-
-    def _agreed(self, statistics: Statistics) -> Ints:
-        """Which points of a union stay: all agents with the same union keep the same ones.
-
-        They are considered in the order of a hash of their bits. So the point that comes first of all stays wherever it has
-        arrived, then the first of those that it does not make superfluous, and so on: the sets of all agents become one.
-        """
-        turn = np.argsort(compiled.folding.hashes(np.ascontiguousarray(statistics.centers).view(np.uint64)), kind="stable")
-        gram = statistics.kernel(statistics.centers, statistics.centers)
-        # given landmarks are as they are
-        tolerance = 0.0 if math.isinf(self.novelty) else self.novelty
-        return compiled.symmetric.spanning(gram, turn, tolerance, self.max_order)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
@@ -197,17 +186,9 @@ class Landmarks(Rule):
         room = self.max_order - model.function.order
         if room <= 0 or math.isinf(self.novelty):
             return model, cross, lifted
-        own = kernel.diag(points)
-        if not math.isfinite(float(np.add.reduce(own))):
-            raise FloatingPointError("κ(x, x) of the new samples is not finite")
-        schur = kernel(points, points)
-        everything = np.arange(len(points))
-        chosen, _ = compiled.newton.novel(schur, everything, cross, lifted, own, self.novelty, inputs.slope)
-        chosen = chosen[:room]
+        chosen, square = novel(kernel, points, cross, lifted, novelty=self.novelty, room=room)
         if not len(chosen):
             return model, cross, lifted
-        square = np.ascontiguousarray(schur[np.ix_(chosen, chosen)])
-        square[np.diag_indices(len(chosen))] += _NUGGET * own[chosen]
         model = _extended(model, points[chosen], lifted[chosen], square)
         cross = np.concatenate([cross, kernel(points, np.ascontiguousarray(points[chosen]))], axis=1)
         return model, cross, product(cross, model.inverse)
@@ -257,8 +238,8 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
     from scipy.linalg import solve_triangular
 
     if inverse is None:
-        inverse = _inverse(statistics.kernel, statistics.centers)
-    root = _root(regularization * inverse + statistics.moments)
+        inverse = inverse_of(statistics.kernel, statistics.centers)
+    root = lower_root(regularization * inverse + statistics.moments)
     half, image = inverse, statistics.weights
     if len(inverse):
         half, image = (solve_triangular(root, table, lower=True, check_finite=False) for table in (half, image))
@@ -276,37 +257,6 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
 def _anew(model: LandmarksModel, *, inverse: Floats | None = None) -> LandmarksModel:
     """The same model with R, and P unless it is given, formed from its statistics."""
     return dataclasses.replace(_solved(model.statistics, model.regularization, inverse=inverse), agreed=model.agreed)
-
-
-def _inverse(kernel: Kernel, centers: Floats) -> Floats:
-    """(K + nugget)⁻¹."""
-    gram = kernel(centers, centers)
-    gram[np.diag_indices(len(gram))] += _NUGGET * kernel.diag(centers)
-    if not len(gram):
-        return gram
-    from scipy.linalg import lapack
-
-    factor = _root(gram)
-    lower, _ = lapack.dpotri(factor, lower=1)
-    return np.ascontiguousarray(np.tril(lower) + np.tril(lower, -1).T)
-
-
-def _root(square: Floats) -> Floats:
-    """A lower triangular factor; a little is added to the diagonal where rounding has made the matrix indefinite."""
-    from scipy.linalg import lapack
-
-    diagonal = np.diag_indices(len(square))
-    extra = 0.0
-    largest = float(np.abs(square[diagonal]).max(initial=0.0))
-    if not math.isfinite(largest):
-        raise FloatingPointError("the statistics are no longer finite")
-    for share in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
-        square[diagonal] += share * largest - extra
-        extra = share * largest
-        factor, failed = lapack.dpotrf(square, lower=1, clean=1)
-        if not failed:
-            return cast(Floats, factor)
-    raise FloatingPointError("the statistics are no longer positive definite")
 
 
 def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floats) -> LandmarksModel:
@@ -351,11 +301,8 @@ def _forgetting(model: LandmarksModel, kept: float) -> LandmarksModel:
 
 def _restricted(statistics: Statistics, stays: Ints) -> Statistics:
     """The statistics over some of the points: samples are projected onto what these span."""
-    leaves = np.setdiff1d(np.arange(statistics.order), stays)
     kernel, centers = statistics.kernel, np.ascontiguousarray(statistics.centers[stays])
-    onto = np.zeros((len(stays), statistics.order))
-    onto[np.arange(len(stays)), stays] = 1.0
-    onto[:, leaves] = product(_inverse(kernel, centers), kernel(centers, np.ascontiguousarray(statistics.centers[leaves])))
+    onto = projection(kernel, statistics.centers, stays, inverse=inverse_of(kernel, centers))
     moments = product(product(onto, statistics.moments), np.ascontiguousarray(onto.T))
     sums = product(onto, statistics.weights)
     return Statistics.gathered(kernel, centers, sums, 0.5 * (moments + moments.T))
