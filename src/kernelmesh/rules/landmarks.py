@@ -235,14 +235,9 @@ class Landmarks(Rule):
 
 def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | None = None) -> LandmarksModel:
     """The model that the statistics lead to, by R = P (λ P + Θ)⁻¹ P and W = P (λ P + Θ)⁻¹ β."""
-    from scipy.linalg import solve_triangular
-
     if inverse is None:
         inverse = inverse_of(statistics.kernel, statistics.centers)
-    root = lower_root(regularization * inverse + statistics.moments)
-    half, image = inverse, statistics.weights
-    if len(inverse):
-        half, image = (solve_triangular(root, table, lower=True, check_finite=False) for table in (half, image))
+    half, image = _halves(statistics, regularization, inverse)
     covariance, weights = (product(np.ascontiguousarray(half.T), np.ascontiguousarray(table)) for table in (half, image))
     return LandmarksModel(
         statistics,
@@ -252,6 +247,41 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
         covariance=0.5 * (covariance + covariance.T),
         regularization=regularization,
     )
+
+
+def _halves(statistics: Statistics, regularization: float, inverse: Floats) -> tuple[Floats, Floats]:
+    """H and G with R = Hᵀ H and W = Hᵀ G."""
+    from scipy.linalg import lapack, solve_triangular
+
+    moments, sums = statistics.moments, statistics.weights
+    if not len(inverse):
+        return inverse, sums
+    # Who completes an exchange late gives of what it had when it made its offer, and may have given it to others since.
+    # Then Θ has negative eigenvalues until something flows back.
+    _, in_debt = lapack.dpotrf(0.5 * regularization * inverse + moments, lower=1, clean=0, overwrite_a=1)
+    if in_debt:
+        return _halves_in_debt(moments, sums, regularization, inverse)
+    root = lower_root(regularization * inverse + moments)
+    half, image = (solve_triangular(root, table, lower=True, check_finite=False) for table in (inverse, sums))
+    return half, image
+
+
+def _halves_in_debt(moments: Floats, sums: Floats, regularization: float, inverse: Floats) -> tuple[Floats, Floats]:
+    """The same where Θ has negative eigenvalues: of directions in which more was given away than there was, nothing is known.
+
+    With P = L Lᵀ and L⁻¹ Θ L⁻ᵀ = Q Λ Qᵀ, R = L Q (λ + Λ)⁻¹ Qᵀ Lᵀ and W = L Q (λ + Λ)⁻¹ Qᵀ L⁻¹ β.
+    """
+    from scipy.linalg import eigh, solve_triangular
+
+    lower = lower_root(inverse.copy())
+    inner = solve_triangular(lower, moments, lower=True, check_finite=False)
+    inner = solve_triangular(lower, inner.T, lower=True, check_finite=False)
+    if not np.isfinite(inner).all():
+        raise FloatingPointError("the statistics are no longer finite")
+    values, vectors = eigh(0.5 * (inner + inner.T))
+    scale = 1.0 / np.sqrt(regularization + np.maximum(values, 0.0))
+    image = product(vectors.T, solve_triangular(lower, sums, lower=True, check_finite=False))
+    return scale[:, None] * product(lower, vectors).T, np.where(values < 0.0, 0.0, scale)[:, None] * image
 
 
 def _anew(model: LandmarksModel, *, inverse: Floats | None = None) -> LandmarksModel:
