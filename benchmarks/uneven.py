@@ -27,6 +27,7 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.checks import Floats, Ints
+from kernelmesh.streams import deal_unevenly
 from sets import load
 
 _AGENTS, _BATCH, _CONCENTRATION = 20, 16, 0.1
@@ -58,35 +59,13 @@ class Reached(NamedTuple):
     order: float
 
 
-def dealt(labels: Ints, agents: int, concentration: float, rng: np.random.Generator) -> list[Ints]:
-    """Rows for each agent, equally many, with classes in proportions of its own that are drawn from Dirichlet(α).
-
-    When a class has run out, an agent takes others, in its own proportions as far as they go.
-    """
-    classes = int(labels.max()) + 1
-    pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
-    out = []
-    for _ in range(agents):
-        wanted, mine = rng.dirichlet(np.full(classes, concentration)), []
-        missing = len(labels) // agents
-        while missing:
-            left = np.array([len(pool) > 0 for pool in pools])
-            shares = wanted * left if (wanted * left).sum() > 1e-12 else left.astype(float)
-            for c, count in enumerate(rng.multinomial(missing, shares / shares.sum())):
-                taken, pools[c] = pools[c][:count], pools[c][count:]
-                mine.append(taken)
-                missing -= len(taken)
-        out.append(rng.permutation(np.concatenate(mine)))
-    return out
-
-
 def task(name: str, seed: int) -> Task:
     data = load(name, seed=seed)
     scaler, encoder = StandardScaler().fit(data.X), LabelEncoder().fit(data.y)
     labels = encoder.transform(data.y)
     rng = np.random.default_rng(seed)
     graph = Graph.random(_AGENTS, probability=_PROBABILITY, rng=rng)
-    rows = dealt(labels, _AGENTS, _CONCENTRATION, rng)
+    rows = deal_unevenly(labels, agents=_AGENTS, concentration=_CONCENTRATION, rng=rng)
     held = scaler.transform(data.held_X), encoder.transform(data.held_y)
     return Task(scaler.transform(data.X), labels, *held, rows, graph)
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from kernelmesh import register
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, heterogeneous, means
-from kernelmesh.experiments.mixture import MixtureConfig, takes_every
-from kernelmesh.experiments.protocols import protocols
+from kernelmesh.experiments.mixture import MixtureConfig
+from kernelmesh.experiments.protocols import protocols, takes_every
 from kernelmesh.experiments.settings import Count
 from kernelmesh.report import panel, style_of
 from kernelmesh.schema import setting
