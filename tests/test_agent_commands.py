@@ -127,13 +127,12 @@ class TestCheck:
         code, text = invoke("agent", "--check", file)
         assert code == 0
         assert "OK. agent-0 listens on tcp/127.0.0.1:7450; neighbors: agent-1, agent-2" in text
-        assert "; kernel Gaussian, loss Logistic, rule Gradient, consensus ExactDiffusion." in text
+        assert "; kernel Gaussian, loss Logistic, rule Landmarks, consensus SharedStatistics." in text
         assert not (tmp_path / "mesh" / "state").exists()
 
     def test_the_rule_is_told(self, tmp_path):
         (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5))
-        kept = [line for line in file.read_text().splitlines() if not line.startswith(("step_size", "compression"))]
-        text = "\n".join(kept).replace("[model]", '[model]\nrule = { kind = "SecondOrder" }')
+        text = re.sub("(?m)^rule = .*$", 'rule = { kind = "SecondOrder" }', file.read_text())
         file.write_text(re.sub("(?m)^consensus = .*$", "", text))
         code, said = invoke("agent", "--check", file)
         assert (code, said.endswith("loss Logistic, rule SecondOrder, consensus Local.\n")) == (0, True)

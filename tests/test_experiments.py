@@ -160,7 +160,8 @@ def test_one_cell_of_the_table(tmp_path):
     summary = run(heterogeneous.EXPERIMENT, heterogeneous.Config(**TINY), tmp_path).report.summary
     for name in ("accuracy_mean", "accuracy_worst", "centralised_accuracy", "bayes_accuracy", "svm_accuracy"):
         assert 0 < summary[name] <= 1
-    assert summary["protocol"] == "exact-diffusion"
+    assert summary["protocol"] == "shared-statistics"
+    assert summary["rule"] == "landmarks"
 
 
 def test_observers_see_the_whole_run(tmp_path):
@@ -570,7 +571,7 @@ def test_fewer_exchanges_send_less(tmp_path):
 
     found = local_steps.run(local_steps.Config(**TINY, seeds=1), InProcess(tmp_path))
     table = found.tables["table"]
-    protocols = ["hilbert", "diffusion", "exact-diffusion", "shared-statistics"]
+    protocols = ["hilbert", "diffusion", "exact-diffusion", "shared-diffusion", "shared-statistics"]
     assert [(row["protocol"], row["every"]) for row in table] == [(name, k) for name in protocols for k in (1, 2, 4, 8, 16)]
     for name in protocols:
         sent = [row["floats_per_sample"] for row in table if row["protocol"] == name]

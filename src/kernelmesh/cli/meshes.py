@@ -36,7 +36,7 @@ def mesh_init(
     tls: Annotated[bool, typer.Option("--tls", help="Create an authority and a certificate for each agent.")] = False,
     host: Annotated[str, typer.Option(help="Where the agents listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The first agent's port; the others have the next ones.")] = 7450,
-    protocol: Annotated[str, typer.Option(help="How agents come to agree.")] = "exact-diffusion",
+    protocol: Annotated[str, typer.Option(help="How agents come to agree.")] = "shared-statistics",
     mode: Annotated[str, typer.Option(help="free (each agent at its own pace) or lock-step.")] = "free",
     partition: Annotated[str, typer.Option(help="What each agent sees: one-class or identical.")] = "one-class",
     samples: Annotated[int, typer.Option(help="Samples for each agent.")] = 60_000,

@@ -8,15 +8,16 @@ from typing import Any
 
 from kernelmesh.agent import Agent
 from kernelmesh.checks import non_negative
-from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local
+from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local, SharedDiffusion, SharedStatistics
 from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection
 from kernelmesh.deploy.tables import Table, declared, read_root, with_tables
 from kernelmesh.deploy.toml_positions import KeyPath, locate
 from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Problem, Verbatim
 from kernelmesh.numerics.compression import Compression, Komp
 from kernelmesh.numerics.schedules import Constant, Power, Schedule
+from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import kinds
-from kernelmesh.rules import Gradient
+from kernelmesh.rules import Gradient, Rule
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint_with
 from kernelmesh.schema import settings_of
 from kernelmesh.streams import Columns, Paced, Source, StreamKind
@@ -143,7 +144,9 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
         _expand_parsimony(table, values["step_size"], rule.budget_exponent)
     if "compression" not in absent:
         values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
-    values["consensus"] = table.value(settings["consensus"]) or _usual_consensus(values.get("compression"), alone=alone)
+    values["consensus"] = table.value(settings["consensus"])
+    if values["consensus"] is None:
+        values["consensus"] = Local() if alone else _usual_consensus(rule, values.get("compression"))
     table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
 
@@ -165,10 +168,14 @@ def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> Non
     model.values = {**model.values, "compression": written_out}
 
 
-def _usual_consensus(compression: Compression | None, *, alone: bool) -> Consensus:
-    """The best choice where none is named: without bias if both ends of an edge can use the same budget."""
-    if alone:
-        return Local()
+def _usual_consensus(rule: Rule, compression: Compression | None) -> Consensus:
+    """The best choice where none is named: the one that rule or compression are for, else without bias if both ends of an
+    edge can use the same budget.
+    """
+    if rule.gathers:
+        return SharedStatistics()
+    if isinstance(compression, SharedDictionary):
+        return SharedDiffusion()
     budget = _constant(compression.budget) if isinstance(compression, Komp) else None
     return Diffusion() if budget is None else ExactDiffusion(budget=budget / 4)
 

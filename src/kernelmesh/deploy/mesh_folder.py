@@ -18,6 +18,7 @@ from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import kebab, kinds
 from kernelmesh.rules import Landmarks
 from kernelmesh.runtimes.membership import Membership, Tls
@@ -59,7 +60,7 @@ class MeshPlan:
     host: str = setting("127.0.0.1", doc="where the agents listen")
     port: int = setting(7450, check=at_least(1), doc="the first agent's; the others have the next ones")
     protocol: str = setting(
-        "exact-diffusion", check=lambda *given: one_of(*protocols())(*given), doc="how agents come to agree"
+        "shared-statistics", check=lambda *given: one_of(*protocols())(*given), doc="how agents come to agree"
     )
     mode: str = setting("free", check=one_of("free", "lock-step"), doc="as in an agent's file")
     partition: str = setting("one-class", check=one_of(*PARTITIONS), doc="what each agent sees")
@@ -175,7 +176,8 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
     model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "consensus": consensus}
     if consensus.exchange.statistics:
         return model | {"rule": Landmarks()}
-    return model | {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": Komp(budget=_BUDGET)}
+    compression = SharedDictionary() if consensus.exchange.shared else Komp(budget=_BUDGET)
+    return model | {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": compression}
 
 
 def _rounded(consensus: Any) -> Any:

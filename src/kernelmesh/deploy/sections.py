@@ -108,7 +108,8 @@ class ModelSection:
         None,
         role="consensus",
         example='{ kind = "Diffusion" }',
-        unset="ExactDiffusion with a quarter of a constant budget, Diffusion without one, Local without neighbors",
+        unset="SharedStatistics with Landmarks, SharedDiffusion with a SharedDictionary, ExactDiffusion with a quarter of a "
+        "constant budget, Diffusion without one, Local without neighbors",
         doc="how agents come to agree",
     )
     radius: float = setting(_AGENT["radius"], check=_positive_or_infinite, doc="the largest norm that the function may have")

@@ -12,6 +12,7 @@ from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange.link import Link
 from kernelmesh.messages import Function, Message, Offer, Values, decode
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["disagreement", "read_question", "read_reply"]
 
@@ -47,9 +48,16 @@ def disagreement(agent: Agent, state: State, points: Floats, heard: Sequence[Hea
     for said in heard:
         if isinstance(said.reply, Values):
             there = said.reply.values
-        elif isinstance(said.reply, Function | Offer) and said.reply.moments is None:
-            there = Expansion(agent.kernel, said.reply.centers, said.reply.weights)(points)
+        elif isinstance(said.reply, Function | Offer):
+            there = _function(agent, said.reply)(points)
         else:
             continue
         gaps.append(((here - there) ** 2).sum(axis=1).mean())
     return math.sqrt(float(np.mean(gaps))) if gaps else None
+
+
+def _function(agent: Agent, said: Function | Offer) -> Expansion:
+    """What a neighbor has sent as a function; statistics lead to one."""
+    if said.moments is None:
+        return Expansion(agent.kernel, said.centers, said.weights)
+    return agent.start(function=Statistics(agent.kernel, said.centers, said.weights, said.moments)).function

@@ -30,7 +30,7 @@ def run(config: MixtureConfig, session: Session) -> Findings:
 def findings(task: Task, trial: Trial) -> Findings:
     """What one network learned, next to the Bayes limit of its data."""
     config = task.config
-    setup = {name: getattr(config, name) for name in ("seed", "rule", "protocol", "partition", "agents")}
+    setup = {name: getattr(config, name) for name in ("seed", "protocol", "partition", "agents")} | {"rule": config.learns_by}
     return Findings(
         summary={**setup, **trial.summary(), "bayes_accuracy": task.bayes},
         tables={"rounds": trial.rounds},

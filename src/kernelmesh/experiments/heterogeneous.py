@@ -25,7 +25,7 @@ __all__ = ["EXPERIMENT", "Config", "cell"]
 class Config(MixtureConfig, owner="heterogeneous"):
     """One cell of the table, by default the hardest with the best protocol; `seeds` is for the whole table."""
 
-    protocol: ProtocolName = "exact-diffusion"
+    protocol: ProtocolName = "shared-statistics"
     partition: Partition = "one-class"
     penalty_limit: PositiveOrInf = 0.5
     seeds: Count = setting(10, doc="seeds of the whole table (`--all`)")
