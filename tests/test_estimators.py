@@ -32,6 +32,7 @@ from kernelmesh import (
     InverseRoot,
     KernelMeshClassifier,
     KernelMeshRegressor,
+    Landmarks,
     Laplacian,
     Linear,
     Local,
@@ -42,6 +43,7 @@ from kernelmesh import (
     Polynomial,
     ScaleWarning,
     SecondOrder,
+    SharedDiffusion,
     Squared,
     UnreadableFile,
     register,
@@ -286,6 +288,17 @@ def test_agreement_grows_with_the_coupling():
         return outputs.std(axis=0).mean()
 
     assert spread(Penalty(coupling=0.15)) < 0.85 * spread(Local())
+
+
+@pytest.mark.parametrize("rule", ["averaged", "gradient"])
+def test_points_can_be_shared(rule):
+    X, y = moons()
+    mesh = KernelMeshClassifier(graph=[(0, 1), (1, 2)], consensus=SharedDiffusion(every=2), rule=rule, max_order=40)
+    mesh.set_params(random_state=0, passes=5).fit(X, y, agents=np.where(y == 1, 1, np.arange(len(y)) % 2 * 2))
+    assert min(mesh.score(X, y, agent=agent) for agent in mesh.agents_) > 0.8
+    assert mesh.model_order_.max() <= 40
+    with pytest.raises(InvalidArgument, match="parsimony must be left out with SharedDiffusion"):
+        mesh.set_params(parsimony=0.1).fit(X, y)
 
 
 def test_the_default_coupling_is_stable_on_any_graph():
@@ -593,8 +606,8 @@ def test_duals_are_saved_too(tmp_path, rule):
     [
         (OnlineKernelClassifier, SecondOrder),
         (OnlineKernelRegressor, SecondOrder),
-        (KernelMeshClassifier, Averaged),
-        (KernelMeshRegressor, Gradient),
+        (KernelMeshClassifier, Landmarks),
+        (KernelMeshRegressor, Landmarks),
     ],
 )
 class TestRules:
@@ -882,7 +895,14 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
         return f"{getattr(pair, which):g}"
 
     if "Mesh" in kind.__name__:
-        passes = f'by default {averaged.network_passes}, with the rule "gradient" {gradient.network_passes}.'
+        landmarks = defaults_of(Landmarks)
+        passes = (
+            f'by default {landmarks.network_passes}, with the rule "averaged" {averaged.network_passes} '
+            f'and with "gradient" {gradient.network_passes}.'
+        )
+        assert f"by default {number(landmarks.regularization)} times the mean" in text
+        assert f'By default {landmarks.max_order} with "landmarks"' in text
+        assert f'`partial_fit` has {landmarks.half_life:,.0f} with "landmarks"' in text
     else:
         passes = (
             f'by default {second.passes}, with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'
