@@ -20,9 +20,11 @@ from rich.table import Table
 import cases
 import consensus
 import defaults
+import faults
 import processes
 import rules
 import sensitivity
+import sizes
 import uneven
 
 HERE = Path(__file__).parent
@@ -33,6 +35,8 @@ CASES = {
     "defaults": defaults.defaults,
     "sensitivity": sensitivity.sensitivity,
     "uneven": uneven.uneven,
+    "faults": faults.faults,
+    "sizes": sizes.sizes,
     "startup": processes.startup,
     "mesh": processes.mesh,
 }

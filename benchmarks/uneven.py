@@ -23,6 +23,8 @@ from kernelmesh import (
     Local,
     Logistic,
     Rule,
+    SharedDictionary,
+    SharedDiffusion,
     SharedStatistics,
     simulate,
 )
@@ -91,6 +93,7 @@ def uneven() -> list[Line]:
     """Twenty agents, classes dealt by Dirichlet(0.1), mini-batches of 16, one pass: accuracy in %, seeds 0 to 2."""
     lines = []
     large = {"step_size": 30.0, "compression": Komp.averaging(30.0, max_order=200)}
+    points = {"step_size": 30.0, "compression": SharedDictionary(max_order=200)}
     whole = {"regularization": _AGENTS * Landmarks.usual_regularization}
     exact = ExactDiffusion(budget=0.015 * 30.0**0.5)
     for name in _SETS:
@@ -104,6 +107,15 @@ def uneven() -> list[Line]:
                     ("alone", drawn.graph, drawn.rows, Landmarks(), Local(), {}),
                     ("shared statistics", drawn.graph, drawn.rows, Landmarks(), SharedStatistics(), {}),
                     ("shared statistics, every=4", drawn.graph, drawn.rows, Landmarks(), SharedStatistics(every=4), {}),
+                    ("averaged, shared diffusion", drawn.graph, drawn.rows, Averaged(), SharedDiffusion(), points),
+                    (
+                        "averaged, shared diffusion, every=4",
+                        drawn.graph,
+                        drawn.rows,
+                        Averaged(),
+                        SharedDiffusion(every=4),
+                        points,
+                    ),
                     ("averaged, diffusion", drawn.graph, drawn.rows, Averaged(), Diffusion(), large),
                     ("averaged, exact diffusion", drawn.graph, drawn.rows, Averaged(), exact, large),
                 ):
