@@ -164,6 +164,15 @@ def test_one_cell_of_the_table(tmp_path):
     assert summary["rule"] == "landmarks"
 
 
+def test_a_rule_and_a_protocol_that_do_not_suit_each_other_are_refused_and_left_out():
+    config = heterogeneous.Config(**TINY, rule="averaged")
+    with pytest.raises(ValueError, match="heterogeneous: protocol must exchange functions or values with the rule averaged"):
+        Task.draw(config).agent()
+    names = {protocol for _, protocol in heterogeneous._groups(config)}
+    assert {"local", "penalty", "shared-diffusion"} <= names
+    assert "shared-statistics" not in names
+
+
 def test_observers_see_the_whole_run(tmp_path):
     events = []
     config = Config(**TINY, measure_every=2)

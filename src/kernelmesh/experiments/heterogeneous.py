@@ -73,6 +73,7 @@ def _groups(config: Config) -> dict[tuple[str, str], Config]:
         )
         for partition in PARTITIONS
         for name in protocols()
+        if name == "local" or config.suits(name)
     }
     if config.rule != "gradient":  # the rest is about its settings
         return rows

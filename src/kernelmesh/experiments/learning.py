@@ -83,8 +83,9 @@ class LearningSettings(Settings, owner="network"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.agents > 1 and self.protocol != "local" and not self.learns_with_others:
-            others = " or shared-statistics" if rules()[self.learns_by].gathers else ""
+        kind = rules()[self.learns_by]
+        if self.agents > 1 and self.protocol != "local" and not (kind.listens or self.learns_with_others):
+            others = " or shared-statistics" if kind.gathers else ""
             rule = f"be local{others} with the rule {self.learns_by}{'' if others else ', which learns alone'}"
             remedy = "`--protocol local`, or a network of one with `--agents 1`"
             raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
@@ -92,18 +93,17 @@ class LearningSettings(Settings, owner="network"):
     @property
     def learns_by(self) -> str:
         """The name of the rule: protocols that share statistics have `landmarks` in place of the default."""
-        return "landmarks" if self.rule == "gradient" and self._shares_statistics else self.rule
+        return "landmarks" if self.rule == "gradient" and _shares_statistics(self.protocol) else self.rule
 
     @property
     def learns_with_others(self) -> bool:
         """Whether what neighbors say can take part in a step."""
-        rule = rules()[self.learns_by]
-        return rule.listens or (rule.gathers and self._shares_statistics)
+        return self.suits(self.protocol)
 
-    @property
-    def _shares_statistics(self) -> bool:
-        kind = protocols().get(self.protocol)
-        return kind is not None and kind.exchange.statistics
+    def suits(self, name: str) -> bool:
+        """Whether the rule can learn with what neighbors say by a protocol."""
+        rule = rules()[self.rule]
+        return (rule.gathers or self.rule == "gradient") if _shares_statistics(name) else rule.listens
 
     @property
     def initial_step_size(self) -> float:
@@ -118,6 +118,12 @@ class LearningSettings(Settings, owner="network"):
 
     def consensus(self, tuning: Tuning) -> Consensus:
         """The protocol, set up for a network; rules that learn alone have none."""
+        if self.agents > 1 and rules()[self.rule].listens and not self.learns_with_others:
+            rule, remedy = (
+                f"exchange functions or values with the rule {self.rule}",
+                "for example `--protocol exact-diffusion`",
+            )
+            raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
         return protocol(self.protocol, tuning) if self.learns_with_others else Local()
 
     def learning_rule(self) -> Rule:
@@ -140,6 +146,12 @@ class LearningSettings(Settings, owner="network"):
         }
         kind: Callable[..., Rule] = rules()[self.learns_by]
         return kind(**own.get(self.learns_by, {}))
+
+
+def _shares_statistics(name: str) -> bool:
+    """Whether a protocol does, by its name."""
+    kind = protocols().get(name)
+    return kind is not None and kind.exchange.statistics
 
 
 class Rates(NamedTuple):
