@@ -129,7 +129,7 @@ class Node:
     def finished(self, now: float) -> bool:
         """Whether the stream has ended and no neighbor needs our answers, or our samples, any more."""
         peers = self._talk.peers.values()
-        needed = self.state.can_replay and now - self._talk.active < ALIVE
+        needed = bool(peers) and self.state.can_replay and now - self._talk.active < ALIVE
         return self.ended and not needed and all(self._pacing.may_leave(peer, now, self._began) for peer in peers)
 
     def _meet(self, now: float) -> None:
