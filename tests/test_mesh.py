@@ -103,6 +103,24 @@ class TestLockStep:
                 assert told[name][-2][1] == digest(last.functions[i])
                 assert told[name][-1] == ["sent", str(last.bytes_sent[i]), str(last.floats_sent[i])]
 
+    def test_streams_of_different_length_with_replay(self, tmp_path):
+        change = {"# replay = 256": "replay = 64"}
+        with Mesh(tmp_path / "mesh", samples=1600, topology="line", change=change, **LOCK_STEP) as mesh:
+            for name, rows in (("agent-0", 640), ("agent-1", 640), ("agent-2", 960), ("agent-4", 320)):
+                data = mesh.folder / "data" / f"{name}.csv"
+                data.write_text("".join(data.read_text().splitlines(keepends=True)[: 1 + rows]))
+            mesh.start()
+            mesh.wait(lambda all_: all(s.ended and s.steps == 50 for s in all_.values()))
+            sent = {name: mesh.status(name).bytes_sent for name in mesh.names}
+            mesh.stop()
+            *_, last = simulated(mesh)
+            for i, (name, state) in enumerate(mesh.states().items()):
+                true = last.states[i]
+                assert (state.samples, state.replayed, state.steps) == (true.samples, true.replayed, 50)
+                assert digest(state.function) == digest(true.function)
+                assert digest(state.sent) == digest(true.sent)
+                assert sent[name] == last.bytes_sent[i]
+
     @pytest.mark.parametrize("protocol", ["symmetric", "exact-diffusion"])
     def test_killed_agents_come_back_as_they_were(self, protocol, tmp_path):
         change = {**LEAVE, "every = 100": "every = 30"}

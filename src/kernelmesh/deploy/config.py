@@ -144,18 +144,13 @@ def _agent(table: Table, top: AgentSection, *, alone: bool) -> Agent | None:
     if "compression" not in absent:
         values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
     values["consensus"] = table.value(settings["consensus"]) or _usual_consensus(values.get("compression"), alone=alone)
-    values["replay"] = _replay(table, values.get("replay"), top, values["consensus"])
+    usual = usual_replay(values["consensus"], lock_step=top.mode == "lock-step", alone=alone)
+    values["replay"] = values.get("replay", usual)
+    if values["replay"] and (top.mode, top.at_end) == ("lock-step", "leave"):
+        remedy = 'an agent that leaves cannot join rounds that others still take; write at_end = "stay"'
+        table.wrong("replay", 'be 0 with mode = "lock-step" and at_end = "leave"', values["replay"], remedy)
     table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
-
-
-def _replay(model: Table, given: int | None, top: AgentSection, consensus: Consensus) -> int:
-    if given is None:
-        return usual_replay(consensus, lock_step=top.mode == "lock-step")
-    if given and (top.mode, top.at_end) == ("lock-step", "leave"):
-        remedy = 'an agent that leaves cannot join rounds that others still take; write at_end = "stay"'
-        model.wrong("replay", 'be 0 with mode = "lock-step" and at_end = "leave"', given, remedy)
-    return given
 
 
 def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> None:

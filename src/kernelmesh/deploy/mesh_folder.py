@@ -177,7 +177,7 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
     if consensus.exchange.statistics:
         return model | {"rule": Landmarks()}
     model |= {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": Komp(budget=_BUDGET)}
-    replay = usual_replay(consensus, lock_step=plan.mode == "lock-step")
+    replay = usual_replay(consensus, lock_step=plan.mode == "lock-step", alone=plan.agents == 1)
     return model | ({"replay": replay} if replay else {})
 
 

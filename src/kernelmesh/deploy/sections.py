@@ -33,9 +33,9 @@ USUAL_REPLAY = 256
 """Rows of its own stream that an agent keeps where its file does not say."""
 
 
-def usual_replay(consensus: Consensus, *, lock_step: bool) -> int:
-    """How many samples agents keep to replay unless told otherwise."""
-    return USUAL_REPLAY if consensus.replays and consensus.relays and not lock_step else 0
+def usual_replay(consensus: Consensus, *, lock_step: bool, alone: bool) -> int:
+    """How many samples an agent keeps to replay unless told otherwise."""
+    return USUAL_REPLAY if consensus.replays and consensus.relays and not (lock_step or alone) else 0
 
 
 def _targets(owner: str, argument: str, value: Any) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class ModelSection:
         None,
         check=at_least(0),
         example="256",
-        unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion when running freely, else 0",
+        unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion when running freely with neighbors, else 0",
         doc="samples of its own that the agent keeps, also in its checkpoint, and learns from while its stream has ended or "
         "pauses and others learn; 0: none",
     )
