@@ -123,7 +123,7 @@ class Node:
         """When to proceed though nothing has happened."""
         if self.has_batch or self._relaying:
             return min(now + _TICK, max(self._late_at, now))
-        due = self._relayed + self._idle_pace(now)
+        due = self._relayed + self._idle_pace(now) if self.state.can_replay else now
         return min(now + min(_TICK, self._pace), due if due > now else math.inf)
 
     def finished(self, now: float) -> bool:
