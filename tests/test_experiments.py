@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import multiprocessing
 import re
@@ -23,6 +24,7 @@ from kernelmesh.experiments import (
     Session,
     budget_sweep,
     describe_settings,
+    ending_streams,
     heterogeneous,
     learn,
     local_steps,
@@ -109,6 +111,7 @@ def test_runs_and_writes(name, tmp_path):
         ("violation", {"agents": 3, "samples": 12, "passes": 10}, False),
         ("budget-sweep", {**TINY, "seeds": 1}, False),
         ("local-steps", {**TINY, "seeds": 1}, False),
+        ("ending-streams", {**TINY, "seeds": 1}, False),
         ("baselines", {"task": "mixture", "samples": 192, "mixture_agents": 3}, False),
     ],
 )
@@ -590,6 +593,32 @@ def test_fewer_exchanges_send_less(tmp_path):
     assert [line.get_label() for line in lines] == [*protocols, "one learner with all the data", "Bayes limit"]
     assert lines[0].get_xdata().tolist() == [row["floats_per_sample"] for row in table[:5]]
     assert flat(found.summary)
+
+
+def test_streams_that_end_one_class_after_the_other(tmp_path):
+    config = ending_streams.Config(**TINY, partition="one-class", measure_every=1, replay=16)
+    found, first = ending_streams.network(config)
+    lengths = [len(stream) for stream in found.streams]
+    assert first == min(lengths) < max(lengths) == found.rounds
+    assert [length for length in lengths if length == found.rounds] != lengths
+    kept, lost = (ending_streams.cell(dataclasses.replace(config, replay=n)) for n in (16, 0))
+    assert kept["worst_before"] == lost["worst_before"]
+    assert kept["path"] != lost["path"]
+    assert kept["bytes_per_sample"] > lost["bytes_per_sample"]
+
+
+def test_a_run_with_replay_that_is_stopped_and_resumed_is_the_same(tmp_path):
+    config = ending_streams.Config(**TINY, partition="one-class", measure_every=1, replay=16)
+    whole = learn(ending_streams.network(config)[0])
+    for cut in (1, ending_streams.network(config)[1] + 1):
+        rounds = itertools.count(1)
+        learn(ending_streams.network(config)[0], folder=tmp_path, stop=lambda: next(rounds) == cut)  # noqa: B023
+        resumed = learn(ending_streams.network(config)[0], folder=tmp_path, resume=True)
+        assert resumed.newest.number == whole.newest.number
+        for one, other in zip(whole.newest.states, resumed.newest.states, strict=True):
+            assert one.function.weights.tobytes() == other.function.weights.tobytes()
+            assert (one.samples, one.replayed) == (other.samples, other.replayed)
+    assert sum(state.replayed for state in whole.newest.states) > 0
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from kernelmesh.messages import Offer, Terms
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import InverseGram
+from kernelmesh.numerics.reservoir import Reservoir
 from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["pack", "read", "understood", "unpack", "write"]
@@ -116,7 +117,8 @@ def _renamed(name: str) -> str:
 def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) -> dict[str, NDArray[Any]]:
     """Everything a state holds; neighbors are numbered as in `names`.
 
-    With its workspace, M² numbers more, whoever goes on from the file goes on bit for bit; else P is formed anew.
+    With its workspace, M² numbers more, and its reservoir, which has samples, whoever goes on from the file goes on bit for
+    bit; else P is formed anew and the reservoir is filled anew.
     """
     functions: dict[str, Expansion | Offer] = {"function": state.model.function}
     if state.shown is not None:
@@ -127,6 +129,10 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
         **(_pack_workspace(state.model) if workspace else {}),
         **{f"model.{name}": array for name, array in state.model.arrays().items()},
     }
+    if state.replayed:
+        arrays["replayed"] = np.array([state.replayed], dtype=np.int64)
+    if workspace and state.reservoir is not None:
+        arrays |= {f"reservoir.{name}": array for name, array in state.reservoir.arrays().items()}
     for neighbor, edge in state.edges.items():
         of = f"edge.{names.index(neighbor)}"
         arrays[of] = np.array([edge.epoch, edge.done, edge.acts, edge.behind], dtype=np.int64)
@@ -223,4 +229,18 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
         edges={names[n]: edge(f"edge.{n}") for n in sorted(numbers)},
         shown=agent.rule.shown(started.model, function("shown")),
         baseline_loss=float(arrays["baseline_loss"][0]),
+        replayed=integer("file", "replayed", arrays["replayed"][0], minimum=0) if "replayed" in arrays else 0,
+        reservoir=_unpack_reservoir(agent, started.reservoir, arrays),
     )
+
+
+def _unpack_reservoir(agent: Agent, empty: Reservoir | None, arrays: Mapping[str, NDArray[Any]]) -> Reservoir | None:
+    """The reservoir of the file, if the agent still has one; an empty one where the file has none."""
+    parts = {key.removeprefix("reservoir."): value for key, value in arrays.items() if key.startswith("reservoir.")}
+    if empty is None or not parts:
+        return empty
+    found = empty.restored(parts, dimension=agent.dimension)
+    if found.points is None:
+        return found
+    targets = agent.loss.check("file", found.targets, rows=found.kept, outputs=agent.outputs)
+    return dataclasses.replace(found, targets=targets)

@@ -123,7 +123,7 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
             views = watcher.poll()
             ended = all(view.stream_ended for view in views)
             live.update(_table(views, _ALL_ENDED if ended and not until_done else ""))
-            if ended and until_done:
+            if until_done and all(view.is_done for view in views):
                 return
             stop.wait(_POLL_EVERY)
 

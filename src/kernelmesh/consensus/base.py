@@ -188,6 +188,8 @@ class Consensus(Protocol):
         k: exchanges happen in every k-th round, all the others are an agent's own.
     relays : bool
         Whether an agent without samples takes part in rounds (`relay`), so that it holds its neighbors together.
+    replays : bool
+        Whether an agent whose stream has ended may learn from samples that it has kept (`Agent.replay`).
     agreement : Any
         The settings that both ends of an edge must have in common, as JSON can hold them.
 
@@ -239,6 +241,11 @@ class Consensus(Protocol):
     def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         """`move` without samples, where the protocol relays; otherwise the agent stays where it is."""
         return Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)))
+
+    @property
+    def replays(self) -> bool:
+        """Whether an agent whose stream has ended may learn from samples that it has kept (`Agent.replay`)."""
+        return bool(self.exchange.replies) and not self.exchange.statistics  # in which samples would count twice
 
     @property
     def agreement(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from kernelmesh.agent import Agent
 from kernelmesh.checks import non_negative
 from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local, SharedDiffusion, SharedStatistics
-from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection
+from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection, usual_replay
 from kernelmesh.deploy.tables import Table, declared, read_root, with_tables
 from kernelmesh.deploy.toml_positions import KeyPath, locate
 from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Problem, Verbatim
@@ -69,7 +69,7 @@ def read(path: str | os.PathLike[str]) -> Config:
     tls = _tls(root)
     membership = _membership(root, top, tls)
     model, stream, folder = (root.table(name) for name in ("model", "stream", "checkpoint"))
-    agent = None if model is None else _agent(model, alone=not root.values.get("neighbors"))
+    agent = None if model is None else _agent(model, top, alone=not root.values.get("neighbors"))
     parts: dict[str, Any] = {
         "agent": agent,
         "membership": membership,
@@ -134,7 +134,7 @@ def _tls(root: Table) -> Tls | None:
     return table.build(Tls, values)
 
 
-def _agent(table: Table, *, alone: bool) -> Agent | None:
+def _agent(table: Table, top: AgentSection, *, alone: bool) -> Agent | None:
     settings = settings_of(ModelSection)
     rule = table.value(settings["rule"]) or Gradient()
     # what the rule has no use for need not be there; where it is, the agent refuses it
@@ -147,6 +147,11 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
     values["consensus"] = table.value(settings["consensus"])
     if values["consensus"] is None:
         values["consensus"] = Local() if alone else _usual_consensus(rule, values.get("compression"))
+    usual = usual_replay(values["consensus"], lock_step=top.mode == "lock-step", alone=alone)
+    values["replay"] = values.get("replay", usual)
+    if values["replay"] and (top.mode, top.at_end) == ("lock-step", "leave"):
+        remedy = 'an agent that leaves cannot join rounds that others still take; write at_end = "stay"'
+        table.wrong("replay", 'be 0 with mode = "lock-step" and at_end = "leave"', values["replay"], remedy)
     table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
 

@@ -11,6 +11,7 @@ import numpy as np
 from kernelmesh.checks import Floats, Ints, non_negative
 from kernelmesh.consensus import Consensus, Tuning
 from kernelmesh.consensus.base import POINTS_FOR_VALUES
+from kernelmesh.deploy.sections import usual_replay
 from kernelmesh.deploy.template import render
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics.compression import Komp
@@ -177,7 +178,9 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
     if consensus.exchange.statistics:
         return model | {"rule": Landmarks()}
     compression = SharedDictionary() if consensus.exchange.shared else Komp(budget=_BUDGET)
-    return model | {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": compression}
+    model |= {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": compression}
+    replay = usual_replay(consensus, lock_step=plan.mode == "lock-step", alone=plan.agents == 1)
+    return model | ({"replay": replay} if replay else {})
 
 
 def _rounded(consensus: Any) -> Any:

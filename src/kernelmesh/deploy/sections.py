@@ -22,10 +22,20 @@ from kernelmesh.schema import at_least, flag, one_of, path, setting, texts
 from kernelmesh.streams import StreamKind
 
 __all__ = ["SECTIONS", "AgentSection", "CheckpointSection", "ModelSection", "NeighborsSection", "StreamSection"]
+__all__ += ["usual_replay"]
 
 _AGENT = {field.name: field.default for field in dataclasses.fields(Agent)}
 _positive_or_infinite = partial(positive, infinite=True)
 _MEMBERSHIP = {field.name: field.default for field in dataclasses.fields(Membership)}
+
+
+USUAL_REPLAY = 256
+"""Rows of its own stream that an agent keeps where its file does not say."""
+
+
+def usual_replay(consensus: Consensus, *, lock_step: bool, alone: bool) -> int:
+    """How many samples an agent keeps to replay unless told otherwise."""
+    return USUAL_REPLAY if consensus.replays and consensus.relays and not (lock_step or alone) else 0
 
 
 def _targets(owner: str, argument: str, value: Any) -> tuple[str, ...]:
@@ -117,6 +127,14 @@ class ModelSection:
         _AGENT["explosion"],
         check=_positive_or_infinite,
         doc="a mini-batch this many times worse than predicting 0 means that the agent has diverged",
+    )
+    replay: int | None = setting(
+        None,
+        check=at_least(0),
+        example="256",
+        unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion when running freely with neighbors, else 0",
+        doc="samples of its own that the agent keeps, also in its checkpoint, and learns from while its stream has ended or "
+        "pauses and others learn; 0: none",
     )
 
 

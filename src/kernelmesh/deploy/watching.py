@@ -45,6 +45,12 @@ class AgentView:
         return self.status is not None and self.status.ended
 
     @property
+    def is_done(self) -> bool:
+        """Whether its stream had ended and, in lock step, no round was left in which others needed it."""
+        status = self.status
+        return status is not None and status.ended and not (status.replaying and status.mode == "lock-step")
+
+    @property
     def alive_neighbors(self) -> int | None:
         """How many neighbors it hears of; None if it does not answer."""
         if self.status is None or self.stale:
@@ -109,6 +115,8 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
         return
     if status.ended:
         yield "stream has ended"
+    if status.replaying and not stale:
+        yield "replays its samples"
     if status.waiting_for and not stale:
         yield f"waits for {', '.join(status.waiting_for)}"
     if status.out_of_step:

@@ -74,7 +74,9 @@ class CheckpointStore:
     def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, every: int = 100) -> None:
         self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(agent.identity))
         self.every = integer("CheckpointStore", "every", every, minimum=1)
-        self._fingerprint = fingerprint({name: describe(value) for name, value in vars(agent).items()})
+        # a step on record is taken again whatever the size of the reservoir
+        about = {name: describe(value) for name, value in vars(agent).items() if name != "replay"}
+        self._fingerprint = fingerprint(about)
         self.newest: int | None = None
         """The step of the newest checkpoint that is known to be on disk."""
         self.trouble = ""

@@ -54,6 +54,9 @@ class AgentRunner:
         stay: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if agent.replay and membership.lock_step and not stay:
+            remedy = "who leaves cannot join rounds that others still take; let it stay, or leave replay out"
+            raise InvalidArgument("AgentRunner", "stay", "be true in lock step with replay", stay, remedy=remedy)
         self.agent, self.membership = agent, membership
         self._source, self._carrier, self._store, self._stay, self._clock = source, carrier, store, stay, clock
         self.mailbox = Mailbox()
@@ -108,7 +111,7 @@ class AgentRunner:
             return
         self._closed = True
         try:
-            if self.node.has_batch:
+            if self.node.has_samples:
                 self._source.give_back()  # but not learned from: it will come again
             self.save(self._clock(), last=True)
         finally:
@@ -225,20 +228,21 @@ class AgentRunner:
         checkpoint, entries = store.restore(name=self.membership.name)
         if checkpoint is not None:
             self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic)
-        position, replayed = (None if checkpoint is None else checkpoint.position), 0
+        position, taken = (None if checkpoint is None else checkpoint.position), 0
         for entry in entries:
             try:
                 self.node.replay(entry)
             except Diverged as error:
                 _log.error("step %d is not taken again: %s", entry.step, error)
                 break
-            position, replayed = entry.position or position, replayed + len(entry.batch.points)
+            if entry.position is not None:  # else the samples are no new ones
+                position, taken = entry.position, taken + len(entry.batch.points)
         if checkpoint is None and not entries:
             self._watch_trouble(store.begin)
             return
         pending = None if checkpoint is None else checkpoint.pending
         if pending is not None:
-            pending = Batch(pending.points[replayed:], pending.targets[replayed:])
+            pending = Batch(pending.points[taken:], pending.targets[taken:])
         if position is not None:
             self._source.seek(position, pending)
         text = "resuming from step %d (%d samples), %d steps of it from the journal"

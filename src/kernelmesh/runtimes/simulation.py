@@ -33,13 +33,13 @@ class Round:
     states : tuple of State
         The state of each agent after the round.
     infos : tuple of Info or None
-        What each step reported; None for an agent whose stream had ended.
+        What each step reported; None for an agent whose stream had ended, unless it has replayed samples.
     floats_sent, bytes_sent : ndarray of int
         How many numbers and bytes each agent has sent since the start.
     functions : tuple of Expansion
         What each agent has learned so far: immutable values that can be kept.
     samples : tuple of int
-        Samples that each agent has seen since its state was started.
+        Samples that each agent has seen since its state was started; replayed ones are not counted again.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class Round:
     """Rounds so far, from 1."""
     states: tuple[State, ...]
     infos: tuple[Info | None, ...]
-    """What each step reported; None for an agent whose stream had ended."""
+    """What each step reported; None for an agent whose stream had ended, unless it has replayed samples."""
     floats_sent: Ints
     """Numbers that each agent has sent since the start."""
     bytes_sent: Ints
@@ -67,7 +67,7 @@ class Round:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Samples that each agent has seen since its state was started."""
+        """Samples that each agent has seen since its state was started; replayed ones are not counted again."""
         return tuple(state.samples for state in self.states)
 
 
@@ -85,6 +85,10 @@ def simulate(
     round began; then all of them step. An agent whose stream has ended still answers, and still sends its function where a
     protocol sends functions, but is sent none. Where a protocol exchanges in every k-th round only, agents just step in the
     others; rounds are counted by the steps of the agents, so that a run that is continued goes on in the same rhythm.
+
+    With `Agent.replay`, an agent whose stream has ended goes on with samples that it has kept while another stream lasts, so
+    that the others do not forget what it has seen. It does so in a round if a path leads from it, over agents that have
+    samples or replay some, to one whose stream goes on.
 
     Parameters
     ----------
@@ -149,6 +153,9 @@ def _rounds(
         away = network.begin(number)
         # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
         checked = [None if batch is None or i in away else agent.check(*batch) for i, batch in enumerate(waiting)]
+        replaying = _replaying(graph, states, checked, away=away, waiting=waiting) if agent.replay else frozenset()
+        for i in replaying:
+            checked[i] = states[i].draw()
         if number == 1:
             _warn_if_unstable(agent, graph, streams, states, checked)
         heard = network.talk(states, checked) if _exchanges(agent, states, checked) else [[] for _ in states]
@@ -156,7 +163,7 @@ def _rounds(
         for i, batch in enumerate(checked):
             info = None
             if batch is not None:
-                states[i], info = advance(agent, states[i], *batch, heard[i])
+                states[i], info = advance(agent, states[i], *batch, heard[i], replayed=i in replaying)
                 waiting[i] = None
             infos.append(info)
         yield Round(
@@ -166,6 +173,22 @@ def _rounds(
             floats_sent=np.array(network.floats),
             bytes_sent=np.array(network.bytes),
         )
+
+
+def _replaying(
+    graph: Graph, states: Sequence[State], batches: Sequence[object], *, away: Set[int], waiting: Sequence[object]
+) -> Set[int]:
+    """The agents without samples of their own that replay in this round: those to whom word has come that somebody learns."""
+    # the word goes from neighbor to neighbor, as in lock step, where nobody knows of the others in any other way
+    reached = {i for i, batch in enumerate(batches) if batch is not None}
+    news, found = list(reached), set()
+    while news:
+        for j in graph.neighbors[news.pop()]:
+            if j not in reached and j not in away and waiting[j] is None and states[j].can_replay:
+                reached.add(j)
+                found.add(j)
+                news.append(j)
+    return found
 
 
 def _exchanges(agent: Agent, states: Sequence[State], batches: Sequence[object]) -> bool:

@@ -63,6 +63,10 @@ class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Rows of the stream that could not be used."""
     ended: bool = False
     """Whether its stream has ended."""
+    replayed: int = 0
+    """Samples learned from once more while the stream had ended or paused, over all restarts."""
+    replaying: bool = False
+    """Whether it does so at the moment."""
     checkpoint: int | None = None
     """The step of its newest checkpoint."""
     trouble: str = ""

@@ -15,9 +15,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernelmesh.numerics.compiled import averaging, distances, exchange, folding, losses, newton, pruning, symmetric
+    from kernelmesh.numerics.compiled import (
+        averaging,
+        distances,
+        exchange,
+        folding,
+        losses,
+        newton,
+        pruning,
+        sampling,
+        symmetric,
+    )
 
-__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "symmetric"]
+__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "sampling"]
+__all__ += ["symmetric"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,6 +1,7 @@
-"""The state machine: when an agent asks, waits, steps, relays and rests."""
+"""The state machine: when an agent asks, waits, steps, replays, relays and rests."""
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,6 +48,7 @@ class Node:
         self._talk = Talk(agent, membership, pacing, agent.start(name=membership.name), tokens=tokens)
         self.receive, self.presence = self._talk.receive, self._talk.presence
         self._began = self._stepped = self._relayed = now
+        self._replayed = -math.inf
         self._met = self._relaying = False
         self._late_at = now
         self.replies_awaited = 1
@@ -81,8 +83,13 @@ class Node:
         """Whether there is a mini-batch that has not been learned from yet."""
         return self._talk.current.batch is not None
 
-    def begin_round(self, batch: Batch, position: Mapping[str, Any], now: float) -> None:
-        """There is a mini-batch, which has been checked; `position` is where the stream stands after it."""
+    @property
+    def has_samples(self) -> bool:
+        """Whether that is one of the stream, not one that is replayed."""
+        return self.has_batch and self._talk.current.position is not None
+
+    def begin_round(self, batch: Batch, position: Mapping[str, Any] | None, now: float) -> None:
+        """There is a mini-batch, which has been checked; `position` is where the stream stands after it, None if replayed."""
         talk = self._talk
         current = talk.current
         current.batch, current.position = batch, position
@@ -96,7 +103,8 @@ class Node:
     def end_stream(self, now: float) -> None:
         """There will be no mini-batch any more."""
         self._talk.ended = True
-        self._talk.open(now)
+        if not (self._pacing.everybody_waits and self.state.can_replay):  # who replays joins a round when somebody else does
+            self._talk.open(now)
 
     def proceed(self, now: float) -> list[Action]:
         """Do what can be done at this time: at most one step."""
@@ -115,12 +123,14 @@ class Node:
         """When to proceed though nothing has happened."""
         if self.has_batch or self._relaying:
             return min(now + _TICK, max(self._late_at, now))
-        return now + min(_TICK, self._pace)
+        due = self._relayed + self._idle_pace(now) if self.state.can_replay else now
+        return min(now + min(_TICK, self._pace), due if due > now else math.inf)
 
     def finished(self, now: float) -> bool:
-        """Whether the stream has ended and no neighbor needs our answers any more."""
+        """Whether the stream has ended and no neighbor needs our answers, or our samples, any more."""
         peers = self._talk.peers.values()
-        return self.ended and all(self._pacing.may_leave(peer, now, self._began) for peer in peers)
+        needed = bool(peers) and self.state.can_replay and now - self._talk.active < ALIVE
+        return self.ended and not needed and all(self._pacing.may_leave(peer, now, self._began) for peer in peers)
 
     def _meet(self, now: float) -> None:
         """Wait a while for the neighbors before the very first step: a short file would be used up before they are there."""
@@ -170,17 +180,39 @@ class Node:
 
     def _idle(self, now: float) -> None:
         """Be there for others while there are no samples."""
-        if self.agent.consensus.relays and self._pacing.relays and self._talk.peers and now - self._talk.active < ALIVE:
+        replays = self.state.can_replay
+        if replays and self.ended and self._pacing.everybody_waits and self._talk.is_on:
+            self._replay(now)
+            return
+        takes_part = (replays or self.agent.consensus.relays) and self._pacing.relays
+        if takes_part and self._talk.peers and now - self._talk.active < ALIVE:
+            pace = self._idle_pace(now)
             # a mini-batch that is merely due is not missed yet
-            if now - self._stepped >= 2.0 * self._pace and now - self._relayed >= self._pace:
-                self._relaying, self._relayed = True, now
-                self._begin_gathering(now)
-                self._gather(now)
+            if now - self._stepped >= 2.0 * pace and now - self._relayed >= pace:
+                self._relayed = now
+                if replays:
+                    self._replay(now)
+                else:
+                    self._relaying = True
+                    self._begin_gathering(now)
+                    self._gather(now)
             if self._exchanges:  # those of which nothing is asked may still be silent for too long
                 return
         for peer in self._talk.peers.values():
             if now - peer.seen > _PING:
                 self._talk.ask(peer, Purpose.PING, now)
+
+    def _replay(self, now: float) -> None:
+        """A round with samples that this agent has kept: otherwise the others would forget what it has seen."""
+        self.begin_round(Batch(*self.state.draw()), None, now)
+        self._gather(now)
+
+    def _idle_pace(self, now: float) -> float:
+        """Seconds between two rounds: as the stream had them, or, before this process has learned from it, a neighbor."""
+        if self._steps_here or not self.state.can_replay:
+            return self._pace
+        paces = [peer.pace for peer in self._talk.peers.values() if peer.pace and peer.alive(now)]
+        return min(max(min(paces, default=_SLOWEST), _FASTEST), _SLOWEST)
 
     def _heard(self) -> list[Heard]:
         step = self._talk.current.step
@@ -198,24 +230,27 @@ class Node:
         ]
 
     def _step(self, now: float) -> None:
-        batch, heard = self._talk.current.batch, self._heard()
+        batch, heard, replayed = self._talk.current.batch, self._heard(), not self.has_samples
         assert batch is not None
         try:
-            state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
+            state, info = advance(self.agent, self.state, *batch, heard, replayed=replayed)
         except Diverged as error:
             if self._pacing.everybody_waits or not any(said.question or said.reply for said in heard):
                 raise
             # it may be the neighbors who have gone astray: learn without them
             self._blame(error, now)
             heard = [said._replace(question=None, reply=None) for said in heard]
-            state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
+            state, info = advance(self.agent, self.state, *batch, heard, replayed=replayed)
         entry = self._entry(batch, self._talk.current.position, heard)
         self._newest = (batch.points, self._newest_words(heard))
         self._move_on(state)
-        self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
-        self._steps_here += 1
-        self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
-        self._talk.active = self._stepped = now
+        if replayed:
+            self._replayed = now
+        else:
+            self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
+            self._steps_here += 1
+            self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
+            self._talk.active = self._stepped = now
         turn = Turn(number=entry.step, state=state, info=info, traffic=self.traffic)
         self._talk.actions.append(Stepped(turn, entry))
 
@@ -285,8 +320,8 @@ class Node:
         """Take a step again that is on record."""
         if len(entry.batch.points):
             batch = Batch(*self.agent.check(*entry.batch))
-            state, _ = advance(self.agent, self.state, *batch, entry.heard)
-            self.begin_round(batch, entry.position or {}, self._began)
+            state, _ = advance(self.agent, self.state, *batch, entry.heard, replayed=entry.position is None)
+            self.begin_round(batch, entry.position, self._began)
         else:
             state = relay(self.agent, self.state, entry.heard)
         self._move_on(state)
@@ -334,4 +369,6 @@ class Node:
             out_of_step=tuple(sorted(self._talk.out_of_step)),
             refused=self._talk.guard.total,
             ended=self.ended,
+            replayed=self.state.replayed,
+            replaying=self._replayed > self._stepped and now - self._replayed < ALIVE,
         )

@@ -26,7 +26,7 @@ class LocalRound:
     outbox: Outbox
     batch: Batch | None = None
     position: Mapping[str, Any] | None = None
-    """Where the stream stands after the mini-batch."""
+    """Where the stream stands after the mini-batch; None if the mini-batch is replayed."""
     exchanges: bool = True
     """Whether agents talk before this step."""
     open: bool = False

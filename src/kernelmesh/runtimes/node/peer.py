@@ -61,6 +61,18 @@ class Peer:
     seen: float = -1e9
     told: bool = False
     """Whether it was told something from the present state."""
+    step: int = 0
+    """The step that it was about to take, by its newest header, and since when that is known."""
+    step_since: float = 0.0
+    pace: float = 0.0
+    """Seconds between its steps of late; 0: not known."""
+
+    def is_at(self, step: int, now: float) -> None:
+        """It is about to take this step."""
+        if step != self.step:
+            if 0 < self.step < step:
+                self.pace = (now - self.step_since) / (step - self.step)
+            self.step, self.step_since = step, now
 
     def alive(self, now: float) -> bool:
         """Whether it has given a sign of life lately."""

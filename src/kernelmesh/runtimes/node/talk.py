@@ -54,6 +54,12 @@ class Talk:
         for name, frame in held.items():
             self._question(self.peers[name], frame, now)  # which keeps those that are about a later step
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the current round, which is not open yet, takes place elsewhere: a neighbor asks about it or is past it."""
+        current = self.current
+        return not current.open and (bool(self._held) or any(peer.step > current.step for peer in self.peers.values()))
+
     def presence(self, name: str, there: bool, now: float) -> None:
         """A neighbor has begun to listen, or has gone."""
         peer = self.peers[name]
@@ -123,6 +129,7 @@ class Talk:
 
     def _saw(self, peer: Peer, frame: Frame, now: float) -> None:
         peer.seen, peer.token, peer.share = now, frame.prefix.token, frame.header.share
+        peer.is_at(frame.header.step, now)
         self.active = max(self.active, now - frame.header.age)
         self._pacing.heed_end(peer, frame.header, of_step=False)
 

@@ -50,7 +50,7 @@ class Entry(Struct, frozen=True, eq=False, kw_only=True):
     batch: Batch
     """Empty for a step without samples."""
     position: Mapping[str, Any] | None
-    """Where the stream stands after this mini-batch; None for a step without samples."""
+    """Where the stream stands after this mini-batch; None for a step without samples, or with samples that are replayed."""
     heard: Sequence[Heard]
     replies: Mapping[str, bytes] = {}
     """Those of the replies that need not be encoded again, as they arrived, by neighbor."""
