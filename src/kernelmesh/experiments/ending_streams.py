@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from kernelmesh import register
 from kernelmesh.experiments import Cell, Experiment, Findings, Network, Session, heterogeneous, learn, means
-from kernelmesh.experiments.mixture import Task, takes_every
+from kernelmesh.experiments.mixture import Task
+from kernelmesh.experiments.protocols import takes_every
 from kernelmesh.experiments.settings import Count, Index
 from kernelmesh.report import panel, style_of
 from kernelmesh.schema import setting
