@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Prob
 from kernelmesh.numerics.compression import Compression, Komp
 from kernelmesh.numerics.schedules import Constant, Power, Schedule
 from kernelmesh.registry import kinds
-from kernelmesh.rules import Gradient
+from kernelmesh.rules import Gradient, SecondOrder
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint_with
 from kernelmesh.schema import settings_of
 from kernelmesh.streams import Columns, Paced, Source, StreamKind
 
 __all__ = ["Config", "InvalidConfig", "read"]
+
+# The largest model orders on hosts where a file names none.
+_MAX_ORDER, _MAX_SECOND_ORDER = 500, 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +69,14 @@ def read(path: str | os.PathLike[str]) -> Config:
     root = read_root(path)
     top = AgentSection(**root.read(AgentSection))
     tls = _tls(root)
-    membership = _membership(root, top, tls)
-    model, stream, folder = (root.table(name) for name in ("model", "stream", "checkpoint"))
+    model, table, folder = (root.table(name) for name in ("model", "stream", "checkpoint"))
     agent = None if model is None else _agent(model, alone=not root.values.get("neighbors"))
+    stream = None if table is None else _stream(table, model, agent)
+    max_points = top.max_points or _usual_points(agent, stream)
     parts: dict[str, Any] = {
         "agent": agent,
-        "membership": membership,
-        "stream": stream and _stream(stream, model, agent),
+        "membership": _membership(root, top, tls, max_points),
+        "stream": stream,
         "checkpoint": folder and folder.make(CheckpointSection),
     }
     root.finish(settings_of(AgentSection), tables=filter(None, SECTIONS))
@@ -80,7 +84,15 @@ def read(path: str | os.PathLike[str]) -> Config:
     return Config(path=path.absolute(), stay=top.at_end == "stay", log=top.log, **parts)
 
 
-def _membership(root: Table, top: AgentSection, tls: Tls | None) -> Membership | None:
+def _usual_points(agent: Agent | None, stream: StreamSection | None) -> int:
+    """A limit that honest neighbors with the same settings never exceed."""
+    order = None
+    if agent is not None:
+        order = getattr(agent.compression, "max_order", None) or getattr(agent.rule, "max_order", None)
+    return max(order or _MAX_ORDER, 4 * (0 if stream is None else stream.batch_size))
+
+
+def _membership(root: Table, top: AgentSection, tls: Tls | None, max_points: int) -> Membership | None:
     if top.insecure and tls is not None:
         root.wrong("insecure", "be false or left out with TLS", True)
     lock_step = top.mode == "lock-step"
@@ -91,6 +103,7 @@ def _membership(root: Table, top: AgentSection, tls: Tls | None) -> Membership |
         "neighbors": _neighbors(root, encrypted=tls is not None),
         "lock_step": lock_step,
         "tls": tls,
+        "max_points": max_points,
         **{key: getattr(top, key) for key in ("name", "mesh", "listen", "patience", "max_bytes", "insecure")},
     }
     return root.build(Membership, values) if root.ok("name") else None
@@ -143,9 +156,20 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
         _expand_parsimony(table, values["step_size"], rule.budget_exponent)
     if "compression" not in absent:
         values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
+    values |= _capped(rule, values.get("compression"))
     values["consensus"] = table.value(settings["consensus"]) or _usual_consensus(values.get("compression"), alone=alone)
     table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
+
+
+def _capped(rule: Any, compression: Any) -> dict[str, Any]:
+    """Rule and compression with a largest model order: on a host, nothing may make a model grow for ever."""
+    values = {"rule": rule}
+    if isinstance(rule, SecondOrder) and rule.max_order is None:
+        values["rule"] = replace(rule, max_order=_MAX_SECOND_ORDER)
+    if isinstance(compression, Komp) and compression.max_order is None:
+        values["compression"] = replace(compression, max_order=_MAX_ORDER)
+    return values
 
 
 def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> None:

@@ -40,6 +40,7 @@ __all__ = ["Checkpoint", "CheckpointStore", "in_use"]
 _log = logging.getLogger("kernelmesh.agent")
 
 _KEPT = 2  # checkpoints
+_ASIDE = 10  # inputs of steps that failed
 # The keys of what was said in the round before; no agent can have such a name.
 _FUNCTION, _QUESTION = "/function", "/question"
 
@@ -80,6 +81,7 @@ class CheckpointStore:
         self.trouble = ""
         """Why the last attempt to write failed; empty while all is well."""
         self._journal: BinaryIO | None = None
+        self._deaths: dict[int, int] | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 (held as long as the store lives)
@@ -198,6 +200,35 @@ class CheckpointStore:
             self._journal = journal.create(self._path("journal", 0))
         except OSError as error:
             self._broken(error)
+
+    def set_aside(self, entry: Entry) -> Path:
+        """Keep the input of a step that failed in a file of its own, for inspection; only the newest few are kept."""
+        path = self.folder / f"poisoned-{entry.step:09d}.bin"
+        with contextlib.suppress(OSError):  # it is not needed to go on
+            with journal.create(path) as file:
+                journal.append(file, journal.Record(entry, self._fingerprint))
+            for old in sorted(self.folder.glob("poisoned-*.bin"))[:-_ASIDE]:
+                old.unlink(missing_ok=True)
+        return path
+
+    def replaying(self, step: int) -> int:
+        """Note that a step is about to be taken again; returns how many processes have died while they did just that."""
+        path = self.folder / "replaying"
+        if self._deaths is None:
+            self._deaths = {}
+            with contextlib.suppress(OSError, ValueError):
+                lines = path.read_text(encoding="ascii").splitlines()
+                self._deaths = {int(before): int(count) for before, count in map(str.split, lines)}
+        deaths = self._deaths.get(step, 0)
+        with contextlib.suppress(OSError):
+            counts = {**self._deaths, step: deaths + 1}
+            path.write_text("".join(f"{key} {count}\n" for key, count in counts.items()), encoding="ascii")
+        return deaths
+
+    def replayed(self) -> None:
+        """All steps on record have been taken again."""
+        with contextlib.suppress(OSError):
+            (self.folder / "replaying").unlink(missing_ok=True)
 
     def _broken(self, error: OSError) -> None:
         # a journal with a hole is worth nothing behind it: none is kept until the next checkpoint

@@ -4,18 +4,21 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from msgspec import structs
 
 from kernelmesh.agent import Agent, State, check_message
-from kernelmesh.errors import Diverged, InvalidArgument, RefusedMessage
+from kernelmesh.errors import InvalidArgument, RefusedMessage
+from kernelmesh.exchange import check_points
 from kernelmesh.messages import Points, Values, decode, encode
 from kernelmesh.runtimes.carriers.base import Carrier
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence, Request
 from kernelmesh.runtimes.membership import Membership
-from kernelmesh.runtimes.node import Action, FreeRunning, GiveUp, LockStep, Node, Send, Stepped, Turn
+from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Send, Stepped, Turn
+from kernelmesh.runtimes.node.attempt import is_huge, without
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import Batch, Source
 
@@ -23,6 +26,8 @@ __all__ = ["AgentRunner", "Poll"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
+_DEATHS = 3  # of processes that replay the same step, after which it is taken without the neighbors' words
+_MAX_REQUEST = 1 << 17  # points at which a client may ask for predictions at once
 _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
 
 
@@ -161,7 +166,7 @@ class AgentRunner:
         if store is None:
             return
         self._watch_trouble(lambda: store.append(stepped.entry))
-        if stepped.entry.step % store.every == 0:
+        if stepped.save or stepped.entry.step % store.every == 0:
             self.save(self._clock())
 
     # clients
@@ -174,6 +179,7 @@ class AgentRunner:
             points = decode(request.payload, max_bytes=self.membership.max_bytes)
             if not isinstance(points, Points):
                 raise RefusedMessage("request: must be points", points.kind)
+            check_points("request", points, _MAX_REQUEST)
             check_message(self.agent, "agent", "request", points)
             request.answer(encode(Values(self.agent.predict(self.state, points.points))))
         except (RefusedMessage, InvalidArgument) as error:
@@ -224,13 +230,11 @@ class AgentRunner:
             return
         checkpoint, entries = store.restore(name=self.membership.name)
         if checkpoint is not None:
-            self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic)
+            state = checkpoint.state if self.membership.lock_step else self._without_huge_edges(checkpoint.state)
+            self.node.resume(state, checkpoint.previous, checkpoint.traffic)
         position, replayed = (None if checkpoint is None else checkpoint.position), 0
         for entry in entries:
-            try:
-                self.node.replay(entry)
-            except Diverged as error:
-                _log.error("step %d is not taken again: %s", entry.step, error)
+            if not self._replay(store, entry):
                 break
             position, replayed = entry.position or position, replayed + len(entry.batch.points)
         if checkpoint is None and not entries:
@@ -244,3 +248,35 @@ class AgentRunner:
         text = "resuming from step %d (%d samples), %d steps of it from the journal"
         _log.info(text, self.state.steps, self.state.samples, len(entries))
         self.save(self._clock())
+        store.replayed()
+
+    def _without_huge_edges(self, state: State) -> State:
+        """A state that forgets edges on which somebody got in more points than it may now; the two ends begin anew there."""
+        huge = {name for name, edge in state.edges.items() if is_huge(edge, self.membership.max_points)}
+        for name in sorted(map(str, huge)):
+            text = "what was exchanged with %s is too large for max_points = %d and is dropped; the edge begins anew"
+            _log.warning(text, name, self.membership.max_points)
+        return replace(state, edges={name: edge for name, edge in state.edges.items() if name not in huge})
+
+    def _replay(self, store: CheckpointStore, entry: Entry) -> bool:
+        """Take a step again; what it fails with is set aside, so that no restart fails with it. False: it cannot be taken."""
+        # a process that dies each time at the same step has no time to say why
+        deaths = 0 if self.membership.lock_step else store.replaying(entry.step)
+        if deaths >= 2 * _DEATHS:
+            store.set_aside(entry)
+            _log.error("step %d is not taken again: %d processes have died of it", entry.step, deaths)
+            return False
+        names: tuple[str, ...] = ()
+        try:
+            if deaths >= _DEATHS:
+                names = tuple(str(said.neighbor) for said in entry.heard)
+            names += self.node.replay(structs.replace(entry, heard=without(entry.heard, names)))
+        except Exception as error:
+            store.set_aside(entry)
+            _log.error("step %d is not taken again: %s", entry.step, error)
+            return False
+        if names:
+            path = store.set_aside(entry)
+            text = "step %d is taken again without the words of %s, which are set aside in %s"
+            _log.warning(text, entry.step, ", ".join(names), path)
+        return True

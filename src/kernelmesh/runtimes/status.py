@@ -21,6 +21,8 @@ class NeighborStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether it is not listened to at the moment, because too much of what it sent was refused."""
     refused: int
     """Messages from it that were refused."""
+    left_out: int = 0
+    """Messages from it that were not used because all neighbors together sent too many points for one step."""
 
 
 class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,19 +1,21 @@
 """The state machine: when an agent asks, waits, steps, relays and rests."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kernelmesh.agent import Agent, State, advance, relay
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Heard
-from kernelmesh.errors import Diverged, RefusedMessage
+from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import Link, Outbox, disagreement
 from kernelmesh.messages import encode, wire_size
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, within, without
 from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
 from kernelmesh.runtimes.node.talk import Talk
@@ -25,9 +27,12 @@ __all__ = ["Node"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
+T = TypeVar("T")
+
 _TICK = 0.05  # seconds after which there may be something to do though nothing has arrived
 _PING = 1.0  # seconds after which a silent neighbor is asked for a sign of life
 _MEETING = 10.0  # seconds to wait for neighbors before the first step
+_WAITING = 0.1  # the part of the time that may go into waiting for slow neighbors
 _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 
 
@@ -48,7 +53,9 @@ class Node:
         self.receive, self.presence = self._talk.receive, self._talk.presence
         self._began = self._stepped = self._relayed = now
         self._met = self._relaying = False
-        self._late_at = now
+        self._late_at = self._gathering = now
+        self._slack = self._credit = 0.0
+        self._idle_since: float | None = None
         self.replies_awaited = 1
         """How many replies are needed to go on, when it last proceeded."""
         self._pace = _TICK
@@ -114,8 +121,12 @@ class Node:
     def wake_at(self, now: float) -> float:
         """When to proceed though nothing has happened."""
         if self.has_batch or self._relaying:
-            return min(now + _TICK, max(self._late_at, now))
+            return min(now + _TICK, max(min(self._late_at, self._wait_until(now)), now))
         return now + min(_TICK, self._pace)
+
+    def _wait_until(self, now: float) -> float:
+        """When the first neighbor ceases to be waited for."""
+        return min((peer.wait_until for peer in self._talk.peers.values() if now < peer.wait_until), default=math.inf)
 
     def finished(self, now: float) -> bool:
         """Whether the stream has ended and no neighbor needs our answers any more."""
@@ -139,28 +150,42 @@ class Node:
         """Whether neighbors are asked before the step at hand."""
         return bool(self._exchange.replies) and self._talk.current.exchanges
 
-    def _awaited(self) -> list[Peer]:
+    def _awaited(self, now: float) -> list[Peer]:
         if not self._exchanges:
             return []
-        return self._pacing.awaited(self._talk.peers.values(), self._talk.current.step, mutual=self._exchange.mutual)
+        return self._pacing.awaited(self._talk.peers.values(), self._talk.current.step, now, mutual=self._exchange.mutual)
 
     def _begin_gathering(self, now: float) -> None:
         self._late_at = now + self._pacing.patience
+        self._gathering, self._credit = now, min(self._credit + _WAITING * (now - self._gathering), self._pacing.patience)
         for peer in self._talk.peers.values():
             peer.asked = False
+
+    def _ask(self, peer: Peer, now: float) -> None:
+        """Ask a neighbor about the step at hand, and decide how long to wait for it."""
+        self._talk.ask(peer, Purpose.STEP, now)
+        # a function that comes later can be used later; values are of use for the points that were asked about only
+        credit = self._credit if self._exchange.question is not None else 0.0
+        peer.wait_until = now + self._pacing.wait(peer, now, slack=self._slack, credit=credit)
+
+    def _account(self, now: float) -> None:
+        """A step is about to be taken: take note of how long it was waited for, and how long the stream had kept it idle."""
+        waited, idle = now - self._gathering, 0.0 if self._idle_since is None else self._gathering - self._idle_since
+        self._slack, self._idle_since = 0.9 * self._slack + 0.1 * (waited + idle), None
+        self._credit = max(self._credit - waited, 0.0) if waited > 0.5 * self._slack else self._credit
 
     def _gather(self, now: float) -> None:
         """Ask who has not been asked, and take the step when everybody has been heard or patience is over."""
         talk, step = self._talk, self._talk.current.step
         if self._exchanges:
             for peer in self._pacing.unasked(talk.peers.values(), step):
-                talk.ask(peer, Purpose.STEP, now)
-        awaited = self._awaited()
+                self._ask(peer, now)
+        awaited = self._awaited(now)
         if awaited and now >= self._late_at:
             self._late_at = now + self._pacing.patience
             for peer in self._pacing.late(awaited, step):
                 talk.ask(peer, Purpose.REPEAT, now)
-            awaited = self._awaited()
+            awaited = self._awaited(now)
         self.replies_awaited = max(len(awaited), 1)
         if not awaited:
             if self._relaying:
@@ -170,6 +195,8 @@ class Node:
 
     def _idle(self, now: float) -> None:
         """Be there for others while there are no samples."""
+        if self._idle_since is None:
+            self._idle_since = now
         if self.agent.consensus.relays and self._pacing.relays and self._talk.peers and now - self._talk.active < ALIVE:
             # a mini-batch that is merely due is not missed yet
             if now - self._stepped >= 2.0 * self._pace and now - self._relayed >= self._pace:
@@ -198,17 +225,13 @@ class Node:
         ]
 
     def _step(self, now: float) -> None:
-        batch, heard = self._talk.current.batch, self._heard()
+        batch = self._talk.current.batch
         assert batch is not None
-        try:
-            state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
-        except Diverged as error:
-            if self._pacing.everybody_waits or not any(said.question or said.reply for said in heard):
-                raise
-            # it may be the neighbors who have gone astray: learn without them
-            self._blame(error, now)
-            heard = [said._replace(question=None, reply=None) for said in heard]
-            state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
+        self._account(now)
+        trial = self._attempt(
+            lambda state, heard: advance(self.agent, state, batch.points, batch.targets, heard), self._heard_within(), now
+        )
+        (state, info), heard = trial.result, trial.heard
         entry = self._entry(batch, self._talk.current.position, heard)
         self._newest = (batch.points, self._newest_words(heard))
         self._move_on(state)
@@ -217,26 +240,23 @@ class Node:
         self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
         self._talk.active = self._stepped = now
         turn = Turn(number=entry.step, state=state, info=info, traffic=self.traffic)
-        self._talk.actions.append(Stepped(turn, entry))
+        self._talk.actions.append(Stepped(turn, entry, save=bool(trial.offenders)))
 
     def _relay(self, now: float) -> None:
         """A round without samples, at the pace that the stream had: otherwise those who still learn would pull each other
         away from what this agent has seen.
         """
         self._relaying = False
-        heard = self._heard()
+        heard = self._heard_within()
         if self._exchanges and not any(said.reply for said in heard):
             return
-        try:
-            state = relay(self.agent, self.state, heard)
-        except Diverged as error:
-            self._blame(error, now)
-            return
+        trial = self._attempt(lambda state, heard: relay(self.agent, state, heard), heard, now)
+        state, heard = trial.result, trial.heard
         entry = self._entry(self._nothing(), None, heard)
         if self._newest is not None:
             self._newest = (self._newest[0], self._newest_words(heard))
         self._move_on(state)
-        self._talk.actions.append(Stepped(None, entry))
+        self._talk.actions.append(Stepped(None, entry, save=bool(trial.offenders)))
 
     def _newest_words(self, heard: list[Heard]) -> list[Heard]:
         """What disagreement is measured by: between two exchanges, what neighbors said in the one before."""
@@ -252,14 +272,28 @@ class Node:
         replies = {peer.name: peer.reply_data for peer in peers if peer.reply_data}
         return Entry(step=step, batch=batch, position=position, heard=heard, replies=replies, traffic=self.traffic)
 
-    def _blame(self, error: Diverged, now: float) -> None:
-        """The step is taken without the neighbors: one of them may have gone astray."""
-        for peer in self._talk.peers.values():
-            if peer.reply is not None or peer.question is not None:
-                self._talk.guard.offend(
-                    peer.name, peer.token, RefusedMessage("step: must not diverge", error.reason), now=now
-                )
-                peer.reply = None
+    def _heard_within(self) -> list[Heard]:
+        """What was heard, as far as one step can deal with it; the rest is asked for again."""
+        heard = self._heard()
+        if self._pacing.everybody_waits:
+            return heard
+        heard, late = within(heard, self.state, self.membership.max_points)
+        self._talk.left_out.update(late)
+        return heard
+
+    def _attempt(self, take: Callable[[State, Sequence[Heard]], T], heard: list[Heard], now: float) -> Attempt[T]:
+        """Take a step, without those with whose words it fails: one of them may have gone astray, or be an enemy.
+
+        In lock step it fails as in simulation.
+        """
+        if self._pacing.everybody_waits:
+            return Attempt(take(self.state, heard), heard)
+        trial = attempt(take, self.state, heard)
+        for name in trial.offenders:
+            reason = getattr(trial.error, "reason", f"{type(trial.error).__name__}: {trial.error}")
+            error = RefusedMessage("step: must not fail with what a neighbor says", reason)
+            self._talk.guard.offend(name, self._talk.peers[name].token, error, now=now)
+        return trial
 
     def _move_on(self, state: State) -> None:
         talk = self._talk
@@ -281,20 +315,26 @@ class Node:
             question = b"" if previous.question is None else encode(previous.question)
             self._talk.previous = LocalRound(step, outbox, question=question)
 
-    def replay(self, entry: Entry) -> None:
-        """Take a step again that is on record."""
+    def replay(self, entry: Entry) -> tuple[str, ...]:
+        """Take a step again that is on record; returns the neighbors without whose words it had to be taken."""
+        heard = list(entry.heard)
+        offenders: tuple[str, ...] = ()
+        if not self._pacing.everybody_waits:
+            offenders = oversized(heard, self.membership.max_points)
+        heard = without(heard, offenders)
         if len(entry.batch.points):
             batch = Batch(*self.agent.check(*entry.batch))
-            state, _ = advance(self.agent, self.state, *batch, entry.heard)
+            trial = self._attempt(lambda state, heard: advance(self.agent, state, *batch, heard)[0], heard, self._began)
             self.begin_round(batch, entry.position or {}, self._began)
         else:
-            state = relay(self.agent, self.state, entry.heard)
-        self._move_on(state)
+            trial = self._attempt(lambda state, heard: relay(self.agent, state, heard), heard, self._began)
+        self._move_on(trial.result)
         self._talk.traffic = entry.traffic
         if self._talk.previous is not None:
             self._talk.previous.packed.clear()  # links do not survive
         for peer in self._talk.peers.values():
             peer.link = Link()
+        return (*offenders, *trial.offenders)
 
     def previous_words(self) -> Previous | None:
         """What neighbors that are one exchange behind may still ask for; None where they never do."""
@@ -308,7 +348,7 @@ class Node:
     def status(self, now: float) -> Status:
         """How the agent is doing, as far as a node can tell."""
         gap = None if self._newest is None else disagreement(self.agent, self.state, *self._newest)
-        waiting = self._awaited() if self._talk.current.batch is not None and self._pacing.everybody_waits else []
+        waiting = self._awaited(now) if self._talk.current.batch is not None and self._pacing.everybody_waits else []
         return Status(
             name=self.membership.name,
             mode=self._pacing.name,
@@ -327,6 +367,7 @@ class Node:
                     ended=peer.finished,
                     ignored=self._talk.guard.ignores(peer.name, peer.token, now=now),
                     refused=self._talk.guard.refused[peer.name],
+                    left_out=self._talk.left_out[peer.name],
                 )
                 for peer in self._talk.peers.values()
             },

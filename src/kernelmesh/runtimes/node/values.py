@@ -87,6 +87,8 @@ class Stepped(Struct, frozen=True):
 
     turn: Turn | None
     entry: Entry
+    save: bool = False
+    """Whether a checkpoint is due: the step was taken anew from a workspace that a failure had broken."""
 
 
 Action = Send | GiveUp | Stepped
