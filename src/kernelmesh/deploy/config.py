@@ -21,7 +21,10 @@ from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint
 from kernelmesh.schema import settings_of
 from kernelmesh.streams import Columns, Paced, Source, StreamKind
 
-__all__ = ["Config", "InvalidConfig", "read"]
+__all__ = ["QUARANTINE", "Config", "InvalidConfig", "read"]
+
+QUARANTINE = "quarantine.txt"
+"""The file, beside those of the agents, with the names of agents that are not listened to."""
 
 # The largest model orders on hosts where a file names none.
 _MAX_ORDER, _MAX_SECOND_ORDER = 500, 2000
@@ -39,6 +42,8 @@ class Config:
     stay: bool
     """Whether to continue to answer when the stream has ended."""
     log: str
+    quarantine: Path
+    """The file with the names of agents that are not listened to."""
 
     @property
     def mode(self) -> str:
@@ -81,7 +86,8 @@ def read(path: str | os.PathLike[str]) -> Config:
     }
     root.finish(settings_of(AgentSection), tables=filter(None, SECTIONS))
     root.problems.check()
-    return Config(path=path.absolute(), stay=top.at_end == "stay", log=top.log, **parts)
+    quarantine = top.quarantine or path.absolute().parent / QUARANTINE
+    return Config(path=path.absolute(), stay=top.at_end == "stay", log=top.log, quarantine=quarantine, **parts)
 
 
 def _usual_points(agent: Agent | None, stream: StreamSection | None) -> int:

@@ -62,6 +62,13 @@ class AgentSection:
     insecure: bool = setting(_MEMBERSHIP["insecure"], check=flag, doc="true: listen on a real network without TLS")
     max_bytes: int = setting(_MEMBERSHIP["max_bytes"], check=at_least(1024), doc="the largest message that is read, in bytes")
 
+    quarantine: Path | None = setting(
+        None,
+        check=path,
+        example='"quarantine.txt"',
+        unset='"quarantine.txt" beside this file',
+        doc="a file of agents' names, one per line, that are not listened to; read again while running",
+    )
     max_points: int | None = setting(
         None,
         check=at_least(1),

@@ -68,6 +68,12 @@ class Tls:
         example='["operator"]',
         doc="who else may request predictions and status, and publish to the stream's key",
     )
+    revoked: Path | None = setting(
+        None,
+        check=path,
+        example='"tls/revoked.txt"',
+        doc="a file of names, one per line, whose certificates are no longer accepted; read again while running",
+    )
 
     def __post_init__(self) -> None:
         for name in self.clients:

@@ -15,8 +15,10 @@ from kernelmesh.exchange import check_points
 from kernelmesh.messages import Points, Values, decode, encode
 from kernelmesh.runtimes.carriers.base import Carrier
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
+from kernelmesh.runtimes.expiry import Expiry
 from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence, Request
 from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.name_list import NameList
 from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Send, Stepped, Turn
 from kernelmesh.runtimes.node.attempt import is_huge, without
 from kernelmesh.runtimes.status import Status
@@ -28,6 +30,7 @@ _log = logging.getLogger("kernelmesh.agent")
 
 _DEATHS = 3  # of processes that replay the same step, after which it is taken without the neighbors' words
 _MAX_REQUEST = 1 << 17  # points at which a client may ask for predictions at once
+_LOOK_EVERY = 1.0  # seconds between two looks at files that the operator may have changed
 _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
 
 
@@ -45,7 +48,9 @@ class Poll(NamedTuple):
 class AgentRunner:
     """Runs one agent in one thread. `turns` is the run; `stop` ends it from a signal handler or another thread.
 
-    Without a store nothing survives the process. With `stay` the agent goes on answering when its stream has ended.
+    Without a store nothing survives the process. With `stay` the agent goes on answering when its stream has ended. The
+    neighbors in the file `quarantine` are not listened to; those in `revoked` are also disconnected. `expiry` says until when
+    the agent's certificate is valid.
     """
 
     def __init__(
@@ -57,18 +62,23 @@ class AgentRunner:
         *,
         store: CheckpointStore | None = None,
         stay: bool = True,
+        quarantine: NameList | None = None,
+        revoked: NameList | None = None,
+        expiry: Expiry | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.agent, self.membership = agent, membership
         self._source, self._carrier, self._store, self._stay, self._clock = source, carrier, store, stay, clock
+        self._quarantine, self._revoked, self._expiry = quarantine, revoked, expiry
         self.mailbox = Mailbox()
         self._stopping = self._closed = False
-        self._save_again = 0.0
+        self._save_again = self._look_again = 0.0
         pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)
         tokens = secrets.randbits(62), secrets.randbits(61)
         self.node = Node(agent, membership, pacing, tokens=tokens, now=clock())
         self._restore()
         carrier.open(self.mailbox)
+        self._watch_lists(clock())
 
     @property
     def state(self) -> State:
@@ -97,6 +107,8 @@ class AgentRunner:
             self._handle(self.mailbox.take(0.0), now)
         if self._stopping:
             return Poll(None, now, done=True)
+        if now >= self._look_again:
+            self._watch_lists(now)
         if self.node.wants_batch:
             self._take(now)
         turn = self._carry_out(self.node.proceed(now))
@@ -121,6 +133,22 @@ class AgentRunner:
             if self._store is not None:
                 self._store.close()
             self._carrier.close()
+
+    def _watch_lists(self, now: float) -> None:
+        """Heed what the operator has written since the last look, and the date."""
+        self._look_again = now + _LOOK_EVERY
+        lists = [names for names in (self._quarantine, self._revoked) if names is not None]
+        changed = [names for names in lists if names.changed(now)]
+        if changed:
+            names = frozenset().union(*(names.names for names in lists))
+            if self.membership.name in names:
+                _log.warning("this agent is quarantined or revoked by %s: others do not listen to it", changed[0].path)
+            self.node.exclude(names, now)
+        if self._revoked in changed and self._revoked is not None:
+            _log.warning("certificates revoked: %s; reconnecting", ", ".join(sorted(self._revoked.names)) or "none")
+            self._carrier.exclude(self._revoked.names)
+        if self._expiry is not None:
+            self._expiry.warn(now)
 
     def _take(self, now: float) -> None:
         batch = self._source.take()
@@ -193,6 +221,7 @@ class AgentRunner:
             bad_rows=self._source.refused,
             checkpoint=None if store is None else store.newest,
             trouble="" if store is None else store.trouble,
+            expires=None if self._expiry is None else self._expiry.days,
         )
 
     # what survives

@@ -24,6 +24,9 @@ class NeighborStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     left_out: int = 0
     """Messages from it that were not used because all neighbors together sent too many points for one step."""
 
+    quarantined: bool = False
+    """Whether the operator has had it excluded."""
+
 
 class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an agent is doing.
@@ -67,6 +70,8 @@ class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether its stream has ended."""
     checkpoint: int | None = None
     """The step of its newest checkpoint."""
+    expires: float | None = None
+    """Days until its certificate, or that of the authority, expires; None without TLS."""
     trouble: str = ""
     """Why it cannot write checkpoints; empty while it can."""
 

@@ -50,7 +50,7 @@ class Node:
         self.agent, self.membership, self._pacing = agent, membership, pacing
         self._exchange = agent.consensus.exchange
         self._talk = Talk(agent, membership, pacing, agent.start(name=membership.name), tokens=tokens)
-        self.receive, self.presence = self._talk.receive, self._talk.presence
+        self.receive, self.presence, self.exclude = self._talk.receive, self._talk.presence, self._talk.exclude
         self._began = self._stepped = self._relayed = now
         self._met = self._relaying = False
         self._late_at = self._gathering = now
@@ -135,7 +135,7 @@ class Node:
 
     def _meet(self, now: float) -> None:
         """Wait a while for the neighbors before the very first step: a short file would be used up before they are there."""
-        missing = [peer for peer in self._talk.peers.values() if not peer.alive(now)]
+        missing = [peer for peer in self._talk.peers.values() if not peer.alive(now) and not peer.excluded]
         self._met = self.state.steps > 0 or not missing or now - self._began >= _MEETING
         if not self._met:
             for peer in missing:
@@ -368,6 +368,7 @@ class Node:
                     ignored=self._talk.guard.ignores(peer.name, peer.token, now=now),
                     refused=self._talk.guard.refused[peer.name],
                     left_out=self._talk.left_out[peer.name],
+                    quarantined=peer.excluded,
                 )
                 for peer in self._talk.peers.values()
             },

@@ -31,6 +31,8 @@ class Peer:
     is_first: bool
     """Whether we stand before it."""
     link: Link = field(default_factory=Link)
+    excluded: bool = False
+    """Whether the operator does not want it to be listened to."""
     present: bool = False
     """Whether it listens, as far as the carrier knows."""
     ticket: int = 0

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections import Counter
+from collections.abc import Collection
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.errors import InvalidArgument, RefusedMessage
@@ -67,6 +68,20 @@ class Talk:
         elif peer.ticket:
             self._give_up(peer, now)
 
+    def exclude(self, names: Collection[str], now: float) -> None:
+        """Neither listen to nor answer these neighbors any more, and all others again."""
+        for peer in self.peers.values():
+            before, peer.excluded = peer.excluded, peer.name in names
+            if before and not peer.excluded:
+                _log.warning("%s is released: it is listened to again", peer.name)
+            elif peer.excluded and not before:
+                _log.warning("%s is quarantined: it is neither listened to nor answered until it is released", peer.name)
+                if peer.ticket:
+                    self._give_up(peer, now)
+                peer.reply, peer.reply_data, peer.question, peer.told = None, b"", None, False
+                peer.seen, peer.finished = -math.inf, False
+                self._held.pop(peer.name, None)
+
     def receive(self, sender: str, data: bytes, now: float) -> None:
         """Something has arrived under a neighbor's name."""
         peer = self.peers.get(sender)
@@ -76,6 +91,8 @@ class Talk:
             frame = decode_frame(data, max_bytes=self._membership.max_bytes)
         except RefusedMessage as error:
             self.guard.offend(sender, int.from_bytes(data[:8], "big"), error, now=now)
+            return
+        if peer.excluded:
             return
         if frame.prefix.is_reply:
             self._reply(peer, frame, now)
@@ -90,7 +107,7 @@ class Talk:
 
     def ask(self, peer: Peer, purpose: Purpose, now: float) -> None:
         """Ask a neighbor, unless a question is out or it is not to be asked yet."""
-        if peer.ticket or now < peer.ask_again:
+        if peer.ticket or peer.excluded or now < peer.ask_again:
             return
         if self.guard.ignores(peer.name, peer.token, now=now):
             peer.prompt = False
