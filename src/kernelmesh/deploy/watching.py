@@ -123,6 +123,8 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
             yield f"{verb}: " + ", ".join(f"{count} of {name}" for name, count in counts.items())
     if status.expires is not None and status.expires <= WARN_DAYS:
         yield "certificate has expired" if status.expires < 0 else f"certificate expires in {status.expires:.1f} days"
+    if status.recoveries:
+        yield f"went back to an earlier function {status.recoveries}×"
     if status.bad_rows:
         yield f"{status.bad_rows} invalid rows"
     if status.trouble:

@@ -19,7 +19,7 @@ from kernelmesh.runtimes.expiry import Expiry
 from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence, Request
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.name_list import NameList
-from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Send, Stepped, Turn
+from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Recover, Send, Stepped, Turn
 from kernelmesh.runtimes.node.attempt import is_huge, without
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import Batch, Source
@@ -30,6 +30,8 @@ _log = logging.getLogger("kernelmesh.agent")
 
 _DEATHS = 3  # of processes that replay the same step, after which it is taken without the neighbors' words
 _MAX_REQUEST = 1 << 17  # points at which a client may ask for predictions at once
+_HELPED = 10_000  # samples without trouble after which going back to an earlier function has helped
+_MOST_ATTEMPTS = 3  # to go on from earlier functions
 _LOOK_EVERY = 1.0  # seconds between two looks at files that the operator may have changed
 _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
 
@@ -71,8 +73,10 @@ class AgentRunner:
         self._source, self._carrier, self._store, self._stay, self._clock = source, carrier, store, stay, clock
         self._quarantine, self._revoked, self._expiry = quarantine, revoked, expiry
         self.mailbox = Mailbox()
-        self._stopping = self._closed = False
+        self._stopping = self._closed = self._save_due = False
         self._save_again = self._look_again = 0.0
+        self.recoveries = self._attempts = self._went_back_to = 0
+        self._recovered_at = -_HELPED
         pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)
         tokens = secrets.randbits(62), secrets.randbits(61)
         self.node = Node(agent, membership, pacing, tokens=tokens, now=clock())
@@ -184,6 +188,8 @@ class AgentRunner:
                 self._carrier.send(action.neighbor, action.data)
             elif isinstance(action, GiveUp):
                 self.mailbox.forget(action.ticket)
+            elif isinstance(action, Recover):
+                self._recover(action)
             else:
                 turn = action.turn or turn
                 self._record(action)
@@ -194,7 +200,8 @@ class AgentRunner:
         if store is None:
             return
         self._watch_trouble(lambda: store.append(stepped.entry))
-        if stepped.save or stepped.entry.step % store.every == 0:
+        if stepped.save or self._save_due or stepped.entry.step % store.every == 0:
+            self._save_due = False
             self.save(self._clock())
 
     # clients
@@ -221,15 +228,18 @@ class AgentRunner:
             bad_rows=self._source.refused,
             checkpoint=None if store is None else store.newest,
             trouble="" if store is None else store.trouble,
+            recoveries=self.recoveries,
             expires=None if self._expiry is None else self._expiry.days,
         )
 
     # what survives
 
-    def save(self, now: float, *, last: bool = False) -> None:
+    def save(self, now: float, *, last: bool = False, again: bool = False) -> None:
         """Write a checkpoint, unless nothing has been learned since; the last one also holds samples that wait."""
         store, source = self._store, self._source
-        if store is None or (store.newest == self.state.steps and not store.trouble and not last):
+        if store is None or (store.newest == self.state.steps and not store.trouble and not last and not again):
+            return
+        if self.node.absurd and not last:  # good ones must not be pushed out by those of a function that is about to go
             return
         self._save_again = now + _RETRY
         checkpoint = Checkpoint(
@@ -240,6 +250,34 @@ class AgentRunner:
             previous=self.node.previous_words(),
         )
         self._watch_trouble(lambda: store.save(checkpoint))
+
+    def _recover(self, wish: Recover) -> None:
+        """Go back to the last good checkpoint; if that does not help, to an older one, then to nothing learned at all.
+
+        The stream goes on where it is, and steps and samples count on.
+        """
+        now, state, store = self._clock(), self.state, self._store
+        if state.samples - self._recovered_at > _HELPED:
+            self._attempts, self._went_back_to = 0, state.steps
+        self._attempts += 1
+        self._recovered_at = state.samples
+        if self._attempts > _MOST_ATTEMPTS:
+            if wish.error is not None:
+                raise wish.error
+            if self._attempts == _MOST_ATTEMPTS + 1:
+                _log.error("%s, and going back to earlier functions did not help", wish.reason)
+            return
+        limit = min(wish.good, self._went_back_to - 1)
+        found = None if store is None or self._attempts == _MOST_ATTEMPTS else store.good(limit, name=self.membership.name)
+        good = self.agent.start(name=self.membership.name) if found is None else found.state
+        self._went_back_to = good.steps
+        where = "starting from nothing" if found is None else f"going back to the checkpoint of step {good.steps}"
+        _log.error("this agent's own function is absurd (%s): %s; the stream goes on", wish.reason, where)
+        self.node.recover(replace(good, samples=state.samples, steps=state.steps), now)
+        self.recoveries += 1
+        self._save_due = self.node.has_batch  # which is not part of any checkpoint
+        if not self._save_due:
+            self.save(now, again=True)
 
     def _watch_trouble(self, write: Callable[[], object]) -> None:
         """Write something, and log when that begins to fail and when it works again."""

@@ -70,6 +70,8 @@ class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether its stream has ended."""
     checkpoint: int | None = None
     """The step of its newest checkpoint."""
+    recoveries: int = 0
+    """How often this process went back to an earlier function because its own was absurd."""
     expires: float | None = None
     """Days until its certificate, or that of the authority, expires; None without TLS."""
     trouble: str = ""

@@ -19,7 +19,7 @@ from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, within
 from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
 from kernelmesh.runtimes.node.talk import Talk
-from kernelmesh.runtimes.node.values import Action, Entry, Previous, Stepped, Traffic, Turn
+from kernelmesh.runtimes.node.values import Action, Entry, Previous, Recover, Stepped, Traffic, Turn
 from kernelmesh.runtimes.status import NeighborStatus, Status
 from kernelmesh.streams import Batch
 
@@ -32,6 +32,7 @@ T = TypeVar("T")
 _TICK = 0.05  # seconds after which there may be something to do though nothing has arrived
 _PING = 1.0  # seconds after which a silent neighbor is asked for a sign of life
 _MEETING = 10.0  # seconds to wait for neighbors before the first step
+_ABSURD, _IN_A_ROW = 20.0, 20  # times the loss of predicting 0, and mini-batches, after which a function counts as absurd
 _WAITING = 0.1  # the part of the time that may go into waiting for slow neighbors
 _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 
@@ -62,6 +63,8 @@ class Node:
         self._steps_here = 0
         self._loss: float | None = None
         self._newest: tuple[Floats, list[Heard]] | None = None
+        self.absurd = 0
+        """For how many mini-batches in a row the loss has been far above that of predicting 0."""
 
     @property
     def state(self) -> State:
@@ -228,9 +231,16 @@ class Node:
         batch = self._talk.current.batch
         assert batch is not None
         self._account(now)
-        trial = self._attempt(
-            lambda state, heard: advance(self.agent, state, batch.points, batch.targets, heard), self._heard_within(), now
-        )
+        try:
+            trial = self._attempt(
+                lambda state, heard: advance(self.agent, state, batch.points, batch.targets, heard), self._heard_within(), now
+            )
+        except Exception as error:
+            if self._pacing.everybody_waits or not self._talk.peers:  # who is alone has only its settings to blame
+                raise
+            reason = getattr(error, "reason", f"{type(error).__name__}: {error}")
+            self._talk.actions.append(Recover(reason, self.state.steps - 1, error))
+            return
         (state, info), heard = trial.result, trial.heard
         entry = self._entry(batch, self._talk.current.position, heard)
         self._newest = (batch.points, self._newest_words(heard))
@@ -241,6 +251,34 @@ class Node:
         self._talk.active = self._stepped = now
         turn = Turn(number=entry.step, state=state, info=info, traffic=self.traffic)
         self._talk.actions.append(Stepped(turn, entry, save=bool(trial.offenders)))
+        self._watch(batch, info.loss)
+
+    def _watch(self, batch: Batch, loss: float) -> None:
+        """Ask for an earlier function if the loss on fresh samples has been far above that of predicting 0 for a while."""
+        if loss > _ABSURD * self.state.baseline_loss and not self._pacing.everybody_waits and self._talk.peers:
+            nothing = np.zeros((len(batch.points), self.agent.outputs))
+            zero_loss = float(self.agent.loss.value(nothing, batch.targets).mean())
+            if loss > _ABSURD * zero_loss:
+                self.absurd += 1
+                if self.absurd == _IN_A_ROW:
+                    reason = f"the loss on fresh samples is {loss:.3g} where predicting 0 costs {zero_loss:.3g}"
+                    # the loss of a step is that of the state before it
+                    self._talk.actions.append(Recover(reason, self.state.steps - self.absurd - 1))
+                return
+        self.absurd = 0
+
+    def recover(self, state: State, now: float) -> None:
+        """Go on from another state; a mini-batch that has not been learned from yet is still there."""
+        talk, before = self._talk, self._talk.current
+        talk.state, talk.previous = state, None
+        talk.current = self._pacing.next_round(self.agent, state)
+        self.absurd, self._loss, self._newest, self._relaying = 0, None, None, False
+        for peer in talk.peers.values():
+            peer.told, peer.reply, peer.reply_data = False, None, b""
+        if before.batch is not None:
+            self.begin_round(before.batch, before.position or {}, now)
+        elif before.open:
+            talk.open(now)
 
     def _relay(self, now: float) -> None:
         """A round without samples, at the pace that the stream had: otherwise those who still learn would pull each other
