@@ -34,6 +34,19 @@ class Hostile:
         self._thread.join(10)
         self.carrier.close()
 
+    def flood(self, neighbors, words, *, count: int, rng) -> int:
+        """Ask so many questions of all kinds, each as another process or as the same; returns how many."""
+        for number in range(count):
+            choice = rng.integers(4)
+            token = int(rng.integers(1 << 60)) if choice else self._token
+            header = Header(
+                step=int(rng.integers(1 << 40)), share=float(rng.random()), epoch=int(rng.integers(1 << 61)), full=True
+            )
+            payload = words[int(rng.integers(len(words)))] if choice > 1 else b""
+            data = encode_frame(Frame(Prefix(token, False, number), header, payload)) if choice < 3 else payload
+            self.carrier.send(neighbors[number % len(neighbors)], data)
+        return count
+
     def _run(self) -> None:
         while not self._over.is_set():
             for event in self.mailbox.take(0.1):

@@ -190,6 +190,9 @@ class _Arrays(dict[str, NDArray[Any]]):
         self._read.add(key)
         return super().__getitem__(key)
 
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401 (which would call itself)
+
     def check_all_read(self) -> None:
         """Refuse what belongs to nothing: either it should not be there, or what it belongs to is missing."""
         # what a model or a workspace keeps is of no use where settings have changed
@@ -244,8 +247,9 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
     if found is not None and started.function.order == found.order:
         # the file has the points in their order; `start` may have left some out
         model = _unpack_workspace(started.model, arrays)
-        of_model = {key.removeprefix("model."): value for key, value in arrays.items() if key.startswith("model.")}
+        of_model = _Arrays({key.removeprefix("model."): arrays[key] for key in arrays if key.startswith("model.")})
         started = dataclasses.replace(started, model=agent.rule.unpack(model, of_model))
+        of_model.check_all_read()
     numbers = [int(key.split(".")[1]) for key in arrays if key.startswith("edge.") and key.count(".") == 1]
     if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
         raise InvalidArgument(
