@@ -177,7 +177,7 @@ def test_what_is_left_out_has_a_default(folder):
     assert (made.stay, made.log, made.checkpoint.every) == (True, "info", 100)
     assert (made.stream.kind.format, made.stream.batch_size, made.stream.rate, made.stream.classes) == ("csv", 32, 0.0, ())
     assert made.agent.consensus == Local()
-    assert made.agent.compression == Komp.parsimonious(0.5, parsimony=0.1)
+    assert made.agent.compression == Komp.parsimonious(0.5, parsimony=0.1, max_order=500)
     assert made.agent.loss == Squared()
 
 
@@ -1060,7 +1060,7 @@ def test_a_learning_rule_in_the_file(tmp_path):
     assert averaged.rule == Averaged(half_life=5000)
     komp = 'compression = { kind = "Komp", budget = 0.2 }'
     parsimony = '{ kind = "Averaged" }\ncompression = { kind = "Komp", parsimony = 0.06 }'
-    assert _with_rule(tmp_path, parsimony, komp).compression == Komp.averaging(3.0)
+    assert _with_rule(tmp_path, parsimony, komp).compression == Komp.averaging(3.0, max_order=500)
     step = "step_size = 3.0"
     alone = _with_rule(tmp_path, '{ kind = "SecondOrder", max_order = 100 }', step, komp, alone=True)
     assert alone.rule == SecondOrder(max_order=100)

@@ -11,6 +11,7 @@ import numpy as np
 from kernelmesh.checks import Floats, Ints, non_negative
 from kernelmesh.consensus import Consensus, Tuning
 from kernelmesh.consensus.base import POINTS_FOR_VALUES
+from kernelmesh.deploy.config import QUARANTINE
 from kernelmesh.deploy.sections import usual_replay
 from kernelmesh.deploy.template import render
 from kernelmesh.errors import InvalidArgument, Verbatim
@@ -23,10 +24,11 @@ from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import kebab, kinds
 from kernelmesh.rules import Landmarks
 from kernelmesh.runtimes.membership import Membership, Tls
-from kernelmesh.schema import at_least, check_settings, flag, one_of, setting
+from kernelmesh.runtimes.name_list import read_names
+from kernelmesh.schema import at_least, check_settings, did_you_mean, flag, one_of, setting
 from kernelmesh.streams import Mixture
 
-__all__ = ["PARTITIONS", "TOPOLOGIES", "MeshPlan", "agents_of", "create_mesh", "protocols"]
+__all__ = ["PARTITIONS", "TOPOLOGIES", "MeshPlan", "agents_of", "create_mesh", "exclude", "protocols"]
 
 # The fewest agents that make each.
 TOPOLOGIES = {"ring": 3, "line": 1, "star": 2, "complete": 1, "random": 1}
@@ -151,6 +153,25 @@ def create_mesh(folder: str | os.PathLike[str], plan: MeshPlan | None = None) ->
     return files
 
 
+def exclude(folder: str | os.PathLike[str], name: str, *, excluded: bool = True) -> bool:
+    """Put an agent into the folder's quarantine, or release it; whether that changed anything.
+
+    Running agents heed it within about a second, and those that start later too. Other lines and comments stay.
+    """
+    files = agents_of(folder)
+    path, names = Path(folder) / QUARANTINE, [file.stem for file in files]
+    if name not in names:
+        raise InvalidArgument("mesh", "agent", f"be one of {', '.join(names)}", name, remedy=did_you_mean(name, names))
+    if (name in read_names(path)) == excluded:
+        return False
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else ["# agents that others do not listen to"]
+    lines = [*lines, name] if excluded else [line for line in lines if line.partition("#")[0].strip() != name]
+    draft = path.with_name(f".{path.name}")
+    draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(draft, path)
+    return True
+
+
 def agents_of(folder: str | os.PathLike[str]) -> list[Path]:
     """The agents' files in a mesh's folder, in the order of their names."""
     folder = Path(folder)
@@ -215,7 +236,7 @@ def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
         "checkpoint": {"folder": Path("state") / member.name, "every": 100},
     }
     if member.tls is not None:
-        values["tls"] = vars(member.tls)
+        values["tls"] = {key: value for key, value in vars(member.tls).items() if value is not None}
     return render(title, values, stream_kind="file")
 
 
