@@ -160,7 +160,7 @@ class OnlineKernelRegressor(Regression, _Single):
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.005, max_order=2000), in `partial_fit` with half_life=10_000. An object is
+        "second-order" is SecondOrder(budget=0.0025, max_order=2000), in `partial_fit` with half_life=10_000. An object is
         taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
         λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows, from
@@ -168,7 +168,7 @@ class OnlineKernelRegressor(Regression, _Single):
         loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.005; with the others it is how far compression may move the
+        points may raise the loss, for each sample, by default 0.0025; with the others it is how far compression may move the
         function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
@@ -453,7 +453,7 @@ class KernelMeshRegressor(Regression, _Mesh):
         the others it weighs against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.005; with the others it is how far compression may move the
+        points may raise the loss, for each sample, by default 0.0025; with the others it is how far compression may move the
         function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 2000 with the

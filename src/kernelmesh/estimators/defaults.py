@@ -83,7 +83,7 @@ _SECOND_ORDER = Defaults(
     regularization=ByTargets(classes=0.05, values=0.6),
     sums=True,
     # classes: nats for each sample, four times of which costs some sets points; values: of a squared error of at most ½
-    budget=ByTargets(classes=0.01, values=0.005),
+    budget=ByTargets(classes=0.01, values=0.0025),
     # anything from a quarter to four times of it does as well
     novelty=0.01,
     # two matrices of 2000² numbers are 64 MB
