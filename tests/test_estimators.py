@@ -497,6 +497,17 @@ def test_what_is_saved_is_what_was_fitted(tmp_path):
     np.testing.assert_array_equal(back.decision_function(X), model.decision_function(X))
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-100])
+def test_tiny_targets_are_learned_like_others(size):
+    X, y = waves()
+    expected, found = (OnlineKernelRegressor(Gaussian(), random_state=0).fit(X, factor * y) for factor in (1.0, size))
+    np.testing.assert_allclose(found.predict(X) / size, expected.predict(X), atol=1e-9)
+    several = OnlineKernelRegressor(Gaussian(), random_state=0).fit(X, np.column_stack([size * y, y, np.zeros(len(y))]))
+    np.testing.assert_allclose(
+        several.target_scale_ / [size, 1.0, 1.0], [*expected.target_scale_, *expected.target_scale_, 1.0]
+    )
+
+
 def test_targets_too_large_to_scale_are_refused():
     X, y = waves()
     with pytest.raises(ValueError, match="OnlineKernelRegressor: y must have a finite variance"):
@@ -714,7 +725,7 @@ def test_half_life_follows_a_stream_that_changes():
     X, y = moons(2000)
     scores = {}
     for half_life in (math.inf, 200.0):
-        model = OnlineKernelClassifier(half_life=half_life).partial_fit(X, y, classes=[0, 1])
+        model = OnlineKernelClassifier(Gaussian(bandwidth=0.7), half_life=half_life).partial_fit(X, y, classes=[0, 1])
         model.partial_fit(X[:512], 1 - y[:512])
         scores[half_life] = model.score(X[512:], 1 - y[512:])
     assert scores[200.0] > 0.95 > 0.9 > scores[math.inf]
@@ -757,13 +768,14 @@ class TestPasses:
         OnlineKernelClassifier(passes=3, tol=None, random_state=0).fit(X, y)
         assert capsys.readouterr().out == ""
         model = OnlineKernelClassifier(passes=3, tol=None, verbose=True, random_state=0).fit(X, y)
-        lines = capsys.readouterr().out.splitlines()
+        chosen, *lines = capsys.readouterr().out.splitlines()
+        assert re.fullmatch(r"OnlineKernelClassifier: bandwidth [\d.]+, regularization [\d.]+", chosen)
         assert len(lines) == 3
         form = r"OnlineKernelClassifier: pass 3 of 3: loss [\d.e-]+, (\d+) points, [\d.]+ s"
         assert re.fullmatch(form, lines[-1])[1] == str(model.model_order_)
         monkeypatch.setattr("kernelmesh.estimators.progress._EVERY", -1.0)
         model.set_params(passes=1).fit(X, y)
-        lines = capsys.readouterr().out.splitlines()
+        _, *lines = capsys.readouterr().out.splitlines()
         assert lines[2].startswith("OnlineKernelClassifier: pass 1 of 1, 30% of it: loss ")
         assert len(lines) == 10
 

@@ -71,21 +71,24 @@ class OnlineKernelClassifier(Classification, _Single):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=0.7 √(v / 2)), with the other rules √(v / 2): in `fit`, v is the sum of the features'
-        variances; `partial_fit` takes features for standardized, and v is their number.
+        κ; by default a Gaussian. With the second-order rule its bandwidth is chosen along with λ, starting from 0.7 √(v / 2):
+        in `fit` by at most 1024 of the rows, in `partial_fit` by the first 128, 256, 512 and 1024. With the other rules it is
+        √(v / 2). In `fit`, v is the sum of the features' variances; `partial_fit` takes features for standardized, and v is
+        their number.
     loss : Loss, optional
         ℓ, with class targets; by default Logistic().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.02, max_order=2000), in `partial_fit` with half_life=10_000. An object is
+        "second-order" is SecondOrder(budget=0.01, max_order=2000), in `partial_fit` with half_life=10_000. An object is
         taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows; with
-        the others it weighs against the mean loss and is 10⁻⁶.
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows, from
+        where it is chosen along with the bandwidth if `kernel` is left out too; with the others it weighs against the mean
+        loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.02; with the others it is how far compression may move the
+        points may raise the loss, for each sample, by default 0.01; with the others it is how far compression may move the
         function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
@@ -115,6 +118,8 @@ class OnlineKernelClassifier(Classification, _Single):
 
     Attributes
     ----------
+    kernel_, regularization_ : Kernel, float
+        κ and λ, as given or chosen.
     n_iter_ : int
         How many passes `fit` has completed.
     classes_ : ndarray of shape (classes,)
@@ -147,21 +152,24 @@ class OnlineKernelRegressor(Regression, _Single):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(v / 2)): in `fit`, v is the sum of the features' variances; `partial_fit` takes
-        features for standardized, and v is their number.
+        κ; by default a Gaussian. With the second-order rule its bandwidth is chosen along with λ, starting from √(v / 2): in
+        `fit` by at most 1024 of the rows, in `partial_fit` by the first 128, 256, 512 and 1024. With the other rules it is
+        √(v / 2). In `fit`, v is the sum of the features' variances; `partial_fit` takes features for standardized, and v is
+        their number.
     loss : Loss, optional
         ℓ, with value targets; by default Squared().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.005, max_order=2000), in `partial_fit` with half_life=10_000. An object is
+        "second-order" is SecondOrder(budget=0.0025, max_order=2000), in `partial_fit` with half_life=10_000. An object is
         taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows; with
-        the others it weighs against the mean loss and is 10⁻⁶.
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows, from
+        where it is chosen along with the bandwidth if `kernel` is left out too; with the others it weighs against the mean
+        loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.005; with the others it is how far compression may move the
+        points may raise the loss, for each sample, by default 0.0025; with the others it is how far compression may move the
         function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
@@ -191,6 +199,8 @@ class OnlineKernelRegressor(Regression, _Single):
 
     Attributes
     ----------
+    kernel_, regularization_ : Kernel, float
+        κ and λ, as given or chosen.
     n_iter_ : int
         How many passes `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
@@ -366,7 +376,7 @@ class KernelMeshClassifier(Classification, _Mesh):
         against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function; not with "landmarks". With the second-order rule it is by how
-        much the removal of points may raise the loss, for each sample, by default 0.02; with the others it is how far
+        much the removal of points may raise the loss, for each sample, by default 0.01; with the others it is how far
         compression may move the function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 500 with
@@ -397,6 +407,8 @@ class KernelMeshClassifier(Classification, _Mesh):
 
     Attributes
     ----------
+    kernel_, regularization_ : Kernel, float
+        κ and λ, as given or chosen.
     n_iter_ : int
         How many passes `fit` has completed.
     classes_ : ndarray of shape (classes,)
@@ -454,7 +466,7 @@ class KernelMeshRegressor(Regression, _Mesh):
         against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function; not with "landmarks". With the second-order rule it is by how
-        much the removal of points may raise the loss, for each sample, by default 0.005; with the others it is how far
+        much the removal of points may raise the loss, for each sample, by default 0.0025; with the others it is how far
         compression may move the function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 500 with
@@ -485,6 +497,8 @@ class KernelMeshRegressor(Regression, _Mesh):
 
     Attributes
     ----------
+    kernel_, regularization_ : Kernel, float
+        κ and λ, as given or chosen.
     n_iter_ : int
         How many passes `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)

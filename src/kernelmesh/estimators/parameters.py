@@ -84,8 +84,8 @@ class Parameters(BaseEstimator, ABC):
     def _default_rule(self) -> str:
         """The name of the best rule for this estimator."""
 
-    def _settle(self, X: Floats, outputs: int, consensus: Consensus, *, repeats: bool) -> Agent:
-        """Check every parameter and fill in those that were not set.
+    def _settle(self, X: Floats, outputs: int, consensus: Consensus, *, repeats: bool) -> tuple[Agent, float]:
+        """Check every parameter and fill in those that were not set; gives the agent, and λ as the user would set it.
 
         `X` only serves to size the defaults. Where its rows will be gone over repeatedly, and a rule adds up losses, λ weighs
         against that many times the sum over the rows: it means the same for any number of passes.
@@ -106,12 +106,13 @@ class Parameters(BaseEstimator, ABC):
         regularization = self.regularization
         if regularization is None and usual.regularization is not None:
             regularization = cast(float, self._by_targets(usual.regularization)) * size
-        if usual.sums and repeats:
-            regularization = non_negative(owner, "regularization", regularization) * passes
+        weight = passes if usual.sums and repeats else 1
+        if weight != 1:
+            regularization = non_negative(owner, "regularization", regularization) * weight
         self._size = size
         self._began_with = self._settled_parameters()
         step_size, compression = self._steps(rule, size, consensus) if rule.takes_step_size else (None, None)
-        return Agent(
+        agent = Agent(
             dimension=X.shape[1],
             outputs=outputs,
             kernel=kernel,
@@ -122,6 +123,7 @@ class Parameters(BaseEstimator, ABC):
             compression=compression,
             consensus=consensus,
         )
+        return agent, cast(float, agent.regularization) / weight
 
     def _default_kernel(self, X: Floats, rule: Rule, *, complete: bool) -> Kernel:
         """A Gaussian, as wide as the distances of the rows; rows that are only a beginning are taken for standardized."""
