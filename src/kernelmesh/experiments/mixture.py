@@ -16,10 +16,10 @@ from kernelmesh.consensus import Tuning
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.experiments.alone import Alone, learn_alone
 from kernelmesh.experiments.learning import LearningSettings, agent_for
+from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.protocols import ProtocolName, protocols
 from kernelmesh.experiments.samples import Samples
 from kernelmesh.experiments.settings import Count, NonNegative, Positive, PositiveOrInf, settings_of
-from kernelmesh.experiments.trial import Network
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
 from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.schema import one_of, setting
