@@ -19,6 +19,7 @@ from rich.table import Table
 
 import cases
 import consensus
+import dashboard
 import defaults
 import processes
 import rules
@@ -35,6 +36,7 @@ CASES = {
     "uneven": uneven.uneven,
     "startup": processes.startup,
     "mesh": processes.mesh,
+    "dashboard": dashboard.dashboard,
 }
 
 
