@@ -104,6 +104,12 @@ requestAnimationFrame(next);
 """
 
 
+def _thread_seconds(driver: object) -> float:
+    """CPU time of the page's main thread so far, whatever else runs on the machine."""
+    found = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]  # type: ignore[attr-defined]
+    return float(next(each["value"] for each in found if each["name"] == "TaskDuration"))
+
+
 def _heap(driver: object) -> float:
     """Megabytes that the page's JavaScript holds after garbage was collected."""
     driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})  # type: ignore[attr-defined]
@@ -123,14 +129,26 @@ class _Endless(RecordedSource):
         return News(0, self.recording.version if self.recording else 0, "running")
 
 
-def _first_pictures(driver: object, page: Dashboard, times: int) -> list[float]:
-    """Seconds from the beginning of loading to everything drawn: network, numbers and curves."""
+def _first_pictures(driver: object, page: Dashboard, times: int) -> list[tuple[float, float, float]]:
+    """Seconds from the beginning of loading to the network and to the last curve, and CPU seconds of the page."""
     out = []
     for _ in range(times):
+        driver.get("about:blank")  # type: ignore[attr-defined]
+        before = _thread_seconds(driver)
         driver.get(page.url)  # type: ignore[attr-defined]
         browser.painted(driver)
-        out.append(driver.execute_script("return KM.app.painted") / 1e3)  # type: ignore[attr-defined]
+        cpu = _thread_seconds(driver)
+        network, all_drawn = driver.execute_script("return [KM.app.firstShown, KM.app.painted]")  # type: ignore[attr-defined]
+        out.append((network / 1e3, all_drawn / 1e3, cpu - before if cpu > before else cpu))
     return out
+
+
+def _scrub(driver: object) -> tuple[float, float, int]:
+    """Frames per second while the slider is moved without a pause; CPU milliseconds of each; frames that the page holds."""
+    before, drawn = _thread_seconds(driver), driver.execute_script("return KM.app.drawn")  # type: ignore[attr-defined]
+    rate, held = driver.execute_async_script(_SCRUB)  # type: ignore[attr-defined]
+    frames = driver.execute_script("return KM.app.drawn") - drawn  # type: ignore[attr-defined]
+    return rate, 1e3 * (_thread_seconds(driver) - before) / max(frames, 1), held
 
 
 def _stream(driver: object, seconds: float) -> tuple[float, float, int]:
@@ -168,19 +186,24 @@ def dashboard() -> list[Line]:
         return [Line("skipped", reason)]
     with tempfile.TemporaryDirectory() as folder, browser.browser() as driver:
         recording, per_round = _record(Path(folder))
+        driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
         began = time.perf_counter()
         source = FolderSource(Path(folder))
         reading = time.perf_counter() - began
         size = (Path(folder) / FILE).stat().st_size / 1e6
         with Dashboard([source], port=0) as page:
-            firsts = _first_pictures(driver, page, 5)
-            rates = [driver.execute_async_script(_SCRUB) for _ in range(3)]
+            firsts = _first_pictures(driver, page, 9)
+            rates = [_scrub(driver) for _ in range(5)]
         early, late, streamed = _stream(driver, _SECONDS)
-    rate, shown = float(np.median([rate for rate, _ in rates])), rates[0][1]
+    (network, first, loading), (rate, drawing, shown) = np.median(firsts, axis=0), np.median(rates, axis=0)
     return [
-        at_most("first picture (median of five)", float(np.median(firsts)), 2.0, " s"),
-        Line("scrubbing (median of three)", f"{rate:.0f} frames/s", "> 20 frames/s", rate > 20),
-        Line("frames recorded, and held by the page", f"{len(recording.frames)}, {shown}"),
+        at_most("first picture with all curves (median of nine)", float(first), 2.0, " s"),
+        Line("the fastest of the nine", f"{min(each for _, each, _ in firsts):.2f} s"),
+        Line("network and numbers (median of nine)", f"{network:.2f} s"),
+        Line("CPU time of the page until then", f"{loading:.2f} s"),
+        Line("scrubbing (median of five)", f"{rate:.0f} frames/s", "> 20 frames/s", bool(rate > 20)),
+        Line("CPU time of the page per frame", f"{drawing:.1f} ms"),
+        Line("frames recorded, and held by the page", f"{len(recording.frames)}, {shown:.0f}"),
         Line("recording on disk", f"{size:.1f} MB"),
         Line("reading it", f"{reading:.2f} s"),
         Line("recording a round", f"{per_round:.3f} ms"),

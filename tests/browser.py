@@ -47,6 +47,7 @@ def browser(*, width: int = 1400, height: int = 1000, downloads: Path | None = N
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         if downloads is not None:
             settings = {"download.default_directory": str(downloads), "download.prompt_for_download": False}
+            settings["profile.default_content_setting_values.automatic_downloads"] = 1
             options.add_experimental_option("prefs", settings)
         driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
         try:

@@ -57,16 +57,23 @@ def driver(downloads):
         yield driver
 
 
-@pytest.fixture
-def opened(driver, folders):
-    """The page of a finished run."""
+@pytest.fixture(scope="module")
+def finished(folders):
     with Dashboard([FolderSource(folders[0])], port=0) as page:
-        visit(driver, page)
-        yield driver
-        check_quiet(driver, page)
+        yield page
 
 
-def visit(driver, page, *, width=1400, height=1000):
+@pytest.fixture
+def opened(driver, finished):
+    """The page of a finished run, at its end."""
+    if driver.current_url != finished.url:
+        visit(driver, finished)
+    driver.execute_script("KM.app.clock.pause(); KM.app.clock.set(KM.app.end); KM.app.choose(0)")
+    yield driver
+    check_quiet(driver, finished)
+
+
+def visit(driver, page, *, width=1400, height=850):
     browser.complaints(driver), browser.requests(driver)  # those of the page before
     browser.size(driver, width, height)
     driver.get(page.url)
@@ -169,6 +176,7 @@ def test_every_figure_is_saved(opened, downloads, figure, folders):
     for file in downloads.iterdir():
         file.unlink()
     for button in opened.find_elements(By.CSS_SELECTOR, f"{figure} .saves button"):
+        opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
         if button.text in ("PNG", "SVG", "CSV"):
             button.click()
     with Image.open(saved(downloads, ".png")) as image:
@@ -183,6 +191,19 @@ def test_every_figure_is_saved(opened, downloads, figure, folders):
         means = [frame.totals["disagreement"] / 4 for frame in recording.frames]
         np.testing.assert_allclose([float(row[2]) for row in rows[1:]], means, rtol=1e-4)
     assert len(rows) > 4
+
+
+def test_focus_can_be_seen_and_everything_is_reached_by_keyboard(opened):
+    reached = set()
+    for _ in range(40):
+        ActionChains(opened).send_keys(Keys.TAB).perform()
+        name, outline = opened.execute_script(
+            "const e = document.activeElement;"
+            "return [e === document.body ? '' : e.id || e.textContent, getComputedStyle(e).outlineStyle]"
+        )
+        reached.add(name)
+        assert outline != "none" or not name
+    assert {"theme", "color-by", "agent", "play", "scrub", "speed", "PNG", "SVG", "CSV"} <= reached
 
 
 def test_comparing_draws_both(driver, folders):
@@ -215,7 +236,7 @@ def test_a_live_run_grows(driver, tmp_path):
         thread = threading.Thread(target=learn)
         thread.start()
         try:
-            browser.size(driver, 1400, 1000)
+            browser.size(driver, 1400, 850)
             driver.get(page.url)
             browser.wait(driver, "KM.app.runs[0] && KM.app.runs[0].frames.length === 1")
             assert text(driver, "#status") == "Live"
@@ -285,8 +306,7 @@ def test_another_page_cannot_read_it(driver, folders):
     browser.complaints(driver)
 
 
-@pytest.mark.parametrize("width", [390, 2560])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (2560, False)])
 def test_fits_every_screen_and_is_named_for_those_who_listen(driver, folders, width, dark):
     with Dashboard([FolderSource(folders[0])], port=0) as page:
         visit(driver, page, width=width, height=1200)
@@ -300,15 +320,3 @@ def test_fits_every_screen_and_is_named_for_those_who_listen(driver, folders, wi
         paper = driver.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
         assert (sum(map(int, paper[4:-1].split(","))) < 200) == dark
         check_quiet(driver, page)
-
-
-def test_focus_can_be_seen_and_everything_is_reached_by_keyboard(opened):
-    reached = set()
-    for _ in range(40):
-        ActionChains(opened).send_keys(Keys.TAB).perform()
-        found = opened.execute_script(
-            "const e = document.activeElement, s = getComputedStyle(e); return [e.id || e.textContent, s.outlineStyle]"
-        )
-        reached.add(found[0])
-        assert found[1] != "none" or found[0] == ""
-    assert {"theme", "color-by", "agent", "play", "scrub", "speed", "PNG", "SVG", "CSV"} <= reached

@@ -10,7 +10,6 @@ import numpy as np
 from kernelmesh.dashboard.palette import Color, blend, class_colors, rgb
 from kernelmesh.dashboard.portraits import Canvas, class_image, value_image
 from kernelmesh.dashboard.recording import Recording, Snapshot
-from kernelmesh.dashboard.thinning import evenly
 from kernelmesh.errors import MissingExtra
 
 __all__ = ["animation"]
@@ -28,7 +27,7 @@ def animation(recording: Recording, *, agents: int = _AGENTS, frames: int = _FRA
     snapshots = recording.snapshots
     if canvas.kind not in ("regions", "surface") or not snapshots:
         return None
-    chosen = evenly(len(recording.subject.names), agents)
+    chosen = range(min(len(recording.subject.names), agents))
     pictures = [_picture(recording, canvas, chosen, snapshots[n]) for n in _early(len(snapshots), frames)]
     out = io.BytesIO()
     times = [_MILLISECONDS] * (len(pictures) - 1) + [_LAST]
@@ -56,7 +55,8 @@ def _picture(recording: Recording, canvas: Canvas, agents: Any, snapshot: Snapsh
     large, small = ImageFont.load_default(16), ImageFont.load_default(12)
     totals = min(recording.frames, key=lambda frame: abs(frame.round - snapshot.round)).totals
     draw.text((_GAP, 12), f"{snapshot.samples:,} samples per agent", fill=_INK, font=large)
-    facts = f"disagreement {totals['disagreement']:.2g}"
+    apart = totals["disagreement"]
+    facts = f"disagreement {apart:,.0f}" if apart >= 10 else f"disagreement {apart:.2g}"
     if recording.subject.classifies:
         facts = f"worst agent {totals['score_worst']:.0%} right,  {facts}"
     draw.text((size[0] - _GAP, 12), facts, fill=_INK, font=large, anchor="ra")

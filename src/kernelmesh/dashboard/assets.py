@@ -23,8 +23,10 @@ def _read(name: str) -> str:
 @cache
 def page() -> str:
     """The page, whose styles and scripts are files of the same server."""
-    names = (_PLOTLY, *SCRIPTS)
-    scripts = "\n".join(f'<script src="static/{name}" defer></script>' for name in names)
+    scripts = "\n".join(
+        [f'<script src="static/{_PLOTLY}" id="plotly" async></script>']
+        + [f'<script src="static/{name}" defer></script>' for name in SCRIPTS]
+    )
     return (
         _read("page.html")
         .replace("<!-- styles -->", '<link rel="stylesheet" href="static/style.css">')

@@ -28,7 +28,7 @@ __all__ = ["MeshSource", "frame_of", "subject_of"]
 _EVERY = 1.0  # seconds between two polls
 _PREVIEW = 2000  # rows of each agent's file that tell which classes it sees
 _OWN = 80
-_SIZE = 48  # pixels along each side of a picture: agents answer that many squared points
+_SIZE = 60  # pixels along each side of a picture: agents answer that many squared points
 _WATCHED = 10.0  # seconds for which an agent counts as looked at
 
 
@@ -67,6 +67,10 @@ class MeshSource(RecordedSource):
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(timeout=10.0)
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
         self._watcher.__exit__()
         for client in self._clients:
             client.close()
@@ -90,13 +94,15 @@ class MeshSource(RecordedSource):
         version = self.recording.version if self.recording else 0
         silent = [view.name for view in self._views if not view.answers]
         remarks = [f"{view.name}: {'; '.join(view.remarks)}" for view in self._views if view.remarks and view.answers]
+        if self._views and all(view.stream_ended and len(view.remarks) == 1 for view in self._views if view.answers):
+            remarks = ["All streams have ended; the agents continue to answer"]
         if not self._views:
             return News(0, version, "waiting", "Asking the agents …")
         if len(silent) == len(self._views):
             return News(0, version, "waiting", "No agent answers. The page goes on when one does.")
         if silent:
             remarks.insert(0, f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer")
-        return News(0, version, "running", ". ".join(remarks))
+        return News(0, version, "running", "".join(f"{remark}. " for remark in remarks).strip())
 
     def describe(self) -> dict[str, Any]:
         """What does not change from frame to frame."""

@@ -73,6 +73,7 @@ class RecordedSource:
         self.recording, self._bare = recording, tuple(frames)
         self.documents = documents or Documents()
         self._canvas = Canvas(self.subject)
+        self._about: dict[str, Any] | None = None
         self._portrait = lru_cache(maxsize=2048)(self._draw)
 
     @property
@@ -87,11 +88,12 @@ class RecordedSource:
     def describe(self) -> dict[str, Any]:
         """What does not change from frame to frame."""
         documents = self.documents
+        self._about = self._about or about_subject(self.subject, self._canvas)
         return {
             "title": self.title,
             "live": self.live,
             **dataclasses.asdict(self.news()),
-            **about_subject(self.subject, self._canvas),
+            **self._about,
             "has_functions": bool(self.recording and self.recording.snapshots),
             "marks": marks(self.subject, self._frames),
             "summary": _rows(documents.summary),

@@ -42,6 +42,7 @@ KM.App = class {
   build() {
     document.body.classList.toggle("comparing", this.comparing);
     const { find } = this;
+    for (const figures of Object.values(this.figures)) for (const figure of figures) figure.dispose();
     for (const id of ["networks", "functions", "curves"]) find(id).replaceChildren();
     this.titles();
     this.agent = Math.min(this.agent, Math.max((this.runs[0]?.agents || 1) - 1, 0));
@@ -109,6 +110,7 @@ KM.App = class {
     pill.dataset.status = worst;
     const messages = abouts.filter((each) => each.message && (each.status !== "complete" || !each.live)).map((each) => (this.comparing ? `${each.title}: ` : "") + each.message);
     this.banner(messages.join(" "));
+    this.find("banner").dataset.kind = ["unreadable", "diverged", "waiting"].includes(worst) ? "bad" : "info";
     this.find("live").hidden = !this.isLive;
   }
 
@@ -157,13 +159,14 @@ KM.App = class {
     this.figures.curves.forEach((figure) => figure.cursor(samples));
     this.numbers(frames);
     this.drawn = (this.drawn || 0) + 1;
+    this.firstShown = this.firstShown || performance.now();
     clearTimeout(this.later);
     if (!playing) this.later = setTimeout(() => this.tell(samples, frames), 500);
     if (this.find("agents-details").open) this.agentTable();
   }
 
   numbers(frames) {
-    const run = this.runs[0], scored = this.runs.some((each) => Number.isFinite(each.ranges.score.low) || each.frames.some((f) => Number.isFinite(each.total(f, "score_mean"))));
+    const run = this.runs[0], scored = this.runs.some((each) => each.frames.length && Number.isFinite(each.total(each.last, "score_mean")));
     const score = (each, f, name) => (each.about.classifies ? KM.percent(each.total(f, name)) : KM.number(each.total(f, name)));
     const classes = run && run.about.classifies;
     const cells = [
@@ -186,8 +189,8 @@ KM.App = class {
     }
     cells.forEach(([, value, note], n) => this.runs.forEach((each, k) => {
       const spot = this.cells[n][k];
-      spot.value.textContent = frames[k] ? (this.comparing ? `${"AB"[k]} ` : "") + value(each, frames[k]) : "–";
-      spot.note.textContent = frames[k] ? note(each, frames[k]) : "";
+      KM.write(spot.value, frames[k] ? (this.comparing ? `${"AB"[k]} ` : "") + value(each, frames[k]) : "–");
+      KM.write(spot.note, frames[k] ? note(each, frames[k]) : "");
     }));
   }
 
@@ -226,6 +229,7 @@ KM.App = class {
   }
 
   async drawCurves() {
+    await KM.plotly;
     for (const figure of this.figures.curves) await figure.draw();
     this.painted = performance.now();
   }

@@ -7,7 +7,7 @@ KM.CURVES = [
   { key: "order", title: "Model order", unit: "points kept", agent: (run, f, i) => run.agent(f, i, "order"), mean: (run, f) => run.total(f, "order_mean") },
   { key: "bytes", title: "Bytes per sample", unit: "sent, all edges", agent: (run, f, i) => run.agent(f, i, "bytes") / Math.max(run.agent(f, i, "samples"), 1), mean: (run, f) => run.total(f, "bytes_per_sample") },
 ];
-KM.LINE_POINTS = 16000; // of all agents' lines in one panel
+KM.LINE_POINTS = 6000; // of all agents' lines in one panel
 
 KM.CurveFigure = class {
   constructor(parent, spec, runs) {
@@ -20,9 +20,10 @@ KM.CurveFigure = class {
     });
     this.plot = KM.html("div", { class: "plot" }, this.root);
     this.canvas = KM.html("div", { class: "canvas", role: "img" }, this.plot);
-    this.veil = KM.html("div", { class: "veil" }, this.plot);
+    this.future = KM.html("div", { class: "future" }, this.plot);
+    this.veil = KM.html("div", { class: "veil" }, this.future);
     this.drawn = Promise.resolve();
-    new ResizeObserver(() => { if (this.ready) { Plotly.Plots.resize(this.canvas); this.cursor(this.samples); } }).observe(this.plot);
+    this.observer = KM.onResize(this.plot, () => { if (this.ready) { Plotly.Plots.resize(this.canvas).then(() => { if (this.ready) { this.fit(); this.cursor(this.samples); } }); } });
   }
 
   get title() { return this.spec.key === "score" && !this.runs[0].about.classifies ? "Error" : this.spec.title; }
@@ -37,13 +38,19 @@ KM.CurveFigure = class {
 
   traces() {
     const colors = KM.colors(), strong = [colors.accent, colors.second], out = [];
+    this.extent = [Infinity, -Infinity];
     this.runs.forEach((run, k) => {
       const stride = Math.max(1, Math.ceil((run.frames.length * run.agents) / (KM.LINE_POINTS / this.runs.length)));
       const frames = run.frames.filter((_, n) => n % stride === 0 || n === run.frames.length - 1);
       const x = [], y = [], columns = frames.map((frame) => this.values(run, frame));
       const samples = frames.map((frame) => run.total(frame, "samples"));
       for (let i = 0; i < run.agents; i++) {
-        for (let n = 0; n < frames.length; n++) { x.push(samples[n]); y.push(this.shown(columns[n][i])); }
+        for (let n = 0; n < frames.length; n++) {
+          const value = this.shown(columns[n][i]);
+          x.push(samples[n]);
+          y.push(value);
+          if (value !== null) this.extent = [Math.min(this.extent[0], value), Math.max(this.extent[1], value)];
+        }
         x.push(null); y.push(null);
       }
       if (run.agents > 1) out.push({ x, y, mode: "lines", line: { color: strong[k], width: 1 }, opacity: run.agents > 40 ? 0.14 : 0.24, hoverinfo: "skip", showlegend: false });
@@ -77,9 +84,8 @@ KM.CurveFigure = class {
 
   // Powers of ten, or 1, 2 and 5 times those where there are few.
   logTicks() {
-    const all = this.runs.flatMap((run) => run.frames.flatMap((f) => [this.spec.mean(run, f), ...this.values(run, f)])).filter((v) => v > 0);
-    if (!all.length) return {};
-    const [low, high] = all.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]).map(Math.log10);
+    if (!(this.extent[0] > 0) || !Number.isFinite(this.extent[1])) return {};
+    const [low, high] = this.extent.map(Math.log10);
     const steps = high - low < 2 ? [1, 2, 5] : [1], every = Math.max(1, Math.ceil((high - low) / 5));
     const powers = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, n) => Math.floor(low) + n).filter((p) => p % every === 0);
     const tickvals = powers.flatMap((power) => steps.map((step) => step * 10 ** power));
@@ -88,31 +94,36 @@ KM.CurveFigure = class {
 
   draw() {
     this.root.hidden = !this.known;
-    if (this.root.hidden) return Promise.resolve();
+    if (this.root.hidden || !this.root.isConnected) return Promise.resolve();
     const how = { displayModeBar: false, responsive: false };
-    this.drawn = Plotly.react(this.canvas, this.traces(), this.layout(), how).then(() => { this.ready = true; this.cursor(this.samples); });
+    this.drawn = Plotly.react(this.canvas, this.traces(), this.layout(), how).then(() => { this.ready = true; this.fit(); this.cursor(this.samples); });
     return this.drawn;
   }
+
+  dispose() { this.observer.disconnect(); this.ready = false; Plotly.purge(this.canvas); }
 
   // A line at the shown time, over a paler future; it moves without drawing the curve again.
   cursor(samples) {
     this.samples = samples;
     const layout = this.canvas._fullLayout;
     if (!this.ready || !layout || samples === undefined) return;
-    const { xaxis, yaxis } = layout, at = Math.min(Math.max(xaxis.l2p(samples), 0), xaxis._length);
-    const box = this.veil.style;
-    box.display = "block";
-    box.transform = `translateX(${(xaxis._offset + at).toFixed(1)}px)`;
-    box.top = `${yaxis._offset}px`;
-    box.height = `${yaxis._length}px`;
-    box.width = `${Math.max(xaxis._length - at, 0).toFixed(1)}px`;
+    const { xaxis } = layout, at = Math.min(Math.max(xaxis.l2p(samples), 0), xaxis._length);
+    this.veil.style.transform = `translateX(${at.toFixed(1)}px)`;
     const now = this.runs.map((run) => (run.frames.length ? this.spec.mean(run, run.frames[run.at(samples)]) : NaN));
     const text = now.map((value) => (this.spec.key === "score" && this.runs[0].about.classifies ? KM.percent(value) : KM.number(value)));
     this.text = `${this.title}: ${text.join(" and ")}`;
-    this.caption.replaceChildren();
-    KM.html("b", {}, this.caption, this.title);
-    this.caption.append(` ${text.join(" · ")}`);
-    this.caption.title = this.spec.unit;
+    if (!this.value) {
+      this.caption.title = this.spec.unit;
+      KM.html("b", {}, this.caption, `${this.title} `);
+      this.value = KM.html("span", {}, this.caption);
+    }
+    KM.write(this.value, text.join(" · "));
+  }
+
+  // Where the curve is within the figure; only the veil within moves, which costs next to nothing.
+  fit() {
+    const { xaxis, yaxis } = this.canvas._fullLayout, box = this.future.style;
+    Object.assign(box, { display: "block", left: `${xaxis._offset}px`, top: `${yaxis._offset}px`, width: `${xaxis._length + 2}px`, height: `${yaxis._length}px` });
   }
 
   label() { if (this.text) this.canvas.setAttribute("aria-label", `${this.text} (${this.spec.unit}) after ${KM.count(this.samples)} samples`); }

@@ -135,6 +135,12 @@ KM.range = (positive = false) => ({
   },
 });
 
+// Plotly is large: it is read while the network is drawn already.
+KM.plotly = new Promise((done) => {
+  const script = document.getElementById("plotly");
+  if (!script || typeof Plotly !== "undefined") done(); else script.addEventListener("load", done);
+});
+
 KM.ask = async (path) => {
   const answer = await fetch(path, { cache: "no-store" });
   if (!answer.ok) throw new Error(await answer.text());

@@ -16,6 +16,19 @@ KM.ramp = (stops) => {
     return `rgb(${mixed.join(",")})`;
   };
 };
+// The same in 64 steps, each computed once: values that hardly change then change nothing on the screen.
+KM.steps = (stops) => {
+  const ramp = KM.ramp(stops), table = Array.from({ length: 64 }, (_, n) => ramp(n / 63));
+  return (share) => table[Math.round(Math.min(Math.max(share, 0), 1) * 63)];
+};
+// Set an attribute only where it changes.
+KM.put = (element, name, value) => {
+  const known = element.known || (element.known = {});
+  if (known[name] === value) return;
+  known[name] = value;
+  element.setAttribute(name, value);
+};
+KM.write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
 KM.svg = (name, attributes = {}, parent = null, text = null) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -75,6 +88,13 @@ KM.saveRaster = async (svg, name) => {
   canvas.toBlob((blob) => KM.download(blob, `${name}.png`), "image/png");
 };
 
+// Calls when an element that is shown has another size.
+KM.onResize = (element, react) => {
+  const observer = new ResizeObserver(() => { if (element.isConnected && element.clientWidth) react(); });
+  observer.observe(element);
+  return observer;
+};
+
 // The head of a figure: a caption, and buttons that save it.
 KM.figureHead = (parent, what, saves) => {
   const head = KM.html("div", { class: "figure-head" }, parent);
@@ -86,6 +106,9 @@ KM.figureHead = (parent, what, saves) => {
   }
   return caption;
 };
+
+// "Agent 3", but "agent-3" as it is.
+KM.named = (name) => (/^agent/i.test(name) ? name : `Agent ${name}`);
 
 KM.tip = (event, text) => {
   const tip = document.getElementById("tip");

@@ -20,7 +20,7 @@ KM.FunctionFigure = class {
     this.own = KM.floats(run.about.own);
     this.held = KM.floats(run.about.held);
     this.build();
-    new ResizeObserver(() => { if (Math.abs(this.root.clientWidth - this.wide) > 2) { this.build(); this.redraw(); } }).observe(this.root);
+    this.observer = KM.onResize(this.root, () => { if (Math.abs(this.root.clientWidth - this.wide) > 2) { this.build(); this.redraw(); } });
   }
 
   // Two plots, side by side where there is room, and what is drawn in them once for each agent.
@@ -124,7 +124,7 @@ KM.FunctionFigure = class {
     for (let c = 0; c < classes; c++) {
       const share = (seen[c] || 0) / most;
       KM.svg("rect", { x: side.x + c * width + 2, y: side.y + side.h + 34 - 22 * share, width: Math.max(width - 4, 2), height: Math.max(22 * share, 1), rx: 2, fill: seen[c] ? about.colors[c] : colors.line }, this.side);
-      if (width > 26) KM.svg("text", { x: side.x + c * width + width / 2, y: side.y + side.h + 48, "text-anchor": "middle", "font-size": 11, fill: seen[c] ? colors.ink : colors.soft }, this.side, seen[c] ? KM.count(seen[c]) : "none");
+      if (width > 26) KM.svg("text", { x: side.x + c * width + width / 2, y: side.y + side.h + 48, "text-anchor": "middle", "font-size": 11, fill: seen[c] ? colors.ink : colors.soft }, this.side, !seen[c] ? "none" : about.mesh ? `${Math.round((100 * seen[c]) / seen.reduce((a, b) => a + b))} %` : KM.count(seen[c]));
     }
   }
 
@@ -156,6 +156,7 @@ KM.FunctionFigure = class {
     if (this.wish.round !== round || this.wish.agent !== agent) this.fetch();
   }
 
+  dispose() { this.observer.disconnect(); }
   redraw() { if (this.shown) this.render(this.shown); }
 
   render(found) {
@@ -177,7 +178,7 @@ KM.FunctionFigure = class {
     });
     if (about.picture === "projection") this.renderSide(found);
     const name = about.names[this.agent];
-    this.caption.textContent = `${this.run.prefix}Agent ${name} after ${KM.count(found.samples)} samples, ${KM.count(found.order)} points`;
+    this.caption.textContent = `${this.run.prefix}${KM.named(name)} after ${KM.count(found.samples)} samples, ${KM.count(found.order)} points`;
     this.svg.setAttribute("aria-label", this.words(found));
   }
 
@@ -204,7 +205,7 @@ KM.FunctionFigure = class {
     const { about } = this.run, seen = about.seen[this.agent] || [];
     const classes = about.classes.filter((_, c) => seen[c]);
     const kind = { regions: "Decision regions", surface: "Fitted surface", curve: "Fitted curve", projection: "Dictionary" }[about.picture];
-    return `${kind} of agent ${about.names[this.agent]} after ${KM.count(found.samples)} samples, with ${found.order} dictionary points.` +
+    return `${kind} of ${KM.named(about.names[this.agent])} after ${KM.count(found.samples)} samples, with ${found.order} dictionary points.` +
       (classes.length ? ` Its own samples are of class ${classes.join(", ")}.` : "");
   }
 

@@ -19,12 +19,14 @@ KM.NetworkFigure = class {
     });
     this.selected = 0;
     this.build();
-    new ResizeObserver(() => { if (Math.abs(this.root.clientWidth - this.wide) > 2) { this.build(); this.redraw(); } }).observe(this.root);
+    this.observer = KM.onResize(this.root, () => { if (Math.abs(this.root.clientWidth - this.wide) > 2) { this.build(); this.redraw(); } });
   }
 
   build() {
     const { about } = this.run;
     const colors = (this.palette = KM.colors());
+    this.viridis = KM.steps(about.viridis);
+    this.ramp = KM.steps([colors["edge-low"], colors["edge-high"]]);
     this.scale = this.run.scale;
     this.wide = this.root.clientWidth;
     this.width = Math.max(this.wide / KM.unit(), 240);
@@ -97,6 +99,7 @@ KM.NetworkFigure = class {
     return this.biggest * (0.45 + 0.55 * Math.sqrt(Math.max(order, 0) / most));
   }
 
+  dispose() { this.observer.disconnect(); }
   redraw() { if (this.frame) this.draw(this.frame); }
 
   draw(frame) {
@@ -104,33 +107,33 @@ KM.NetworkFigure = class {
     if (this.scale !== this.run.scale) this.build();
     const { run, palette } = this;
     const { ranges } = run;
-    const viridis = KM.ramp(run.about.viridis), ramp = KM.ramp([palette["edge-low"], palette["edge-high"]]);
+    const { viridis, ramp } = this;
     const most = ranges.bytes.high || 1;
     for (let n = 0; n < this.lines.length; n++) {
       const line = this.lines[n];
-      line.setAttribute("stroke", ramp(ranges.disagreement.logShare(frame.edges[2 * n])));
-      line.setAttribute("stroke-width", (0.8 + 3.5 * Math.sqrt(Math.max(frame.edges[2 * n + 1], 0) / most)).toFixed(2));
+      KM.put(line, "stroke", ramp(ranges.disagreement.logShare(frame.edges[2 * n])));
+      KM.put(line, "stroke-width", Math.round(4 * (0.8 + 3.5 * Math.sqrt(Math.max(frame.edges[2 * n + 1], 0) / most))) / 4);
     }
     const range = ranges[this.colorBy];
     for (let i = 0; i < this.nodes.length; i++) {
       const { circle, mark, label } = this.nodes[i];
       const value = run.agent(frame, i, this.colorBy), share = range.share(value), away = run.agent(frame, i, "state") === 1;
-      const r = this.radius(run.agent(frame, i, "order")).toFixed(1), color = Number.isFinite(value) ? viridis(share) : palette.soft;
-      circle.setAttribute("r", r);
-      circle.setAttribute("fill", away ? palette.card : color);
-      circle.setAttribute("stroke", away ? color : palette.card);
-      circle.setAttribute("stroke-width", away ? 3 : 1.5);
-      mark.setAttribute("visibility", run.agent(frame, i, "refused") > 0 ? "visible" : "hidden");
-      mark.setAttribute("r", Number(r) + 5);
-      if (label) label.setAttribute("fill", away ? palette.ink : share > 0.55 ? "#14181d" : "#ffffff");
+      const r = Math.round(2 * this.radius(run.agent(frame, i, "order"))) / 2, color = Number.isFinite(value) ? viridis(share) : palette.soft;
+      KM.put(circle, "r", r);
+      KM.put(circle, "fill", away ? palette.card : color);
+      KM.put(circle, "stroke", away ? color : palette.card);
+      KM.put(circle, "stroke-width", away ? 3 : 1.5);
+      KM.put(mark, "visibility", run.agent(frame, i, "refused") > 0 ? "visible" : "hidden");
+      KM.put(mark, "r", r + 5);
+      if (label) KM.put(label, "fill", away ? palette.ink : share > 0.55 ? "#14181d" : "#ffffff");
       if (i === this.selected) {
-        this.halo.setAttribute("r", Number(r) + 4);
-        this.halo.setAttribute("transform", `translate(${this.at[i].join(" ")})`);
+        KM.put(this.halo, "r", r + 4);
+        KM.put(this.halo, "transform", `translate(${this.at[i].join(" ")})`);
       }
     }
     const count = (name, holds) => this.nodes.filter((_, i) => holds(run.agent(frame, i, name))).length;
     const away = count("state", (state) => state === 1), refused = count("refused", (number) => number > 0);
-    this.caption.textContent = `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; hollow: ${away} away` : "") + (refused ? `; dashed: ${refused} with refused messages` : "");
+    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; hollow: ${away} away` : "") + (refused ? `; dashed: ${refused} with refused messages` : ""));
   }
 
   hover(event) {
@@ -142,7 +145,7 @@ KM.NetworkFigure = class {
   agentText(i) {
     const { run, frame } = this;
     const score = run.agent(frame, i, "score"), state = ["learning", "away", "stream has ended"][run.agent(frame, i, "state")] || "";
-    const lines = [`Agent ${run.about.names[i]} (${state})`, `${KM.count(run.agent(frame, i, "samples"))} samples, model order ${KM.count(run.agent(frame, i, "order"))}`];
+    const lines = [`${KM.named(run.about.names[i])} (${state})`, `${KM.count(run.agent(frame, i, "samples"))} samples, model order ${KM.count(run.agent(frame, i, "order"))}`];
     if (Number.isFinite(score)) lines.push(run.about.classifies ? `accuracy ${KM.percent(score)}` : `error ${KM.number(score)}`);
     if (Number.isFinite(run.agent(frame, i, "loss"))) lines.push(`loss ${KM.number(run.agent(frame, i, "loss"))}`);
     lines.push(`sent ${KM.bytes(run.agent(frame, i, "bytes"))}`);

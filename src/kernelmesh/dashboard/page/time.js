@@ -10,7 +10,7 @@ KM.Clock = class {
     const find = (id) => document.getElementById(id);
     [this.button, this.slider, this.output, this.speed, this.live, this.ticks] = ["play", "scrub", "clock", "speed", "live", "marks"].map(find);
     this.button.addEventListener("click", () => this.toggle());
-    this.slider.addEventListener("input", () => { this.pause(); this.set(Number(this.slider.value)); });
+    this.slider.addEventListener("input", () => { const wanted = Number(this.slider.value); this.pause(); this.set(wanted); });
     this.live.addEventListener("click", () => this.follow());
     document.addEventListener("keydown", (event) => this.key(event));
     this.render();
@@ -53,7 +53,7 @@ KM.Clock = class {
   pause() { this.playing = this.following = false; this.render(); }
 
   toggle() {
-    if (this.playing || this.following) return this.pause();
+    if (this.playing || this.following) { this.pause(); return this.set(this.samples); }
     this.playing = true;
     if (this.samples >= this.end) this.samples = 0;
     this.before = performance.now();
