@@ -19,6 +19,7 @@ from rich.table import Table
 
 import cases
 import consensus
+import dashboard
 import defaults
 import faults
 import processes
@@ -41,6 +42,7 @@ CASES = {
     "sizes": sizes.sizes,
     "startup": processes.startup,
     "mesh": processes.mesh,
+    "dashboard": dashboard.dashboard,
 }
 # Cases that are run together under one name.
 TOGETHER = {"defaults": ("defaults_development", "defaults_seen", "defaults_judged")}

@@ -159,9 +159,9 @@ class TestExperiment:
         assert summary["overlap"] > 0.9
         assert summary["disjoint_overlap"] == 0
         assert summary["product_seconds"] > 0
-        page = (tmp_path / "report.html").read_text()
-        assert "disjoint" in page
-        assert "0.0%" in page
+        paragraphs = " ".join(json.loads((tmp_path / "report.json").read_text())["paragraphs"])
+        assert "disjoint" in paragraphs
+        assert "0.0%" in paragraphs
 
     def test_an_interrupted_run_is_resumed(self, folder, tmp_path):
         config = self.settings(folder, companion=False)

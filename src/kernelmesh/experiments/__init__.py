@@ -15,8 +15,9 @@ try:
     from kernelmesh.experiments.base import Experiment, Session, run
     from kernelmesh.experiments.cells import Cell, means
     from kernelmesh.experiments.events import Event, Finished, Observer
+    from kernelmesh.experiments.network import Network
     from kernelmesh.experiments.settings import describe_settings, settings_of
-    from kernelmesh.experiments.trial import Network, Trial, learn
+    from kernelmesh.experiments.trial import Trial, learn
     from kernelmesh.report import Findings
 
     for _module in _SHIPPED:

@@ -15,10 +15,10 @@ from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import Tuning
 from kernelmesh.experiments.alone import Alone, learn_alone
 from kernelmesh.experiments.learning import LearningSettings, agent_for
+from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.protocols import ProtocolName, check_every
 from kernelmesh.experiments.samples import Samples
 from kernelmesh.experiments.settings import Count, NonNegative, Positive, PositiveOrInf, settings_of
-from kernelmesh.experiments.trial import Network
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
 from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.schema import one_of, setting

@@ -3,7 +3,7 @@
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class Round:
         What each step reported; None for an agent whose stream had ended, unless it has replayed samples.
     floats_sent, bytes_sent : ndarray of int
         How many numbers and bytes each agent has sent since the start.
+    edge_bytes : ndarray of int
+        How many bytes have crossed each edge of the graph since the start, in both directions, in the order of `graph.edges`.
     functions : tuple of Expansion
         What each agent has learned so far: immutable values that can be kept.
     samples : tuple of int
@@ -59,6 +61,8 @@ class Round:
     floats_sent: Ints
     """Numbers that each agent has sent since the start."""
     bytes_sent: Ints
+    edge_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Bytes that have crossed each edge, in both directions, in the order of `graph.edges`."""
 
     @property
     def functions(self) -> tuple[Expansion, ...]:
@@ -172,6 +176,7 @@ def _rounds(
             infos=tuple(infos),
             floats_sent=np.array(network.floats),
             bytes_sent=np.array(network.bytes),
+            edge_bytes=np.array([network.edge_bytes[edge] for edge in graph.edges], dtype=np.int64),
         )
 
 
@@ -244,6 +249,7 @@ class _Network:
     def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
         self._agent, self._graph, self._faults = agent, graph, faults
         self.floats, self.bytes = [0] * len(graph), [0] * len(graph)
+        self.edge_bytes: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._ties: list[list[Tie]] = Faults().ties(graph, 1) if faults is None else []
         self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
 
@@ -293,14 +299,14 @@ class _Network:
             question = outbox.question
             if question is None:
                 continue
-            self._count(i, question, len(self._ties[i]))
+            self._count(i, question, *(tie.number for tie in self._ties[i]))
             for tie in self._ties[i]:
                 j = tie.number
                 if (i, j) in lost:
                     continue
                 answer = outboxes[j].reply(self._graph.names[i], tie.other_share, question)
                 if answer is not None:
-                    self._count(j, answer)
+                    self._count(j, answer, i)
                 out[j, i] = None if self._faults is not None and self._faults.lost() else answer
         return out
 
@@ -312,7 +318,7 @@ class _Network:
                 message = outboxes[i].reply(tie.name, tie.share, None) if outboxes[tie.number].learns else None
                 if message is not None:
                     packed = self._links[i, tie.number].pack(message)
-                    self._count(i, packed)
+                    self._count(i, packed, tie.number)
                     if (i, tie.number) not in lost:
                         traveling[i, tie.number] = packed
         out: dict[tuple[int, int], Message | None] = {}
@@ -323,7 +329,9 @@ class _Network:
                 out[i, j] = None
         return out
 
-    def _count(self, sender: int, message: Message, times: int = 1) -> None:
+    def _count(self, sender: int, message: Message, *receivers: int) -> None:
         size = wire_size(message)
-        self.floats[sender] += times * size.floats
-        self.bytes[sender] += times * size.bytes
+        self.floats[sender] += len(receivers) * size.floats
+        self.bytes[sender] += len(receivers) * size.bytes
+        for receiver in receivers:
+            self.edge_bytes[min(sender, receiver), max(sender, receiver)] += size.bytes
