@@ -118,6 +118,7 @@ def _page(report: Report, pictures: Mapping[str, str]) -> str:
     printed = [title for title in findings.printed if title in findings.tables]
     tables = "".join(f"<h2>{part(title)}</h2>{_table(findings.tables[title])}" for title in printed)
     facts = _table([{"quantity": key, "value": value} for key, value in report.summary.items() if key != "remark"])
+    how = "" if "of" in report.summary else f": kernelmesh run {name} --config config.json"
     settings = _table([{"setting": key, "value": value} for key, value in report.config.items()])
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -134,7 +135,7 @@ summary {{ cursor: pointer; }}
 {remark}{paragraphs}
 <h2>summary</h2>{facts}
 {images}{tables}
-<details><summary>settings (config.json repeats the run: kernelmesh run {name} --config config.json)</summary>
+<details><summary>settings (config.json repeats the run{how})</summary>
 {settings}</details>
 </body></html>
 """

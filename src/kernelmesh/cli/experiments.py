@@ -358,5 +358,8 @@ class _Bar:
                 self._newest = f"{found.samples} samples, objective {found.objective:.3g}, order {found.order_mean:.1f}"
             case events.CellFinished(name=name):
                 self._newest = name
+            case events.CellFailed(name=name, reason=reason):
+                self._newest = f"{name} failed"
+                stderr.print(f"{name} failed: {reason}", style="yellow", markup=False, highlight=False, soft_wrap=True)
             case _:
                 pass

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.experiments.cells import Cell, run_cells
+from kernelmesh.experiments.cells import Cell, Pool, run_cells
 from kernelmesh.experiments.events import Event, Finished, Observer, Progress, Started
 from kernelmesh.experiments.outcome import Complete, Interrupted, Outcome
 from kernelmesh.experiments.settings import settings_of
@@ -59,10 +59,17 @@ class Session:
             self.outcome = trial.outcome
         return trial
 
-    def compute(self, cells: Mapping[str, Cell]) -> dict[str, dict[str, Any]]:
-        """Compute cells on all cores; what each gave, by name. Some are missing where the run was stopped."""
-        done = run_cells(cells, folder=self.folder, resume=self.resume, publish=self.publish, stop=self._stop)
-        if self.complete and len(done) < len(cells):
+    def compute(
+        self, cells: Mapping[str, Cell], *, failures: dict[str, str] | None = None, pool: Pool | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Compute cells on all cores; what each gave, by name. Some are missing where the run was stopped.
+
+        Cells that fail end the run, unless there are `failures` to put their errors into.
+        """
+        done = run_cells(
+            cells, folder=self.folder, resume=self.resume, publish=self.publish, stop=self._stop, failures=failures, pool=pool
+        )
+        if self.complete and len(done) + len(cells.keys() & (failures or {}).keys()) < len(cells):
             self.outcome = Interrupted(done=len(done), total=len(cells), unit="cells")
         return done
 
