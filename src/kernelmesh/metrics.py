@@ -1,18 +1,18 @@
 """Numbers about a round: how well the network predicts, how far its agents are apart, what it cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from kernelmesh.agent import Agent, State
-from kernelmesh.checks import Floats
+from kernelmesh.agent import Agent
+from kernelmesh.checks import Floats, integer
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.losses import Loss
-from kernelmesh.runtimes.simulation import Round
+from kernelmesh.runtimes.round import Round
 
 __all__ = ["Measures", "accuracies", "disagreement", "errors", "losses", "measure", "projection_gap"]
 
@@ -36,9 +36,14 @@ def errors(functions: Sequence[Expansion], points: Floats, targets: Any) -> Floa
 
 def disagreement(functions: Sequence[Expansion], graph: Graph) -> float:
     """Σ_(i,j)∈E ‖f_i − f_j‖² in the Hilbert norm; as in the paper, both directions of an edge count."""
-    squares = [f.inner(f) for f in functions]
+    return _disagreement(dict(enumerate(functions)), graph.edges)
+
+
+def _disagreement(functions: Mapping[int, Expansion], edges: Sequence[tuple[int, int]]) -> float:
+    """The sum over both directions of these edges."""
+    squares = {i: functions[i].inner(functions[i]) for i in dict.fromkeys(i for edge in edges for i in edge)}
     total = 0.0
-    for i, j in graph.edges:
+    for i, j in edges:
         inner = float((functions[i].weights * functions[j].evaluate(functions[i].centers)).sum())
         total += 2.0 * max(squares[i] + squares[j] - 2.0 * inner, 0.0)
     return total
@@ -118,8 +123,8 @@ class Measures:
     """Agents whose cap on the model order made them exceed the budget in this round."""
 
 
-def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> Measures:
-    """Take all measures of a round on held-out samples.
+def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any, sample: int | None = None) -> Measures:
+    """Take all measures of a round on held-out samples, of all agents or of a sample of them.
 
     Parameters
     ----------
@@ -133,6 +138,10 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
         Held-out points.
     targets : array-like
         Their targets: class numbers, or values.
+    sample : int, optional
+        Measure so many agents, and the disagreement over as many edges, instead of all, where there are more. Sums are
+        scaled to the whole network, `score_worst` is the worst of those measured, and only their functions are fetched
+        where agents are in other processes. The same round of a network always has the same sample.
 
     Returns
     -------
@@ -149,13 +158,18 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
     0.0
     """
     checked = agent.loss.check("measure", targets, rows=len(points), outputs=agent.outputs)
-    outputs = [f(points) for f in now.functions]
-    objective = float(sum(agent.loss.value(z, checked).mean() for z in outputs))
+    chosen, edges = _sampled(now, graph, sample)
+    everybody = len(chosen) == len(graph) and len(edges) == len(graph.edges)
+    ends = dict.fromkeys((*chosen, *(i for edge in edges for i in edge)))
+    functions = dict(enumerate(now.functions)) if everybody else now.functions_of(list(ends))
+    outputs = [functions[i](points) for i in chosen]
+    whole = len(graph) / len(chosen)  # exactly 1 where nobody is left out
+    objective = float(sum(agent.loss.value(z, checked).mean() for z in outputs)) * whole
     if agent.loss.classifies:
         worst, scores = min, [float((z.argmax(axis=1) == checked).mean()) for z in outputs]
     else:
         worst, scores = max, [math.sqrt(((z - checked) ** 2).mean()) for z in outputs]
-    orders = [f.order for f in now.functions]
+    orders = [functions[i].order for i in chosen]
     infos = [info for info in now.infos if info is not None]
     gap, bound = projection_gap(now)
     learned = max(sum(now.samples), 1)
@@ -163,8 +177,8 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
         round=now.number,
         samples=max(now.samples),
         objective=objective,
-        regularized_objective=objective + sum(_regularizer(agent, state) for state in now.states),
-        disagreement=disagreement(now.functions, graph),
+        regularized_objective=objective + whole * sum(_regularizer(agent, now, functions[i], i) for i in chosen),
+        disagreement=_disagreement(functions, edges) * (len(graph.edges) / len(edges) if edges else 1.0),
         score_mean=float(np.mean(scores)),
         score_worst=worst(scores),
         order_mean=float(np.mean(orders)),
@@ -178,8 +192,19 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
     )
 
 
-def _regularizer(agent: Agent, state: State) -> float:
+def _sampled(now: Round, graph: Graph, sample: int | None) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+    """The agents and the edges that are measured."""
+    if sample is None or integer("measure", "sample", sample, minimum=1) >= len(graph):
+        return range(len(graph)), graph.edges
+    rng = np.random.default_rng([now.number, len(graph)])
+    chosen = np.sort(rng.choice(len(graph), sample, replace=False)).tolist()
+    some = np.sort(rng.choice(len(graph.edges), min(sample, len(graph.edges)), replace=False))
+    return chosen, [graph.edges[e] for e in some]
+
+
+def _regularizer(agent: Agent, now: Round, function: Expansion, i: int) -> float:
     """λ/2 ‖f‖², or its share in one sample with rules that weigh it against the sum of all losses."""
-    weight = 0.5 * cast(float, agent.regularization) / (1 if agent.rule.takes_step_size else max(state.samples, 1))
-    carried = state.model.square_norm
-    return weight * (state.function.inner(state.function) if math.isnan(carried) else carried)
+    divisor = 1 if agent.rule.takes_step_size else max(now.samples[i], 1)
+    carried = now.square_norms[i]
+    square = function.inner(function) if math.isnan(carried) else carried
+    return 0.5 * cast(float, agent.regularization) / divisor * square

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from kernelmesh.cli.base import app, console, fail, reported, say, stderr
+from kernelmesh.cli.engines import chosen_engine
 from kernelmesh.errors import InvalidArgument, KernelMeshError, MissingExtra, Verbatim
 
 if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these commands need
@@ -150,6 +151,12 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results (runs/NAME if not given); earlier ones are replaced.")
     ] = None,
+    engine: Annotated[str, typer.Option(help="Where the agents are: simulation (here), processes or ray.")] = "simulation",
+    workers: Annotated[int | None, typer.Option(help="Processes or actors (one per core if not given).")] = None,
+    address: Annotated[str | None, typer.Option(help="A Ray cluster that runs already: HOST:PORT, or auto.")] = None,
+    checkpoints: Annotated[
+        str | None, typer.Option(help="Where workers keep checkpoints: a folder they share, or an fsspec address.")
+    ] = None,
 ) -> None:
     """Run an experiment; write its summary, tables, settings, figures and a page to a folder.
 
@@ -170,7 +177,8 @@ def run(
     given = {key: value for key, value in options.items() if value is not None}
     folder = out or Path("runs") / name
     experiment, chosen = _prepared(name, folder, config, given, change or [], everything=everything)
-    _report(_run(experiment, chosen, folder, table=everything, resume=resume), folder)
+    with chosen_engine("run", engine, workers, address, checkpoints or str(folder / "shards")) as where:
+        _report(_run(experiment, chosen, folder, table=everything, resume=resume, engine=where), folder)
 
 
 def _prepared(
@@ -211,7 +219,7 @@ def _check_writable(folder: Path) -> None:
         raise InvalidArgument("run", "--out", "be a writable folder", found) from None
 
 
-def _run(experiment: Experiment, config: Any, folder: Path, *, table: bool, resume: bool) -> Finished:
+def _run(experiment: Experiment, config: Any, folder: Path, *, table: bool, resume: bool, engine: Any = None) -> Finished:
     """Run, with a progress bar; whatever goes wrong is said in one line."""
     from kernelmesh.experiments import run
 
@@ -219,7 +227,8 @@ def _run(experiment: Experiment, config: Any, folder: Path, *, table: bool, resu
         with _Bar(experiment.name) as bar, warnings.catch_warnings():
             warnings.showwarning = _warn
             observers = (_FreshStart(folder), bar.show) if resume else (bar.show,)
-            return run(experiment, config, folder, table=table, resume=resume, observers=observers, stop=bar.stop_requested)
+            options: dict[str, Any] = {"table": table, "resume": resume, "engine": engine}
+            return run(experiment, config, folder, **options, observers=observers, stop=bar.stop_requested)
     except ValueError as error:
         fail(str(error), code=2)
     except (KernelMeshError, MemoryError, OSError) as error:

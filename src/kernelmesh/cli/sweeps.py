@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelmesh.cli.base import app, reported
+from kernelmesh.cli.engines import chosen_pool
 from kernelmesh.cli.experiments import _check_writable, _experiment, _report, _run, _settings
 from kernelmesh.errors import InvalidArgument
 
@@ -38,6 +39,8 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results (runs/sweep-NAME if not given); earlier ones are replaced.")
     ] = None,
+    engine: Annotated[str, typer.Option(help="Where runs are computed: processes (of this machine) or ray.")] = "processes",
+    address: Annotated[str | None, typer.Option(help="A Ray cluster that runs already: HOST:PORT, or auto.")] = None,
 ) -> None:
     """Run an experiment with every combination of some settings, on all cores; write one table and one figure.
 
@@ -48,8 +51,9 @@ def sweep(
     folder = out or Path("runs") / f"sweep-{name}"
     with reported("sweep"):
         chosen = _grid(_experiment("sweep", name), grid or [], seeds, change or [], show)
+        pool = chosen_pool("sweep", engine, address)
         _check_writable(folder)
-    _report(_run(experiment(), chosen, folder, table=False, resume=resume), folder)
+    _report(_run(experiment(pool), chosen, folder, table=False, resume=resume), folder)
 
 
 def _grid(experiment: Experiment, axes: Sequence[str], seeds: int, changes: Sequence[str], show: str) -> Grid:

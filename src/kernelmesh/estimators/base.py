@@ -137,7 +137,7 @@ class Learner(Parameters, ABC):
             if max(map(len, streams)) > 1 or len(states) > 1:  # one step of one agent leaves its state as it was if it fails
                 states = tuple(state.copy() for state in states)
             for now in self._rounds(streams, states):
-                states = now.states
+                states = tuple(now.states)
             self._states = states
         return self
 
@@ -186,7 +186,7 @@ class Learner(Parameters, ABC):
         begun = interrupted = False
         try:
             for now in self._rounds(streams, self._states):
-                self._states, begun = now.states, True
+                self._states, begun = tuple(now.states), True
                 if progress.see(now):
                     break
         except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from kernelmesh.experiments.outcome import Complete, Interrupted, Outcome
 from kernelmesh.experiments.settings import settings_of
 from kernelmesh.experiments.trial import Network, Stop, Trial, learn
 from kernelmesh.report import Findings, Report
+from kernelmesh.runtimes.engines import Engine
 
 __all__ = ["Experiment", "Job", "Session", "run"]
 
@@ -25,7 +26,13 @@ class Session:
     """
 
     def __init__(
-        self, folder: Path, *, resume: bool = False, observers: Sequence[Observer] = (), stop: Stop = lambda: False
+        self,
+        folder: Path,
+        *,
+        resume: bool = False,
+        observers: Sequence[Observer] = (),
+        stop: Stop = lambda: False,
+        engine: Engine | None = None,
     ) -> None:
         self.folder = folder
         self.resume = resume
@@ -33,7 +40,7 @@ class Session:
         self.seconds_before = 0.0
         """What resumed parts took before they were interrupted."""
         self._observers = tuple(observers)
-        self._stop = stop
+        self._stop, self._engine = stop, engine
 
     @property
     def complete(self) -> bool:
@@ -50,10 +57,11 @@ class Session:
         self.publish(Progress(done=0, total=None, unit="steps", part=what))
 
     def train(self, network: Network) -> Trial:
-        """Train a network in this process; its checkpoint is in the folder, or in one of the part's name."""
+        """Train a network, here or where the engine is; its checkpoint is in the folder, or in one of the part's name."""
         folder = self.folder / network.part
         folder.mkdir(parents=True, exist_ok=True)
-        trial = learn(network, folder=folder, resume=self.resume, publish=self.publish, stop=self._stop)
+        options: dict[str, Any] = {"folder": folder, "resume": self.resume, "publish": self.publish, "stop": self._stop}
+        trial = learn(network, **options, engine=self._engine)
         self.seconds_before += trial.seconds_before
         if self.complete:
             self.outcome = trial.outcome
@@ -98,6 +106,8 @@ class Experiment:
     run: Job
     table: Job | None = None
     """The whole table behind one claim (`--all`), where there is one."""
+    trains: bool = False
+    """Whether its run trains networks in the session, so that their agents can be spread by an engine."""
     swept: tuple[str, ...] = ()
     """The settings that the table goes through, or the run where there is no table; they cannot be given with it."""
 
@@ -111,17 +121,22 @@ def run(
     resume: bool = False,
     observers: Sequence[Observer] = (),
     stop: Stop = lambda: False,
+    engine: Engine | None = None,
 ) -> Finished:
     """Run an experiment, or its whole table, until it ends or is stopped, and write its report to the folder.
 
     `resume` continues from what an interrupted run with the same settings left there. Observers receive every event; the last
-    one is also returned.
+    one is also returned. An engine spreads the agents of networks over processes or a cluster.
     """
     job = experiment.table if table else experiment.run
     if job is None:
         raise InvalidArgument("run", "--all", "be used with an experiment that has a table", Verbatim(experiment.name))
+    if engine is not None and (table or not experiment.trains):
+        rule, found = "be used with an experiment that trains one network at a time", Verbatim(experiment.name)
+        remedy = "leave --all out" if experiment.trains else "gmm-logistic, heterogeneous, slabs and brodatz do"
+        raise InvalidArgument("run", "--engine", rule, found, remedy=remedy)
     began = time.perf_counter()
-    session = Session(folder, resume=resume, observers=observers, stop=stop)
+    session = Session(folder, resume=resume, observers=observers, stop=stop, engine=engine)
     session.publish(Started(experiment.name, config))
     findings = job(config, session)
     outcome = session.outcome

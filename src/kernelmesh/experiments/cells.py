@@ -121,7 +121,7 @@ def _compute(
         under_way: dict[str, Cell] = {}
         try:
             with pool(1 if one_by_one else workers) as executor:
-                most = 1 if one_by_one else workers
+                most = 1 if one_by_one else getattr(executor, "capacity", workers)
                 while True:
                     if not stop():
                         running |= _submit(executor, source, under_way, most - len(running))

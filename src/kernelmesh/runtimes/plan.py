@@ -1,0 +1,68 @@
+"""What is settled about a round before anybody speaks: who learns, who hears whom, and which messages get lost.
+
+It depends on the graph, the faults and who has samples, and on nothing that agents have learned. So one process can settle it
+for agents that are spread over many, and random faults are the same however they are spread.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.agent import Agent
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.faults import Faults, Tie
+
+__all__ = ["Plan", "Planner"]
+
+Ties = Sequence[Sequence[Tie]]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """One round, as far as it is settled beforehand."""
+
+    number: int
+    talks: bool
+    """Whether agents talk in this round at all."""
+    learns: NDArray[np.bool_]
+    """By agent: whether it has a mini-batch and is there."""
+    ties: Ties | None = None
+    """Who hears whom; None where that is as the graph has it."""
+    lost: frozenset[tuple[int, int]] = frozenset()
+    """The questions or functions, (from, to), that do not arrive."""
+    unanswered: frozenset[tuple[int, int]] = frozenset()
+    """The answers, (from, to), that do not arrive."""
+
+
+class Planner:
+    """Settles one round after the other; it is the only one that draws what gets lost."""
+
+    def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
+        self._agent, self._graph, self._faults = agent, graph, faults
+
+    def away(self, number: int) -> frozenset[int]:
+        """The agents that are absent in a round."""
+        faults = self._faults
+        if faults is None:
+            return frozenset()
+        return frozenset(i for i, name in enumerate(self._graph.names) if faults.away(name, number))
+
+    def plan(self, number: int, learns: NDArray[np.bool_], furthest: int) -> Plan:
+        """The round of this number; `furthest` is the most steps that any of those who learn has taken."""
+        # who has been away has taken fewer steps, and keeps to the rhythm of the others
+        talks = self._agent.consensus.exchanges(furthest + 1)
+        faults = self._faults
+        if faults is None:
+            return Plan(number=number, talks=talks, learns=learns)
+        ties = faults.ties(self._graph, number)
+        if not talks or not faults.drop:
+            return Plan(number=number, talks=talks, learns=learns, ties=ties)
+        pairs = [(i, tie.number) for i, around in enumerate(ties) for tie in around]
+        lost = frozenset(pair for pair in pairs if faults.lost())
+        asked = (
+            [(i, j) for i, j in pairs if learns[i] and (i, j) not in lost] if self._agent.consensus.exchange.question else []
+        )
+        unanswered = frozenset((j, i) for i, j in asked if faults.lost())
+        return Plan(number=number, talks=talks, learns=learns, ties=ties, lost=lost, unanswered=unanswered)
