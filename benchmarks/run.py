@@ -22,6 +22,7 @@ import consensus
 import defaults
 import processes
 import rules
+import scale
 import sensitivity
 import uneven
 
@@ -33,6 +34,7 @@ CASES = {
     "defaults": defaults.defaults,
     "sensitivity": sensitivity.sensitivity,
     "uneven": uneven.uneven,
+    "scale": scale.scale,
     "startup": processes.startup,
     "mesh": processes.mesh,
 }

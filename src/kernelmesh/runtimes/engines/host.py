@@ -1,5 +1,6 @@
 """What runs in a worker process or actor: one shard, asked from outside, with its checkpoints."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -53,6 +54,8 @@ class Seen(NamedTuple):
     square_norms: list[float]
     batch_bytes: int
     """Bytes of the batches that went to other shards."""
+    cpu_seconds: float
+    """What the round has cost this process, from taking mini-batches on."""
 
 
 class Failed(NamedTuple):
@@ -93,7 +96,7 @@ class Host:
 
     def take(self, away: frozenset[int]) -> Facts:
         """As `Shard.take`."""
-        self._error, self._batch_bytes = None, 0
+        self._error, self._batch_bytes, self._began = None, 0, time.process_time()
         return self.shard.take(away)
 
     def threads(self) -> int:
@@ -123,7 +126,9 @@ class Host:
         self._halfway, self._number = False, number
         states = self.shard.states.values()
         norms = [state.model.square_norm for state in states]
-        return Seen(progress, [state.samples for state in states], norms, self._batch_bytes)
+        return Seen(
+            progress, [state.samples for state in states], norms, self._batch_bytes, time.process_time() - self._began
+        )
 
     def _at(self, number: int) -> dict[int, State]:
         """The states after a round: the newest, or the one before it."""

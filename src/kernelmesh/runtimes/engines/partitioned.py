@@ -45,6 +45,8 @@ class Partitioned:
         self._address = None if checkpoints is None else str(checkpoints)
         self.batch_bytes = 0
         """Bytes of all batches that have gone from one shard to another in the newest network."""
+        self.cpu_seconds = [0.0] * parts
+        """What the rounds of the newest network have cost each shard."""
         self._number = self._furthest = self._setbacks = 0
         self._network = 0
 
@@ -72,6 +74,7 @@ class Partitioned:
             for part, members in enumerate(self._members)
         ]
         self.batch_bytes = self._number = self._furthest = self._setbacks = 0
+        self.cpu_seconds = [0.0] * self.parts
         self._network += 1
         if self._address is not None:
             for part in range(self.parts):
@@ -134,6 +137,7 @@ class Partitioned:
             floats[members], sent[members] = seen.progress.floats, seen.progress.bytes
             samples[members], norms[members] = seen.samples, seen.square_norms
         self.batch_bytes += sum(seen.batch_bytes for seen in found)
+        self.cpu_seconds = [spent + seen.cpu_seconds for spent, seen in zip(self.cpu_seconds, found, strict=True)]
         self._number = number
         if number > self._furthest:
             self._furthest, self._setbacks = number, 0

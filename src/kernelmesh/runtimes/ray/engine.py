@@ -162,7 +162,7 @@ class RayEngine(Partitioned):
 
     def close(self) -> None:
         """End all actors, and leave the cluster or end it where this engine has started it."""
-        for actor in self._actors:
+        for actor in self._actors if self._ray.is_initialized() else ():
             self._ray.kill(actor)
         self._actors, self._specs = [], []
         if self._ours:
