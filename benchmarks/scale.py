@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from cases import Line, at_least, at_most
 from kernelmesh import Agent, Consensus, ExactDiffusion, Gaussian, Graph, Komp, Logistic, Penalty, simulate
+from kernelmesh.report import style_of
 from kernelmesh.runtimes.engines import Processes
 from kernelmesh.streams import Batch, Mixture
 
@@ -40,6 +42,7 @@ class Drawn:
     mixture: Mixture
     rounds: int
     seed: int
+    batch: int = 32
 
     def __len__(self) -> int:
         return self.rounds
@@ -47,24 +50,33 @@ class Drawn:
     def __iter__(self) -> Iterator[Batch]:
         rng = np.random.default_rng([7, self.seed])
         for _ in range(self.rounds):
-            yield Batch(*self.mixture.sample(32, rng=rng))
+            yield Batch(*self.mixture.sample(self.batch, rng=rng))
 
 
-def network(agents: int, rounds: int, protocol: str) -> tuple[Agent, Graph, list[Drawn]]:
+def network(
+    agents: int,
+    rounds: int,
+    protocol: str,
+    *,
+    degree: int = DEGREE,
+    parsimony: float = 0.04,
+    batch: int = 32,
+    classes: int = 5,
+) -> tuple[Agent, Graph, list[Drawn]]:
     """The paper's agents and mixture on a random geometric graph."""
     rng = np.random.default_rng(0)
-    mixture = Mixture.draw(rng=rng)
-    graph = Graph.geometric(agents, degree=DEGREE, rng=rng)
+    mixture = Mixture.draw(classes=classes, rng=rng)
+    graph = Graph.geometric(agents, degree=degree, rng=rng)
     agent = Agent(
         dimension=2,
         outputs=mixture.classes,
         kernel=Gaussian(bandwidth=0.6),
         loss=Logistic(),
         step_size=STEP,
-        compression=Komp.parsimonious(STEP, parsimony=0.04),
+        compression=Komp.parsimonious(STEP, parsimony=parsimony),
         consensus=PROTOCOLS[protocol],
     )
-    return agent, graph, [Drawn(mixture, rounds, i) for i in range(agents)]
+    return agent, graph, [Drawn(mixture, rounds, i, batch) for i in range(agents)]
 
 
 def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation") -> dict[str, Any]:
@@ -100,6 +112,58 @@ def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation")
     return out
 
 
+# What a round costs as each of these changes, the others staying as they are.
+VARIED: dict[str, tuple[float, ...]] = {
+    "agents": (20, 60, 200, 600),
+    "degree": (2, 4, 6, 12, 24),
+    "parsimony": (0.16, 0.08, 0.04, 0.02, 0.01),
+    "batch": (8, 16, 32, 64, 128),
+    "classes": (2, 5, 10, 20),
+}
+
+
+def curves(*, agents: int = 60, rounds: int = 20) -> list[dict[str, Any]]:
+    """CPU time and bytes per agent and round, and points kept, along each line of `VARIED`."""
+    rows = []
+    warnings.simplefilter("ignore")
+    for protocol in PROTOCOLS:
+        for name, values in VARIED.items():
+            for value in values:
+                options: dict[str, Any] = {"agents": agents, name: value if name == "parsimony" else int(value)}
+                agent, graph, streams = network(rounds=rounds, protocol=protocol, **options)
+                skipped, spent = rounds // 2, 0.0
+                with threadpool_limits(1):
+                    for now in simulate(agent, graph, streams):
+                        if now.number == skipped:
+                            spent = time.process_time()
+                            sent = now.bytes_sent.sum()
+                counted = len(graph) * (rounds - skipped)
+                row: dict[str, Any] = {"protocol": protocol, "varied": name, "value": value}
+                row["cpu_us"] = 1e6 * (time.process_time() - spent) / counted
+                row["bytes"] = float(now.bytes_sent.sum() - sent) / counted
+                row["order"] = float(np.mean([f.order for f in now.functions]))
+                rows.append(row)
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], file: Path) -> None:
+    """One panel for each thing that was varied, one line for each protocol."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 3.2), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(VARIED)), VARIED, strict=True):
+        for index, protocol in enumerate(PROTOCOLS):
+            own = [row for row in rows if row["protocol"] == protocol and row["varied"] == name]
+            across = [row["order"] if name == "parsimony" else row["value"] for row in own]
+            axes.plot(across, [row["cpu_us"] for row in own], label=protocol, **style_of(index))
+        axes.set(xlabel="points kept" if name == "parsimony" else name, xscale="log", yscale="log")
+        axes.grid(alpha=0.3, which="both")
+        axes.set_ylim(50, 20_000)
+    figure.axes[0].set_ylabel("µs of CPU time per agent and round")
+    figure.axes[0].legend(fontsize="small")
+    figure.savefig(file, dpi=110)
+
+
 def _apart(*arguments: Any) -> dict[str, Any]:
     """`measure` in a process of its own."""
     command = [sys.executable, __file__, *map(str, arguments)]
@@ -128,6 +192,11 @@ def scale() -> list[Line]:
         lines.append(at_most(f"{protocol}: time per agent and round by that of 20 agents", ratio, 2.0))
         lines.append(at_most(f"{protocol}: slope of time over agents, 100 to 10,000", float(slope), 1.05, ""))
     lines += _engines()
+    rows = curves()
+    draw(rows, Path(__file__).parent.parent / "docs" / "scale.png")
+    for row in rows:
+        shown = f"{row['cpu_us']:.0f} µs, {row['order']:.1f} points, {row['bytes']:.0f} bytes sent"
+        lines.append(Line(f"{row['protocol']}, {row['varied']} {row['value']:g}", shown))
     return lines
 
 
@@ -143,5 +212,10 @@ def _engines() -> list[Line]:
     return lines
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:] == ["curves"]:
+    found = curves()
+    draw(found, Path(__file__).parent.parent / "docs" / "scale.png")
+    for line in found:
+        print(json.dumps(line))
+elif __name__ == "__main__":
     print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])))

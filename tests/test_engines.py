@@ -139,13 +139,16 @@ def test_workers_use_one_thread_each(processes):
 
 @pytest.mark.parametrize("checkpoints", [True, False])
 def test_a_worker_that_is_killed_costs_nothing_but_time(checkpoints, tmp_path):
+    def faults():
+        return Faults(drop=0.2, rng=np.random.default_rng(0))
+
     keep = (10,)
-    expected = rounds(protocol="exact-diffusion", samples=320, keep=keep)
+    expected = rounds(protocol="exact-diffusion", samples=320, keep=keep, faults=faults)
     where = {"checkpoints": tmp_path / "shards", "every": 3} if checkpoints else {}
     with Processes(2, **where) as engine:
         task = Task.draw(LogisticConfig(**{**SMALL, "samples": 320}, protocol="exact-diffusion"))
         ours = []
-        for now in simulate(task.agent(), task.graph, task.streams, engine=engine):
+        for now in simulate(task.agent(), task.graph, task.streams, engine=engine, faults=faults()):
             if now.number in keep:
                 now.functions  # noqa: B018
             ours.append(now)

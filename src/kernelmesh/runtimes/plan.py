@@ -6,6 +6,7 @@ for agents that are spread over many, and random faults are the same however the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,12 @@ class Planner:
 
     def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
         self._agent, self._graph, self._faults = agent, graph, faults
+        self._marks: dict[int, Any] = {}
+
+    def rewind(self, number: int) -> None:
+        """Go back to the end of a round: those after it will lose the same messages once more."""
+        if number + 1 in self._marks and self._faults is not None and self._faults.rng is not None:
+            self._faults.rng.bit_generator.state = self._marks[number + 1]
 
     def away(self, number: int) -> frozenset[int]:
         """The agents that are absent in a round."""
@@ -56,6 +63,8 @@ class Planner:
         faults = self._faults
         if faults is None:
             return Plan(number=number, talks=talks, learns=learns)
+        if faults.drop and faults.rng is not None:
+            self._marks[number] = faults.rng.bit_generator.state
         ties = faults.ties(self._graph, number)
         if not talks or not faults.drop:
             return Plan(number=number, talks=talks, learns=learns, ties=ties)

@@ -115,6 +115,7 @@ def _rounds(
             now = shards.step(number, said)
         except LostShard as lost:
             number = shards.recover(lost)
+            planner.rewind(number)
             continue
         if number > shown:  # rounds that are computed again have been seen
             shown = number

@@ -43,6 +43,8 @@ class Partitioned:
         self.parts = integer(owner, "parts", parts, minimum=1)
         self._every = integer(owner, "every", every, minimum=1)
         self._address = None if checkpoints is None else str(checkpoints)
+        if self._address is not None and "://" not in self._address:
+            self._address = str(Path(self._address).resolve())  # hosts may have been started in other folders
         self.batch_bytes = 0
         """Bytes of all batches that have gone from one shard to another in the newest network."""
         self.cpu_seconds = [0.0] * parts
