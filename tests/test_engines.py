@@ -9,8 +9,10 @@ import warnings
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
+from typer.testing import CliRunner
 
 from kernelmesh import ArrayStream, Diverged, Faults, Graph, simulate
+from kernelmesh.cli import app
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.experiments.gmm import LogisticConfig
 from kernelmesh.experiments.mixture import Task
@@ -137,7 +139,7 @@ def test_workers_use_one_thread_each(processes):
     assert processes.call("threads") == [1, 1]
 
 
-@pytest.mark.parametrize("checkpoints", [True, False])
+@pytest.mark.parametrize("checkpoints", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_costs_nothing_but_time(checkpoints, tmp_path):
     def faults():
         return Faults(drop=0.2, rng=np.random.default_rng(0))
@@ -161,6 +163,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(checkpoints, tmp_path):
             assert len(list((tmp_path / "shards").iterdir())) == 4  # two of each shard
 
 
+@pytest.mark.slow
 def test_a_network_that_cannot_be_held_is_given_up(tmp_path):
     class Doomed(Processes):
         def _step(self, number, batches):
@@ -227,3 +230,24 @@ def test_checkpoints_go_to_any_address():
     np.testing.assert_array_equal(found["a"], arrays["a"])
     with pytest.raises(FileNotFoundError):
         files.read(address, files.name(2, 0))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gmm-logistic", "--engine", "proceses"], "--engine must be one of simulation, processes, ray, got 'proceses'"),
+        (["gmm-logistic", "--workers", "2"], "--workers must be left out with the simulation, which is one process, got 2"),
+        (["gmm-logistic", "--engine", "processes", "--workers", "0"], "--workers must be at least 1, got 0"),
+        (["gmm-logistic", "--engine", "processes", "--address", "auto"], "--address must be left out without --engine ray"),
+        (["gmm-logistic", "--engine", "processes", "--all"], "--engine must be used with an experiment that trains one"),
+        (["violation", "--engine", "processes"], "got violation; gmm-logistic, heterogeneous, slabs and brodatz do"),
+        (
+            ["gmm-logistic", "--agents", "2", "--samples", "64", "--engine", "processes", "--workers", "3"],
+            "engine: parts must be at most one per agent, got 3 parts for 2 agents; use fewer workers or actors",
+        ),
+    ],
+)
+def test_mistakes_on_the_command_line_are_named(arguments, words, tmp_path):
+    result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert words in result.stderr.replace("\n", " ")

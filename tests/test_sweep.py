@@ -96,6 +96,7 @@ def breaks(how):
     return {"how": how}
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_or_kills_its_worker_leaves_the_others_alone(tmp_path):
     cells = {name: Cell(breaks, name) for name in ("dies", "raises", "a")}
     failures, events = {}, []
@@ -135,6 +136,8 @@ def command(*arguments):
         (["gmm-logistic", "--grid", "protocol=penalty,difusion"], "did you mean diffusion?"),
         (["gmm-logistic", "--grid", "seed=1,2"], "--seeds N runs N seeds"),
         (["gmm-logistic", "--grid", "step_size=1", "--seeds", "0"], "sweep: --seeds must be an integer >= 1"),
+        (["gmm-logistic", "--grid", "step_size=1", "--engine", "simulation"], "--engine must be one of processes, ray"),
+        (["gmm-logistic", "--grid", "step_size=1", "--address", "auto"], "--address must be left out without --engine ray"),
         (["gmm-logistic", "--grid", "step_size=1", "--set", "step_size=3"], "be left out where --grid has it"),
     ],
 )
