@@ -1,7 +1,8 @@
 """From twenty agents to ten thousand: time, memory and bytes of a round, on one core, on two, and on Ray.
 
 `python benchmarks/scale.py AGENTS ROUNDS PROTOCOL [ENGINE]` measures one network in a process of its own and prints a line of
-JSON. Time is CPU time: on a busy machine it varies less than what the clock says.
+JSON; `python benchmarks/scale.py curves` and `… engines` measure these parts only. Time is CPU time: on a busy machine it
+varies less than what the clock says.
 """
 
 from __future__ import annotations
@@ -157,6 +158,10 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
             across = [row["order"] if name == "parsimony" else row["value"] for row in own]
             axes.plot(across, [row["cpu_us"] for row in own], label=protocol, **style_of(index))
         axes.set(xlabel="points kept" if name == "parsimony" else name, xscale="log", yscale="log")
+        marks = (1, 10, 20, 40) if name == "parsimony" else VARIED[name]
+        axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+        axes.set_xticks([], minor=True)
+        axes.set_xlim(0.8 * min(marks), 1.25 * max(marks))
         axes.grid(alpha=0.3, which="both")
         axes.set_ylim(50, 20_000)
     figure.axes[0].set_ylabel("µs of CPU time per agent and round")
@@ -217,5 +222,8 @@ if __name__ == "__main__" and sys.argv[1:] == ["curves"]:
     draw(found, Path(__file__).parent.parent / "docs" / "scale.png")
     for line in found:
         print(json.dumps(line))
+elif __name__ == "__main__" and sys.argv[1:] == ["engines"]:
+    for found_line in _engines():
+        print(found_line.what, found_line.shown, found_line.target)
 elif __name__ == "__main__":
     print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])))
