@@ -24,6 +24,7 @@ import defaults
 import faults
 import processes
 import rules
+import scale
 import sensitivity
 import sizes
 import uneven
@@ -40,6 +41,7 @@ CASES = {
     "uneven": uneven.uneven,
     "faults": faults.faults,
     "sizes": sizes.sizes,
+    "scale": scale.scale,
     "startup": processes.startup,
     "mesh": processes.mesh,
     "dashboard": dashboard.dashboard,

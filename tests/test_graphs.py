@@ -87,3 +87,54 @@ def test_numbered_agents_keep_their_order():
 def test_refuses(make, words):
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         make()
+
+
+def test_geometric_graphs_are_those_of_all_pairs_of_distances():
+    for seed in range(5):
+        rng, again = np.random.default_rng(seed), np.random.default_rng(seed)
+        graph = Graph.geometric(40, radius=0.3, rng=rng)
+        while True:
+            places = again.random((40, 2))
+            near = ((places[:, None] - places) ** 2).sum(axis=2) <= 0.3**2
+            np.fill_diagonal(near, False)
+            found = tuple(tuple(np.flatnonzero(row).tolist()) for row in near)
+            if found == graph.neighbors:
+                break
+            assert len(graph_pieces(found)) > 1  # it was redrawn because it was not connected
+
+
+def graph_pieces(neighbors):
+    left, pieces = set(range(len(neighbors))), []
+    while left:
+        piece, fresh = set(), {min(left)}
+        while fresh:
+            piece |= fresh
+            fresh = {j for i in fresh for j in neighbors[i]} - piece
+        pieces.append(piece)
+        left -= piece
+    return pieces
+
+
+@pytest.mark.parametrize("agents", [1, 2, 30, 2000])
+def test_geometric_graphs_have_the_degree_asked_for_and_are_connected(agents):
+    degree = min(6, agents - 1) or 1
+    graph = Graph.geometric(agents, degree=degree, rng=np.random.default_rng(0))
+    assert len(graph) == agents  # and connected, which Graph checks
+    mean = 2 * len(graph.edges) / agents
+    assert mean == (0 if agents == 1 else pytest.approx(degree, rel=0.04))
+
+
+def test_geometric_graphs_refuse_what_they_cannot_draw():
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="radius or degree must be given, and not both"):
+        Graph.geometric(5, rng=rng)
+    with pytest.raises(ValueError, match="degree must be at most agents - 1 = 4"):
+        Graph.geometric(5, degree=5, rng=rng)
+
+
+def test_the_stiffness_of_large_graphs_is_that_of_the_full_matrix():
+    graph = Graph.geometric(600, degree=6, rng=np.random.default_rng(0))
+    laplacian = np.diag([float(len(near)) for near in graph.neighbors])
+    for i, j in graph.edges:
+        laplacian[i, j] = laplacian[j, i] = -1.0
+    assert graph.stiffness == pytest.approx(np.linalg.eigvalsh(laplacian)[-1], rel=1e-9)

@@ -123,3 +123,27 @@ def test_measures_sum_up_what_was_measured_of_each_agent():
     # without faults every byte crosses an edge of the graph
     assert last.edge_bytes.sum() == last.bytes_sent.sum() > 0
     assert last.edge_bytes.shape == (len(graph.edges),)
+
+
+def test_a_sample_estimates_the_whole_network_and_all_agents_give_the_exact_value():
+    rng = np.random.default_rng(0)
+    mixture = Mixture.draw(classes=3, rng=rng)
+    graph = Graph.ring(40)
+    compression = Komp(budget=0.1)
+    agent = Agent(dimension=2, outputs=3, kernel=Gaussian(), loss=Logistic(), step_size=1.0, compression=compression)
+    streams = [ArrayStream(*mixture.sample(64, rng=rng)) for _ in range(40)]
+    *_, now = simulate(agent, graph, streams)
+    points, labels = mixture.sample(100, rng=rng)
+    held_out = {"agent": agent, "graph": graph, "points": points, "targets": labels}
+    exact = measure(now, **held_out)
+    assert measure(now, **held_out, sample=40) == exact
+    assert exact.disagreement == pytest.approx(disagreement(now.functions, graph))
+    some = measure(now, **held_out, sample=20)
+    assert some == measure(now, **held_out, sample=20)  # the same sample
+    assert some != exact
+    for name in ("objective", "regularized_objective", "disagreement", "score_mean"):
+        assert getattr(some, name) == pytest.approx(getattr(exact, name), rel=0.3)
+    assert some.score_worst >= exact.score_worst
+    assert (some.bytes_per_sample, some.samples) == (exact.bytes_per_sample, exact.samples)
+    with pytest.raises(ValueError, match="measure: sample must be an integer >= 1"):
+        measure(now, **held_out, sample=0)

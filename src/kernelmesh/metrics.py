@@ -1,18 +1,18 @@
 """Numbers about a round: how well the network predicts, how far its agents are apart, what it cost."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from kernelmesh.agent import Agent, State
-from kernelmesh.checks import Floats
+from kernelmesh.agent import Agent
+from kernelmesh.checks import Floats, Ints, integer
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.losses import Loss
-from kernelmesh.runtimes.simulation import Round
+from kernelmesh.runtimes.round import Round
 
 __all__ = ["AgentMeasures", "Measures", "accuracies", "disagreement", "edge_disagreements", "errors", "losses", "measure"]
 __all__ += ["measure_agents", "projection_gap", "summarize"]
@@ -42,9 +42,14 @@ def disagreement(functions: Sequence[Expansion], graph: Graph) -> float:
 
 def edge_disagreements(functions: Sequence[Expansion], graph: Graph) -> Floats:
     """‖f_i − f_j‖² in the Hilbert norm along each edge, in the order of `graph.edges`."""
-    squares = [f.inner(f) for f in functions]
-    out = np.zeros(len(graph.edges))
-    for n, (i, j) in enumerate(graph.edges):
+    return _along(dict(enumerate(functions)), graph.edges)
+
+
+def _along(functions: Mapping[int, Expansion], edges: Sequence[tuple[int, int]]) -> Floats:
+    """‖f_i − f_j‖² along each of these edges."""
+    squares = {i: functions[i].inner(functions[i]) for i in dict.fromkeys(i for edge in edges for i in edge)}
+    out = np.zeros(len(edges))
+    for n, (i, j) in enumerate(edges):
         inner = float((functions[i].weights * functions[j].evaluate(functions[i].centers)).sum())
         out[n] = max(squares[i] + squares[j] - 2.0 * inner, 0.0)
     return out
@@ -126,7 +131,7 @@ class Measures:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AgentMeasures:
-    """The same round agent by agent and edge by edge: what `Measures` sums up.
+    """The same round agent by agent and edge by edge: what `Measures` sums up. NaN where only a sample was measured.
 
     Attributes
     ----------
@@ -134,17 +139,24 @@ class AgentMeasures:
         The mean held-out loss of each agent.
     scores : ndarray
         Held-out accuracy for class targets, root mean square error for values; of each agent.
+    square_norms : ndarray
+        ‖f_i‖² of each agent.
     disagreements : ndarray
         ‖f_i − f_j‖² in the Hilbert norm along each edge, in the order of `graph.edges`.
+    agents, edges : ndarray of int
+        The numbers of the agents and of the edges that were measured.
     """
 
     losses: Floats
     scores: Floats
+    square_norms: Floats
     disagreements: Floats
+    agents: Ints
+    edges: Ints
 
 
-def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> Measures:
-    """Take all measures of a round on held-out samples.
+def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any, sample: int | None = None) -> Measures:
+    """Take all measures of a round on held-out samples, of all agents or of a sample of them.
 
     Parameters
     ----------
@@ -158,6 +170,10 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
         Held-out points.
     targets : array-like
         Their targets: class numbers, or values.
+    sample : int, optional
+        Measure so many agents, and the disagreement over as many edges, instead of all, where there are more. Sums are
+        scaled to the whole network, `score_worst` is the worst of those measured, and only their functions are fetched
+        where agents are in other processes. The same round of a network always has the same sample.
 
     Returns
     -------
@@ -173,29 +189,51 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
     >>> measure(last, agent=agent, graph=graph, points=x, targets=np.sin(3 * x)).disagreement
     0.0
     """
-    return summarize(now, measure_agents(now, agent=agent, graph=graph, points=points, targets=targets), agent=agent)
+    where: dict[str, Any] = {"graph": graph, "points": points, "targets": targets, "sample": sample}
+    return summarize(now, measure_agents(now, agent=agent, **where), agent=agent)
 
 
-def measure_agents(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> AgentMeasures:
-    """Every agent's loss and score on held-out samples, and the disagreement along every edge."""
+def measure_agents(
+    now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any, sample: int | None = None
+) -> AgentMeasures:
+    """Every agent's loss and score on held-out samples, and the disagreement along every edge; or those of a sample."""
     checked = agent.loss.check("measure", targets, rows=len(points), outputs=agent.outputs)
-    outputs = [f(points) for f in now.functions]
+    agents, edges = _sampled(now, graph, sample)
+    pairs = [graph.edges[e] for e in edges]
+    everybody = len(agents) == len(graph) and len(edges) == len(graph.edges)
+    ends = dict.fromkeys((*agents.tolist(), *(i for pair in pairs for i in pair)))
+    functions = dict(enumerate(now.functions)) if everybody else now.functions_of(list(ends))
+    outputs = [functions[i](points) for i in agents]
     if agent.loss.classifies:
         scores = [float((z.argmax(axis=1) == checked).mean()) for z in outputs]
     else:
         scores = [math.sqrt(((z - checked) ** 2).mean()) for z in outputs]
+    carried = ((i, now.square_norms[i]) for i in agents)
+    norms = [functions[i].inner(functions[i]) if math.isnan(square) else square for i, square in carried]
     return AgentMeasures(
-        losses=np.array([agent.loss.value(z, checked).mean() for z in outputs]),
-        scores=np.array(scores),
-        disagreements=edge_disagreements(now.functions, graph),
+        losses=_placed([agent.loss.value(z, checked).mean() for z in outputs], agents, len(graph)),
+        scores=_placed(scores, agents, len(graph)),
+        square_norms=_placed(norms, agents, len(graph)),
+        disagreements=_placed(_along(functions, pairs), edges, len(graph.edges)),
+        agents=agents,
+        edges=edges,
     )
 
 
+def _placed(values: Sequence[float] | Floats, places: Ints, length: int) -> Floats:
+    """An array with these values in their places, and NaN elsewhere."""
+    out = np.full(length, np.nan)
+    out[places] = values
+    return out
+
+
 def summarize(now: Round, found: AgentMeasures, *, agent: Agent) -> Measures:
-    """One line of a record from what was measured of each agent."""
-    objective = float(sum(found.losses))
-    worst = min if agent.loss.classifies else max
-    orders = [f.order for f in now.functions]
+    """One line of a record from what was measured of each agent; sums are scaled to the whole network."""
+    whole = len(found.losses) / len(found.agents)  # exactly 1 where nobody is left out
+    apart = float(sum(2.0 * found.disagreements[found.edges]))
+    objective = float(sum(found.losses[found.agents])) * whole
+    scores, worst = found.scores[found.agents], min if agent.loss.classifies else max
+    orders = [now.orders[i] for i in found.agents]
     infos = [info for info in now.infos if info is not None]
     gap, bound = projection_gap(now)
     learned = max(sum(now.samples), 1)
@@ -203,10 +241,10 @@ def summarize(now: Round, found: AgentMeasures, *, agent: Agent) -> Measures:
         round=now.number,
         samples=max(now.samples),
         objective=objective,
-        regularized_objective=objective + sum(_regularizer(agent, state) for state in now.states),
-        disagreement=float(sum(2.0 * found.disagreements)),
-        score_mean=float(np.mean(found.scores)),
-        score_worst=float(worst(found.scores)),
+        regularized_objective=objective + whole * sum(_regularizer(agent, now, found, i) for i in found.agents),
+        disagreement=apart * (len(found.disagreements) / len(found.edges) if len(found.edges) else 1.0),
+        score_mean=float(np.mean(scores)),
+        score_worst=float(worst(scores)),
         order_mean=float(np.mean(orders)),
         order_max=max(orders),
         penalty=max((info.penalty for info in infos), default=0.0),
@@ -218,8 +256,16 @@ def summarize(now: Round, found: AgentMeasures, *, agent: Agent) -> Measures:
     )
 
 
-def _regularizer(agent: Agent, state: State) -> float:
+def _sampled(now: Round, graph: Graph, sample: int | None) -> tuple[Ints, Ints]:
+    """The numbers of the agents and of the edges that are measured."""
+    if sample is None or integer("measure", "sample", sample, minimum=1) >= len(graph):
+        return np.arange(len(graph)), np.arange(len(graph.edges))
+    rng = np.random.default_rng([now.number, len(graph)])
+    agents = np.sort(rng.choice(len(graph), sample, replace=False))
+    return agents, np.sort(rng.choice(len(graph.edges), min(sample, len(graph.edges)), replace=False))
+
+
+def _regularizer(agent: Agent, now: Round, found: AgentMeasures, i: int) -> float:
     """λ/2 ‖f‖², or its share in one sample with rules that weigh it against the sum of all losses."""
-    weight = 0.5 * cast(float, agent.regularization) / (1 if agent.rule.takes_step_size else max(state.samples, 1))
-    carried = state.model.square_norm
-    return weight * (state.function.inner(state.function) if math.isnan(carried) else carried)
+    divisor = 1 if agent.rule.takes_step_size else max(now.samples[i], 1)
+    return 0.5 * cast(float, agent.regularization) / divisor * float(found.square_norms[i])

@@ -115,8 +115,10 @@ def _renamed(name: str) -> str:
     return ".".join("/".join(_FORMER.get(word, word) for word in part.split("/")) for part in name.split("."))
 
 
-def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) -> dict[str, NDArray[Any]]:
-    """Everything a state holds; neighbors are numbered as in `names`.
+def pack(
+    state: State, names: Sequence[Hashable] | Mapping[Hashable, int], *, workspace: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Everything a state holds; neighbors are numbered as in `names`, or as it says where there are many.
 
     With its workspace, M² numbers more, and its reservoir, which has samples, whoever goes on from the file goes on bit for
     bit; else P is formed anew and the reservoir is filled anew.
@@ -135,7 +137,7 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
     if workspace and state.reservoir is not None:
         arrays |= {f"reservoir.{name}": array for name, array in state.reservoir.arrays().items()}
     for neighbor, edge in state.edges.items():
-        of = f"edge.{names.index(neighbor)}"
+        of = f"edge.{names[neighbor] if isinstance(names, Mapping) else names.index(neighbor)}"
         arrays[of] = np.array([edge.epoch, edge.done, edge.acts, edge.behind], dtype=np.int64)
         for part in ("dual", "handed", *_OFFERS):
             if (kept := getattr(edge, part)) is not None:

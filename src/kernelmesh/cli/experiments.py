@@ -17,10 +17,12 @@ import typer
 from typer.core import TyperCommand
 
 from kernelmesh.cli.base import app, console, fail, reported, say, stderr
+from kernelmesh.cli.engines import chosen_engine
 from kernelmesh.errors import InvalidArgument, KernelMeshError, MissingExtra, Verbatim
 
 if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these commands need
     from kernelmesh.experiments import Event, Experiment, Finished, Observer
+    from kernelmesh.runtimes.engines import Engine
 
 __all__ = ["list_experiments", "run", "show"]
 
@@ -156,6 +158,12 @@ def run(
         bool, typer.Option("--watch", help="Show the run on a page while it learns, and until Ctrl-C when it has ended.")
     ] = False,
     port: Annotated[int, typer.Option(help="The port of the page of --watch; 0: any that is free.")] = 8765,
+    engine: Annotated[str, typer.Option(help="Where the agents are: simulation (here), processes or ray.")] = "simulation",
+    workers: Annotated[int | None, typer.Option(help="Processes or actors (one per core if not given).")] = None,
+    address: Annotated[str | None, typer.Option(help="A Ray cluster that runs already: HOST:PORT, or auto.")] = None,
+    checkpoints: Annotated[
+        str | None, typer.Option(help="Where workers keep checkpoints: a folder they share, or an fsspec address.")
+    ] = None,
 ) -> None:
     """Run an experiment; write its summary, tables, settings, figures and a recording to a folder.
 
@@ -177,19 +185,26 @@ def run(
     given = {key: value for key, value in options.items() if value is not None}
     folder = out or Path("runs") / name
     experiment, chosen = _prepared(name, folder, config, given, change or [], everything=everything)
+    where = chosen_engine("run", engine, workers, address, checkpoints or str(folder / "shards"))
+    how: dict[str, Any] = {"table": everything, "resume": resume, "engine": where}
     with reported("run"):
-        finished = _watched(experiment, chosen, folder, port if watch else None, table=everything, resume=resume)
+        finished = _watched(experiment, chosen, folder, port if watch else None, **how)
+    _leave(finished)
+
+
+def _leave(finished: Finished) -> None:
+    """End the command with the exit code of the outcome, where it is not 0."""
     if finished.outcome.exit_code:
         fail(str(finished.outcome), code=finished.outcome.exit_code)
 
 
-def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None, *, table: bool, resume: bool) -> Finished:
+def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None, **how: Any) -> Finished:
     """Run, with a recorder and, if a port is given, a page; print the summary."""
     from kernelmesh.dashboard.recorder import Recorder
 
     recorder = Recorder(folder)
     if port is None:
-        finished = _run(experiment, config, folder, recorder, table=table, resume=resume)
+        finished = _run(experiment, config, folder, recorder, **how)
         _report(finished, folder)
         return finished
     from kernelmesh.cli.dashboards import announce
@@ -198,7 +213,7 @@ def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None
 
     with Dashboard([LiveSource(recorder, experiment.name, folder)], port=port) as page:
         announce(page)
-        finished = _run(experiment, config, folder, recorder, table=table, resume=resume)
+        finished = _run(experiment, config, folder, recorder, **how)
         with contextlib.suppress(KeyboardInterrupt):
             _report(finished, folder)
             say(f"The run has ended; its page stays at {page.url} until Ctrl-C.")
@@ -244,15 +259,25 @@ def _check_writable(folder: Path) -> None:
         raise InvalidArgument("run", "--out", "be a writable folder", found) from None
 
 
-def _run(experiment: Experiment, config: Any, folder: Path, recorder: Observer, *, table: bool, resume: bool) -> Finished:
-    """Run, with a progress bar; whatever goes wrong is said in one line."""
+def _run(
+    experiment: Experiment,
+    config: Any,
+    folder: Path,
+    recorder: Observer,
+    *,
+    table: bool = False,
+    resume: bool = False,
+    engine: contextlib.AbstractContextManager[Engine | None] | None = None,
+) -> Finished:
+    """Run, with a progress bar and an engine, which is closed then; whatever goes wrong is said in one line."""
     from kernelmesh.experiments import run
 
     try:
-        with _Bar(experiment.name) as bar, warnings.catch_warnings():
+        with engine or contextlib.nullcontext() as opened, _Bar(experiment.name) as bar, warnings.catch_warnings():
             warnings.showwarning = _warn
             observers = (_FreshStart(folder), bar.show, recorder) if resume else (bar.show, recorder)
-            return run(experiment, config, folder, table=table, resume=resume, observers=observers, stop=bar.stop_requested)
+            options: dict[str, Any] = {"table": table, "resume": resume, "engine": opened}
+            return run(experiment, config, folder, **options, observers=observers, stop=bar.stop_requested)
     except ValueError as error:
         fail(str(error), code=2)
     except (KernelMeshError, MemoryError, OSError) as error:
@@ -390,5 +415,8 @@ class _Bar:
                 self._newest = f"{found.samples} samples, objective {found.objective:.3g}, order {found.order_mean:.1f}"
             case events.CellFinished(name=name):
                 self._newest = name
+            case events.CellFailed(name=name, reason=reason):
+                self._newest = f"{name} failed"
+                stderr.print(f"{name} failed: {reason}", style="yellow", markup=False, highlight=False, soft_wrap=True)
             case _:
                 pass

@@ -16,7 +16,7 @@ from kernelmesh.errors import KernelMeshError
 from kernelmesh.experiments import events
 from kernelmesh.experiments.network import Network
 from kernelmesh.metrics import AgentMeasures, Measures
-from kernelmesh.runtimes.simulation import Round
+from kernelmesh.runtimes.round import RemoteStates, Round
 
 __all__ = ["Recorder", "frame_of", "subject_of"]
 
@@ -56,9 +56,7 @@ class Recorder:
             case events.NetworkStarted(part=part, network=network, rounds_before=rounds):
                 self._begin(part, network, rounds)
             case events.Measured(round=now, measures=measures, agents=agents) if self._network and self.recording:
-                self.recording.add(
-                    frame_of(now, measures, agents, self._network), Snapshot.of(now.number, max(now.samples), now.functions)
-                )
+                self.recording.add(frame_of(now, measures, agents, self._network), _snapshot(now, agents))
                 if self._clock() - self._written > max(_SECONDS, 20 * self._took):
                     self._write()
             case events.Finished():
@@ -136,6 +134,13 @@ def _class_counts(targets: Any, classes: int) -> Ints:
     return np.bincount(np.asarray(targets, dtype=np.int64), minlength=classes) if classes else np.zeros(0, dtype=np.int64)
 
 
+def _snapshot(now: Round, agents: AgentMeasures) -> Snapshot | None:
+    """The dictionaries of a round; none where agents are elsewhere and only some were measured: the rest stay there."""
+    if isinstance(now.states, RemoteStates) and len(agents.agents) < len(now.states):
+        return None
+    return Snapshot.of(now.number, max(now.samples), now.functions)
+
+
 def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Network) -> Frame:
     """All numbers of a measured round."""
     ended = [now.number > len(stream) for stream in network.streams]
@@ -143,15 +148,7 @@ def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Net
         State.LEARNING if info is not None else State.ENDED if over else State.AWAY
         for info, over in zip(now.infos, ended, strict=True)
     ]
-    columns = (
-        now.samples,
-        agents.losses,
-        agents.scores,
-        [f.order for f in now.functions],
-        now.bytes_sent,
-        states,
-        np.zeros(len(states)),
-    )
+    columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, np.zeros(len(states)))
     totals = {
         "round": now.number,
         "samples": measures.samples,

@@ -168,7 +168,7 @@ class Learner(Parameters, ABC):
         if undone or max(map(len, streams)) > 1 or len(states) > 1:
             states = tuple(state.copy() for state in states)
         for now in self._rounds(streams, states):
-            states = now.states
+            states = tuple(now.states)
         self._states = states
 
     def _learn_beginning(self, beginning: Beginning, X: Floats, targets: NDArray[Any]) -> None:
@@ -246,7 +246,7 @@ class Learner(Parameters, ABC):
         begun = interrupted = False
         try:
             for now in self._rounds(streams, self._states):
-                self._states, begun = now.states, True
+                self._states, begun = tuple(now.states), True
                 if progress.see(now):
                     break
         except KeyboardInterrupt:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.experiments.cells import Cell, run_cells
+from kernelmesh.experiments.cells import Cell, Pool, run_cells
 from kernelmesh.experiments.events import Event, Finished, Observer, Progress, Started
 from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.outcome import Complete, Interrupted, Outcome
 from kernelmesh.experiments.settings import settings_of
 from kernelmesh.experiments.trial import Stop, Trial, learn
 from kernelmesh.report import Findings, Report
+from kernelmesh.runtimes.engines import Engine
 
 __all__ = ["Experiment", "Job", "Session", "run"]
 
@@ -26,7 +27,13 @@ class Session:
     """
 
     def __init__(
-        self, folder: Path, *, resume: bool = False, observers: Sequence[Observer] = (), stop: Stop = lambda: False
+        self,
+        folder: Path,
+        *,
+        resume: bool = False,
+        observers: Sequence[Observer] = (),
+        stop: Stop = lambda: False,
+        engine: Engine | None = None,
     ) -> None:
         self.folder = folder
         self.resume = resume
@@ -34,7 +41,7 @@ class Session:
         self.seconds_before = 0.0
         """What resumed parts took before they were interrupted."""
         self._observers = tuple(observers)
-        self._stop = stop
+        self._stop, self._engine = stop, engine
 
     @property
     def complete(self) -> bool:
@@ -51,19 +58,27 @@ class Session:
         self.publish(Progress(done=0, total=None, unit="steps", part=what))
 
     def train(self, network: Network) -> Trial:
-        """Train a network in this process; its checkpoint is in the folder, or in one of the part's name."""
+        """Train a network, here or where the engine is; its checkpoint is in the folder, or in one of the part's name."""
         folder = self.folder / network.part
         folder.mkdir(parents=True, exist_ok=True)
-        trial = learn(network, folder=folder, resume=self.resume, publish=self.publish, stop=self._stop)
+        options: dict[str, Any] = {"folder": folder, "resume": self.resume, "publish": self.publish, "stop": self._stop}
+        trial = learn(network, **options, engine=self._engine)
         self.seconds_before += trial.seconds_before
         if self.complete:
             self.outcome = trial.outcome
         return trial
 
-    def compute(self, cells: Mapping[str, Cell]) -> dict[str, dict[str, Any]]:
-        """Compute cells on all cores; what each gave, by name. Some are missing where the run was stopped."""
-        done = run_cells(cells, folder=self.folder, resume=self.resume, publish=self.publish, stop=self._stop)
-        if self.complete and len(done) < len(cells):
+    def compute(
+        self, cells: Mapping[str, Cell], *, failures: dict[str, str] | None = None, pool: Pool | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """Compute cells on all cores; what each gave, by name. Some are missing where the run was stopped.
+
+        Cells that fail end the run, unless there are `failures` to put their errors into.
+        """
+        done = run_cells(
+            cells, folder=self.folder, resume=self.resume, publish=self.publish, stop=self._stop, failures=failures, pool=pool
+        )
+        if self.complete and len(done) + len(cells.keys() & (failures or {}).keys()) < len(cells):
             self.outcome = Interrupted(done=len(done), total=len(cells), unit="cells")
         return done
 
@@ -92,6 +107,8 @@ class Experiment:
     run: Job
     table: Job | None = None
     """The whole table behind one claim (`--all`), where there is one."""
+    trains: bool = False
+    """Whether its run trains networks in the session, so that their agents can be spread by an engine."""
     swept: tuple[str, ...] = ()
     """The settings that the table goes through, or the run where there is no table; they cannot be given with it."""
 
@@ -105,17 +122,22 @@ def run(
     resume: bool = False,
     observers: Sequence[Observer] = (),
     stop: Stop = lambda: False,
+    engine: Engine | None = None,
 ) -> Finished:
     """Run an experiment, or its whole table, until it ends or is stopped, and write its report to the folder.
 
     `resume` continues from what an interrupted run with the same settings left there. Observers receive every event; the last
-    one is also returned.
+    one is also returned. An engine spreads the agents of networks over processes or a cluster.
     """
     job = experiment.table if table else experiment.run
     if job is None:
         raise InvalidArgument("run", "--all", "be used with an experiment that has a table", Verbatim(experiment.name))
+    if engine is not None and (table or not experiment.trains):
+        rule, found = "be used with an experiment that trains one network at a time", Verbatim(experiment.name)
+        remedy = "leave --all out" if experiment.trains else "gmm-logistic, heterogeneous, slabs and brodatz do"
+        raise InvalidArgument("run", "--engine", rule, found, remedy=remedy)
     began = time.perf_counter()
-    session = Session(folder, resume=resume, observers=observers, stop=stop)
+    session = Session(folder, resume=resume, observers=observers, stop=stop, engine=engine)
     session.publish(Started(experiment.name, config))
     findings = job(config, session)
     outcome = session.outcome

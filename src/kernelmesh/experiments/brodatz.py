@@ -325,5 +325,5 @@ _ABOUT = (
     "five agents tell 13 textures apart; random and disjoint split side by side (long); --all: one learner with every rule"
 )
 _SWEPT = ("rule", "protocol", "agents", "split")
-EXPERIMENT = Experiment(name="brodatz", about=_ABOUT, config=Config, run=run, table=table, swept=_SWEPT)
+EXPERIMENT = Experiment(name="brodatz", about=_ABOUT, config=Config, run=run, table=table, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

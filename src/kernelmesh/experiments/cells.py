@@ -9,8 +9,9 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +19,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from kernelmesh.errors import InvalidArgument, KernelMeshError, Verbatim
-from kernelmesh.experiments.events import CellFinished, Observer, Progress
+from kernelmesh.experiments.events import CellFailed, CellFinished, Observer, Progress
 from kernelmesh.experiments.trial import Stop
 
-__all__ = ["Cell", "Results", "WorkerKilled", "means", "run_cells"]
+__all__ = ["Cell", "Pool", "Results", "WorkerKilled", "means", "run_cells"]
 
 Results = Mapping[str, Mapping[str, Any]]
 """What cells gave, by name."""
@@ -45,6 +46,10 @@ def means(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, 
     return {name: float(np.mean([row[name] for row in lines])) if lines else math.nan for name in names}
 
 
+Pool = Callable[[int], AbstractContextManager[Executor]]
+"""Starts so many workers, which end with the context."""
+
+
 class WorkerKilled(KernelMeshError, RuntimeError):
     """The system ended a worker process."""
 
@@ -56,11 +61,14 @@ def run_cells(
     resume: bool = False,
     publish: Observer = lambda _: None,
     stop: Stop = lambda: False,
+    failures: dict[str, str] | None = None,
+    pool: Pool | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Compute every cell and return what each gave, by name; those that are done, if the run is stopped.
 
     Results are written to `folder/cells/NAME.json`; with `resume` a cell that is there already is not computed again. A stop
-    waits for the cells that are being computed; KeyboardInterrupt gives them up.
+    waits for the cells that are being computed; KeyboardInterrupt gives them up. A cell that fails ends the run, unless there
+    are `failures` to put its error into: then the others go on, and `resume` tries it again.
     """
     saved = folder / "cells"
     if not resume:
@@ -69,20 +77,23 @@ def run_cells(
     done = {name: found for name, cell in cells.items() if (found := _read(saved, name, cell.settings)) is not None}
     publish(Progress(done=len(done), total=len(cells), unit="cells"))
     missing = {name: cell for name, cell in cells.items() if name not in done}
-    workers = min(os.cpu_count() or 1, max(len(missing), 1))
+    failed: dict[str, str] = {} if failures is None else failures
+
+    def finish(name: str, result: Mapping[str, Any]) -> None:
+        _write(saved, name, cells[name].settings, result)
+        done[name] = dict(result)
+        publish(CellFinished(name, result))
+        publish(Progress(done=len(done) + len(failed), total=len(cells), unit="cells", part=name))
+
+    def fail(name: str, error: BaseException) -> None:
+        if failures is None:
+            raise error
+        failed[name] = str(error) or type(error).__name__
+        publish(CellFailed(name, failed[name]))
+        publish(Progress(done=len(done) + len(failed), total=len(cells), unit="cells", part=name))
+
     try:
-        with _pool(workers) as pool:
-            with _ignored_interrupts():  # workers inherit it, so that Ctrl-C cannot hit one that is still starting
-                running = _submit(pool, missing, 0 if stop() else workers)
-            while running:
-                for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
-                    name, result = running.pop(future), dict(future.result())
-                    _write(saved, name, cells[name].settings, result)
-                    done[name] = result
-                    publish(CellFinished(name, result))
-                    publish(Progress(done=len(done), total=len(cells), unit="cells", part=name))
-                if not stop():
-                    running |= _submit(pool, missing, workers - len(running))
+        _compute(missing, finish, fail, stop, pool or _pool, alone=failures is not None)
     except BrokenProcessPool:
         saved_cells = f"{len(done)} of {len(cells)} cells are saved; --resume continues"
         raise WorkerKilled(f"a worker process was killed (out of memory?); {saved_cells}") from None
@@ -91,11 +102,63 @@ def run_cells(
     return {name: done[name] for name in cells if name in done}
 
 
-def _submit(pool: ProcessPoolExecutor, missing: dict[str, Cell], count: int) -> dict[Future[Mapping[str, Any]], str]:
+def _compute(
+    missing: dict[str, Cell],
+    finish: Callable[[str, Mapping[str, Any]], None],
+    fail: Callable[[str, BaseException], None],
+    stop: Stop,
+    pool: Pool,
+    *,
+    alone: bool,
+) -> None:
+    """Compute what is missing. With `alone`, cells that were under way when a worker was killed are tried one by one."""
+    workers = min(os.cpu_count() or 1, max(len(missing), 1))
+    suspects: dict[str, Cell] = {}
+    while missing or suspects:
+        one_by_one = bool(suspects)
+        source = suspects if one_by_one else missing
+        running: dict[Future[Mapping[str, Any]], str] = {}
+        under_way: dict[str, Cell] = {}
+        try:
+            with pool(1 if one_by_one else workers) as executor:
+                most = 1 if one_by_one else getattr(executor, "capacity", workers)
+                while True:
+                    if not stop():
+                        running |= _submit(executor, source, under_way, most - len(running))
+                    if not running:
+                        break
+                    for future in wait(running, timeout=0.2, return_when=FIRST_COMPLETED).done:
+                        name, error = running[future], future.exception()
+                        if isinstance(error, BrokenProcessPool):
+                            raise error
+                        running.pop(future)
+                        under_way.pop(name)
+                        if error is None:
+                            finish(name, future.result())
+                        else:
+                            fail(name, error)
+        except BrokenProcessPool:
+            if not alone:
+                raise
+            if one_by_one:
+                for name in under_way:
+                    fail(name, WorkerKilled("the worker process was killed (out of memory?)"))
+            else:
+                suspects |= under_way
+        if stop():
+            return
+
+
+def _submit(
+    pool: Executor, missing: dict[str, Cell], under_way: dict[str, Cell], count: int
+) -> dict[Future[Mapping[str, Any]], str]:
     """Hand so many of the missing cells to the workers, and no more: what waits in a pool is in the way when it must end."""
-    names = list(missing)[:count]
-    cells = {name: missing.pop(name) for name in names}
-    return {pool.submit(cell.function, cell.settings): name for name, cell in cells.items()}
+    out = {}
+    with _ignored_interrupts():  # workers inherit it, so that Ctrl-C cannot hit one that is still starting
+        for name in list(missing)[:count]:
+            cell = under_way[name] = missing.pop(name)
+            out[pool.submit(cell.function, cell.settings)] = name
+    return out
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from kernelmesh.metrics import AgentMeasures, Measures
 from kernelmesh.report import Report
 from kernelmesh.runtimes.simulation import Round
 
-__all__ = ["CellFinished", "Event", "Finished", "Measured", "NetworkStarted", "Observer", "Progress", "Started"]
+__all__ = ["CellFailed", "CellFinished", "Event", "Finished", "Measured", "NetworkStarted", "Observer", "Progress", "Started"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,14 @@ class CellFinished:
     result: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class CellFailed:
+    """A cell of a sweep could not be computed; the others go on, and `--resume` tries it again."""
+
+    name: str
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class Finished:
     """A run has ended, in whatever way, and its report is written."""
@@ -71,5 +79,5 @@ class Finished:
     files: Sequence[Path]
 
 
-Event = Started | Progress | NetworkStarted | Measured | CellFinished | Finished
+Event = Started | Progress | NetworkStarted | Measured | CellFinished | CellFailed | Finished
 Observer = Callable[[Event], None]

@@ -187,8 +187,8 @@ class HingeConfig(MixtureConfig, owner="gmm-hinge"):
 
 
 _ABOUT_LOGISTIC = "20 agents, logistic regression on a mixture of Gaussians in the plane"
-LOGISTIC = Experiment(name="gmm-logistic", about=_ABOUT_LOGISTIC, config=LogisticConfig, run=run, table=table)
+LOGISTIC = Experiment(name="gmm-logistic", about=_ABOUT_LOGISTIC, config=LogisticConfig, run=run, table=table, trains=True)
 _ABOUT_HINGE = "20 agents, a multi-class support vector machine on the same mixture"
-HINGE = Experiment(name="gmm-hinge", about=_ABOUT_HINGE, config=HingeConfig, run=run, table=table)
+HINGE = Experiment(name="gmm-hinge", about=_ABOUT_HINGE, config=HingeConfig, run=run, table=table, trains=True)
 for _experiment in (LOGISTIC, HINGE):
     register("experiment", _experiment, name=_experiment.name)

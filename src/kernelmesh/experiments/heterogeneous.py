@@ -185,5 +185,5 @@ def _figure(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) 
 
 _ABOUT = "agents that each see one class, two or all: every protocol compared (--all)"
 _SWEPT = ("protocol", "partition")
-EXPERIMENT = Experiment(name="heterogeneous", about=_ABOUT, config=Config, run=run, table=table, swept=_SWEPT)
+EXPERIMENT = Experiment(name="heterogeneous", about=_ABOUT, config=Config, run=run, table=table, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

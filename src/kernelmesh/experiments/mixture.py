@@ -18,7 +18,7 @@ from kernelmesh.experiments.learning import LearningSettings, agent_for
 from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.protocols import ProtocolName, check_every
 from kernelmesh.experiments.samples import Samples
-from kernelmesh.experiments.settings import Count, NonNegative, Positive, PositiveOrInf, settings_of
+from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive, PositiveOrInf, settings_of
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
 from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.schema import one_of, setting
@@ -70,6 +70,7 @@ class MixtureConfig(LearningSettings, owner="mixture"):
     )
     every: Count = setting(1, doc="rounds between two exchanges, for protocols that exchange functions")
     measure_every: Count = setting(4, doc="rounds between two measurements")
+    measure_agents: Index = setting(0, doc="agents, and edges, that are measured, drawn anew each time; 0: all")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,6 +161,7 @@ class Task(Samples):
             points=self.held_points,
             targets=self.held_labels,
             measure_every=config.measure_every,
+            sample=config.measure_agents or None,
             settings=settings_of(config),
         )
 

@@ -28,6 +28,8 @@ class Network:
     """Rounds between checkpoints, against power cuts; 0: only at the end."""
     part: str = ""
     """Its name, where an experiment trains several."""
+    sample: int | None = None
+    """Agents, and edges, that are measured, where there are more; None: all."""
 
     @property
     def rounds(self) -> int:

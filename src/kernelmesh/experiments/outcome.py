@@ -1,11 +1,11 @@
-"""How a run ended: complete, interrupted, or diverged. Exit codes and the summary follow from it."""
+"""How a run ended: complete, incomplete, interrupted, or diverged. Exit codes and the summary follow from it."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kernelmesh import errors
 
-__all__ = ["Complete", "Diverged", "Interrupted", "Outcome"]
+__all__ = ["Complete", "Diverged", "Incomplete", "Interrupted", "Outcome"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,30 @@ class Interrupted(Outcome):
     def facts(self) -> dict[str, Any]:
         """How far it came."""
         return {f"{self.unit}_done": self.done, f"{self.unit}_total": self.total}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incomplete(Outcome):
+    """Some cells of a sweep failed; the others are there.
+
+    >>> str(Incomplete(done=3, total=4, reason="out of memory"))
+    '1 of 4 cells failed, the first of them: out of memory. --resume tries them again.'
+    """
+
+    name: ClassVar[str] = "incomplete"
+    exit_code: ClassVar[int] = 1
+
+    done: int
+    total: int
+    reason: str
+
+    def __str__(self) -> str:
+        failed = f"{self.total - self.done} of {self.total} cells failed, the first of them"
+        return f"{failed}: {self.reason.rstrip('.')}. --resume tries them again."
+
+    def facts(self) -> dict[str, Any]:
+        """How many were computed."""
+        return {"cells_done": self.done, "cells_total": self.total}
 
 
 @dataclass(frozen=True)

@@ -199,5 +199,5 @@ def _figure(functions: Sequence[Expansion], central: Expansion, config: Config) 
 
 
 _ABOUT = "regression where each agent sees one slab of the input space"
-EXPERIMENT = Experiment(name="slabs", about=_ABOUT, config=Config, run=run, table=table, swept=("protocol",))
+EXPERIMENT = Experiment(name="slabs", about=_ABOUT, config=Config, run=run, table=table, trains=True, swept=("protocol",))
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

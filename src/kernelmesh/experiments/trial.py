@@ -16,6 +16,7 @@ from kernelmesh.experiments.events import Measured, NetworkStarted, Observer, Pr
 from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.outcome import Complete, Diverged, Interrupted, Outcome
 from kernelmesh.metrics import measure_agents, summarize
+from kernelmesh.runtimes.engines import Engine
 from kernelmesh.streams import StreamSlice
 
 __all__ = ["Stop", "Trial", "learn"]
@@ -24,6 +25,8 @@ Stop = Callable[[], bool]
 """Asked after every step: whether to stop there and keep what has been computed."""
 
 _CHECKPOINT = "checkpoint.safetensors"
+# Rounds between two checkpoints of a run whose agents are in other processes.
+_SAVE_EVERY = 25
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,26 +78,29 @@ def learn(
     resume: bool = False,
     publish: Observer = lambda _: None,
     stop: Stop = lambda: False,
+    engine: Engine | None = None,
 ) -> Trial:
     """Train until the streams end, the run diverges, or it is stopped; whatever was measured until then is returned.
 
     With `only_ends`, that is only the first round and the last one.
     With a folder, the run leaves a checkpoint there, and `resume` continues from it if it was made with the same settings.
     A resumed run learns the same functions, bit for bit, as one that was never stopped; it sends a little more, because
-    neighbors begin again with whole functions.
+    neighbors begin again with whole functions. With an engine, agents are elsewhere; the checkpoint is the same, and is also
+    written every now and then, so that a run survives the process that drives it.
     """
     began = time.perf_counter()
     file = folder / _CHECKPOINT if folder is not None else None
     newest, record, spent = _read(file, network) if resume and file is not None else (None, [], 0.0)
     total = network.rounds
     outcome: Outcome = Complete()
+    save_every = network.save_every or (0 if engine is None else _SAVE_EVERY)
 
     def save(now: Round) -> None:
         if file is not None:
             _write(file, network, now, record, spent + time.perf_counter() - began)
 
     def take_measures(now: Round) -> None:
-        where = {"graph": network.graph, "points": network.points, "targets": network.targets}
+        where = {"graph": network.graph, "points": network.points, "targets": network.targets, "sample": network.sample}
         each = measure_agents(now, agent=network.agent, **where)
         record.append(summarize(now, each, agent=network.agent))
         publish(Measured(network.part, now, record[-1], each))
@@ -102,11 +108,11 @@ def learn(
     publish(NetworkStarted(network.part, network, newest.number if newest else 0))
     publish(Progress(done=newest.number if newest else 0, total=total, unit="rounds", part=network.part))
     try:
-        for now in _rounds(network, newest):
+        for now in _rounds(network, newest, engine):
             newest = now
             if now.number in (1, total) or (not only_ends and now.number % network.measure_every == 0):
                 take_measures(now)
-            if network.save_every and now.number % network.save_every == 0 and now.number < total:
+            if save_every and now.number % save_every == 0 and now.number < total:
                 save(now)
             publish(Progress(done=now.number, total=total, unit="rounds", part=network.part))
             if now.number < total and stop():
@@ -129,13 +135,13 @@ def learn(
     return Trial(record=record, newest=newest, outcome=outcome, seconds=seconds, seconds_before=spent)
 
 
-def _rounds(network: Network, before: Round | None) -> Iterator[Round]:
+def _rounds(network: Network, before: Round | None, engine: Engine | None) -> Iterator[Round]:
     """The rounds after those of an earlier run, with numbers and traffic as if there had been no stop."""
     if before is None:
-        yield from simulate(network.agent, network.graph, network.streams)
+        yield from simulate(network.agent, network.graph, network.streams, engine=engine)
         return
     rest = [StreamSlice(part.stream, part.start + before.number, part.stop) for part in network.streams]
-    for now in simulate(network.agent, network.graph, rest, states=before.states):
+    for now in simulate(network.agent, network.graph, rest, states=before.states, engine=engine):
         sent = {name: getattr(now, name) + getattr(before, name) for name in _SENT}
         yield dataclasses.replace(now, number=now.number + before.number, **sent)
 
@@ -146,8 +152,9 @@ _SENT = ("floats_sent", "bytes_sent", "edge_bytes")
 def _write(path: Path, network: Network, now: Round, record: Sequence[Measures], seconds: float) -> None:
     """What a run needs to continue."""
     arrays = {name: getattr(now, name) for name in _SENT}
+    index = {name: i for i, name in enumerate(network.graph.names)}
     for i, state in enumerate(now.states):
-        packed = storage.pack(state, network.graph.names, workspace=True)
+        packed = storage.pack(state, index, workspace=True)
         arrays |= {f"{i}/{key}": value for key, value in packed.items()}
     lines = [dataclasses.asdict(line) for line in record]
     about = {"rounds": now.number, "seconds": seconds, "record": lines, "settings": network.settings}
@@ -162,10 +169,13 @@ def _read(path: Path, network: Network) -> tuple[Round | None, list[Measures], f
     settings, names = network.settings, network.graph.names
     with storage.understood(path, "a run"):
         others = sorted(key for key in settings if about["settings"].get(key) != settings[key])
-        states = []
-        for i, name in enumerate(names if not others else ()):
-            own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{i}/")}
-            states.append(storage.unpack(network.agent, own, name=name, names=names))
+        own: list[dict[str, Any]] = [{} for _ in names]
+        for key, value in arrays.items() if not others else ():
+            number, slash, rest = key.partition("/")
+            if slash:
+                own[int(number)][rest] = value
+        known = zip(own if not others else (), names, strict=False)
+        states = [storage.unpack(network.agent, packed, name=name, names=names) for packed, name in known]
         rounds = integer("run", "rounds", about["rounds"], minimum=1)
         nothing = np.zeros(len(network.graph.edges), dtype=np.int64)  # edges were not counted in earlier versions
         sent = {name: arrays.get(name, nothing) if name == "edge_bytes" else arrays[name] for name in _SENT}

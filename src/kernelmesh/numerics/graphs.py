@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.checks import Floats, generator, integer, non_negative, positive
+from kernelmesh.checks import Floats, Ints, generator, integer, non_negative, positive
 from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
 from kernelmesh.registry import register
 
 __all__ = ["Graph", "metropolis_weight", "share"]
 
 _MAX_DRAWS = 10_000
+# Networks of up to this many agents have their eigenvalues computed from a full matrix.
+_DENSE = 500
 
 Neighbors = tuple[tuple[int, ...], ...]
 
@@ -134,11 +136,25 @@ class Graph:
         """
         if len(self) == 1:
             return 0.0
+        if len(self) > _DENSE:
+            return self._sparse_stiffness()
         laplacian = np.zeros((len(self), len(self)))
         for i, j in self.edges:
             laplacian[i, j] = laplacian[j, i] = -1.0
         np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
         return float(np.linalg.eigvalsh(laplacian)[-1])
+
+    def _sparse_stiffness(self) -> float:
+        """The same by Lanczos iterations, in time and memory that grow with the edges."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import laplacian
+        from scipy.sparse.linalg import eigsh
+
+        i, j = np.array(self.edges).T
+        ends = np.concatenate([i, j]), np.concatenate([j, i])
+        matrix = laplacian(csr_array((np.ones(len(ends[0])), ends), shape=(len(self), len(self))))
+        start = np.random.default_rng(0).standard_normal(len(self))
+        return float(eigsh(matrix, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
 
     @classmethod
     def of(cls, graph: Any) -> Graph:
@@ -218,18 +234,39 @@ class Graph:
         return _draw("Graph.random", lambda: _symmetrized(rng.random((n, n)) < p), f"probability {p}")
 
     @classmethod
-    def geometric(cls, agents: int, *, radius: float, rng: np.random.Generator) -> Graph:
-        """Agents at random places of the unit square talk to those within the radius; redrawn until connected."""
+    def geometric(
+        cls, agents: int, *, radius: float | None = None, degree: float | None = None, rng: np.random.Generator
+    ) -> Graph:
+        """Agents at random places of the unit square talk to those nearby.
+
+        Parameters
+        ----------
+        agents : int
+            How many.
+        radius : float, optional
+            How far they hear; the places are redrawn until the network is connected.
+        degree : float, optional
+            How many neighbors they have on average, instead of a radius: the shortest edges are taken. Large networks would
+            hardly ever be connected, so pieces are joined by the shortest edge to another piece, which adds a few edges.
+        rng : numpy.random.Generator
+            What is drawn from.
+
+        Returns
+        -------
+        Graph
+            The network, whose agents are called 0, 1, ….
+        """
         n = integer("Graph.geometric", "agents", agents, minimum=1)
-        reach = positive("Graph.geometric", "radius", radius)
+        if (radius is None) == (degree is None):
+            raise InvalidArgument("Graph.geometric", "radius or degree", "be given, and not both", (radius, degree))
         generator("Graph.geometric", rng)
-
-        def draw() -> Neighbors:
-            places = rng.random((n, 2))
-            near = ((places[:, None] - places) ** 2).sum(axis=2) <= reach**2
-            return _symmetrized(near)
-
-        return _draw("Graph.geometric", draw, f"radius {reach}")
+        if degree is not None:
+            mean = positive("Graph.geometric", "degree", degree)
+            if n > 1 and mean > n - 1:
+                raise InvalidArgument("Graph.geometric", "degree", f"be at most agents - 1 = {n - 1}", degree)
+            return cls(tuple(range(n)), _joined(rng.random((n, 2)), round(n * mean / 2)))
+        reach = positive("Graph.geometric", "radius", radius)
+        return _draw("Graph.geometric", lambda: _near(rng.random((n, 2)), reach), f"radius {reach}")
 
     @classmethod
     def small_world(cls, agents: int, *, nearest: int = 4, rewiring: float = 0.1, rng: np.random.Generator) -> Graph:
@@ -259,6 +296,59 @@ def _reached(neighbors: Neighbors) -> set[int]:
         fresh = {j for i in fresh for j in neighbors[i]} - reached
         reached |= fresh
     return reached
+
+
+def _pairs(places: Floats, reach: float) -> tuple[Ints, Floats]:
+    """The pairs of places within reach, (i, j) with i < j in order, and their squared distances."""
+    from scipy.spatial import cKDTree
+
+    pairs = cKDTree(places).query_pairs(reach * (1 + 1e-9), output_type="ndarray").astype(np.int64)
+    pairs = pairs[np.lexsort(pairs.T[::-1])]
+    squares = ((places[pairs[:, 0]] - places[pairs[:, 1]]) ** 2).sum(axis=1)
+    inside = squares <= reach**2
+    return pairs[inside], squares[inside]
+
+
+def _neighbors(agents: int, pairs: Iterable[Iterable[int]]) -> Neighbors:
+    around: list[list[int]] = [[] for _ in range(agents)]
+    for i, j in pairs:
+        around[i].append(j)
+        around[j].append(i)
+    return tuple(tuple(sorted(near)) for near in around)
+
+
+def _near(places: Floats, reach: float) -> Neighbors:
+    return _neighbors(len(places), _pairs(places, reach)[0].tolist())
+
+
+def _joined(places: Floats, edges: int) -> Neighbors:
+    """So many of the shortest edges, and those that join the pieces."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n, reach = len(places), 1.1 * np.sqrt(2.0 * max(edges, 1) / (np.pi * len(places) ** 2))
+    pairs, squares = _pairs(places, reach)
+    while len(pairs) < edges:
+        reach *= 1.5
+        pairs, squares = _pairs(places, reach)
+    found = pairs[np.sort(np.argsort(squares, kind="stable")[:edges])]
+    while True:
+        sparse = coo_array((np.ones(len(found)), found.T.reshape(2, -1)), shape=(n, n))
+        pieces, piece = connected_components(sparse, directed=False)
+        if pieces == 1:
+            return _neighbors(n, found.tolist())
+        largest = np.bincount(piece).argmax()
+        links = {_shortest(places, piece == number) for number in range(pieces) if number != largest}
+        found = np.concatenate([found, np.array(sorted(links), dtype=np.int64)])
+
+
+def _shortest(places: Floats, inside: Any) -> tuple[int, int]:
+    """The shortest edge between a piece and the rest."""
+    here, there = np.flatnonzero(inside), np.flatnonzero(~inside)
+    squares = ((places[here][:, None] - places[there]) ** 2).sum(axis=2)
+    i, j = np.unravel_index(squares.argmin(), squares.shape)
+    first, second = sorted((int(here[i]), int(there[j])))
+    return first, second
 
 
 def _probability(owner: str, argument: str, value: float, *, zero: bool = False) -> float:

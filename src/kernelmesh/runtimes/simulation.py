@@ -1,78 +1,25 @@
 """All agents in one process, in lock step: the definition of a round that every other runtime must reproduce."""
 
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set, Sized
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernelmesh.agent import Agent, Info, State, advance
-from kernelmesh.checks import Floats, Ints
-from kernelmesh.consensus import Heard
+from kernelmesh.agent import Agent, State
+from kernelmesh.checks import Floats
+from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
-from kernelmesh.exchange import Link, MissingBase, Outbox
-from kernelmesh.messages import Message, wire_size
-from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
-from kernelmesh.runtimes.faults import Faults, Tie
+from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
+from kernelmesh.runtimes.faults import Faults
+from kernelmesh.runtimes.plan import Planner
+from kernelmesh.runtimes.round import Round
+from kernelmesh.runtimes.shard import Facts
 from kernelmesh.streams import Batch
 
 __all__ = ["Round", "simulate", "stability_warning"]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Round:
-    """What is there to see after every agent has moved once. Everything is indexed by the agent's number in the graph.
-
-    Attributes
-    ----------
-    number : int
-        Rounds so far, from 1.
-    states : tuple of State
-        The state of each agent after the round.
-    infos : tuple of Info or None
-        What each step reported; None for an agent whose stream had ended, unless it has replayed samples.
-    floats_sent, bytes_sent : ndarray of int
-        How many numbers and bytes each agent has sent since the start.
-    edge_bytes : ndarray of int
-        How many bytes have crossed each edge of the graph since the start, in both directions, in the order of `graph.edges`.
-    functions : tuple of Expansion
-        What each agent has learned so far: immutable values that can be kept.
-    samples : tuple of int
-        Samples that each agent has seen since its state was started; replayed ones are not counted again.
-
-    Examples
-    --------
-    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
-    >>> x = np.linspace(-1, 1, 64)[:, None]
-    >>> *_, last = simulate(agent, Graph.line(1), [ArrayStream(x, np.sin(3 * x))])
-    >>> last.number, last.samples, last.bytes_sent.tolist()
-    (2, (64,), [0])
-    """
-
-    number: int
-    """Rounds so far, from 1."""
-    states: tuple[State, ...]
-    infos: tuple[Info | None, ...]
-    """What each step reported; None for an agent whose stream had ended, unless it has replayed samples."""
-    floats_sent: Ints
-    """Numbers that each agent has sent since the start."""
-    bytes_sent: Ints
-    edge_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Bytes that have crossed each edge, in both directions, in the order of `graph.edges`."""
-
-    @property
-    def functions(self) -> tuple[Expansion, ...]:
-        """What each agent has learned so far: immutable values that can be kept."""
-        return tuple(state.function for state in self.states)
-
-    @property
-    def samples(self) -> tuple[int, ...]:
-        """Samples that each agent has seen since its state was started; replayed ones are not counted again."""
-        return tuple(state.samples for state in self.states)
 
 
 def simulate(
@@ -82,6 +29,7 @@ def simulate(
     *,
     states: Sequence[State] | None = None,
     faults: Faults | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Round]:
     """Run one agent per node, all with the same settings, until every stream has ended.
 
@@ -106,6 +54,9 @@ def simulate(
         Where to go on from; by default every agent starts from nothing.
     faults : Faults, optional
         Messages that get lost, agents that are away, networks that change.
+    engine : Engine, optional
+        Where the agents are: in this process unless told otherwise, or spread over others (`Processes`, `RayEngine`). The
+        rounds are the same; what agents have learned is fetched when a round is asked for it, before the next one.
 
     Returns
     -------
@@ -136,71 +87,56 @@ def simulate(
     if faults is not None:
         faults.check(graph)
     # checked at the call; the generator below only starts with the first round
-    now = list(states) if states is not None else [agent.start(name=name) for name in graph.names]
-    return _rounds(agent, graph, streams, now, faults)
+    return _rounds(agent, graph, streams, None if states is None else list(states), faults, engine)
 
 
 def _rounds(
-    agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: list[State], faults: Faults | None
+    agent: Agent,
+    graph: Graph,
+    streams: Sequence[Iterable[Batch]],
+    states: list[State] | None,
+    faults: Faults | None,
+    engine: Engine | None,
 ) -> Iterator[Round]:
-    sources = [iter(stream) for stream in streams]
-    network = _Network(agent, graph, faults)
-    waiting: list[Batch | None] = [None] * len(graph)
-    number = 0
+    shards = InProcess() if engine is None else engine
+    planner = Planner(agent, graph, faults)
+    shards.start(agent, graph, streams, states)
+    number = shown = 0
     while True:
         number += 1
-        for i, source in enumerate(sources):
-            if waiting[i] is None:
-                waiting[i] = next(source, None)
-        if all(batch is None for batch in waiting):
-            return
-        away = network.begin(number)
-        # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
-        checked = [None if batch is None or i in away else agent.check(*batch) for i, batch in enumerate(waiting)]
-        replaying = _replaying(graph, states, checked, away=away, waiting=waiting) if agent.replay else frozenset()
-        for i in replaying:
-            checked[i] = states[i].draw()
-        if number == 1:
-            _warn_if_unstable(agent, graph, streams, states, checked)
-        heard = network.talk(states, checked) if _exchanges(agent, states, checked) else [[] for _ in states]
-        infos: list[Info | None] = []
-        for i, batch in enumerate(checked):
-            info = None
-            if batch is not None:
-                states[i], info = advance(agent, states[i], *batch, heard[i], replayed=i in replaying)
-                waiting[i] = None
-            infos.append(info)
-        yield Round(
-            number=number,
-            states=tuple(states),
-            infos=tuple(infos),
-            floats_sent=np.array(network.floats),
-            bytes_sent=np.array(network.bytes),
-            edge_bytes=np.array([network.edge_bytes[edge] for edge in graph.edges], dtype=np.int64),
-        )
+        try:
+            facts = shards.call("take", planner.away(number))
+            if all(each.ended for each in facts):
+                return
+            learns, furthest = _who_learns(planner, facts, shards)
+            if number == 1:
+                _warn_if_unstable(agent, graph, streams, states, shards)
+            plan = planner.plan(number, learns, furthest)
+            said: Any = None
+            if plan.talks:
+                said = shards.exchange("ask", None, plan)
+                if agent.consensus.exchange.question:
+                    said = shards.exchange("answer", said)
+            now = shards.step(number, said)
+        except LostShard as lost:
+            number = shards.recover(lost)
+            planner.rewind(number)
+            continue
+        if number > shown:  # rounds that are computed again have been seen
+            shown = number
+            yield now
 
 
-def _replaying(
-    graph: Graph, states: Sequence[State], batches: Sequence[object], *, away: Set[int], waiting: Sequence[object]
-) -> Set[int]:
-    """The agents without samples of their own that replay in this round: those to whom word has come that somebody learns."""
-    # the word goes from neighbor to neighbor, as in lock step, where nobody knows of the others in any other way
-    reached = {i for i, batch in enumerate(batches) if batch is not None}
-    news, found = list(reached), set()
-    while news:
-        for j in graph.neighbors[news.pop()]:
-            if j not in reached and j not in away and waiting[j] is None and states[j].can_replay:
-                reached.add(j)
-                found.add(j)
-                news.append(j)
-    return found
-
-
-def _exchanges(agent: Agent, states: Sequence[State], batches: Sequence[object]) -> bool:
-    """Whether agents talk in this round: it depends on the step that the furthest of those who learn is about to take."""
-    # who has been away has taken fewer steps, and keeps to the rhythm of the others
-    learned = [state.steps for state, batch in zip(states, batches, strict=True) if batch is not None]
-    return agent.consensus.exchanges(max(learned, default=0) + 1)
+def _who_learns(planner: Planner, facts: Sequence[Facts], shards: Engine) -> tuple[NDArray[np.bool_], int]:
+    """By agent, whether it learns in a round, from its own samples or replayed ones; and the most steps any has taken."""
+    learns = np.zeros(planner.agents, dtype=bool)
+    learns[[i for each in facts for i in each.learns]] = True
+    ready = {i: steps for each in facts for i, steps in each.ready.items()}
+    replaying = planner.replaying(learns, ready)
+    if replaying:
+        shards.call("replay", replaying)
+        learns[list(replaying)] = True
+    return learns, max(*(each.furthest for each in facts), *(ready[i] for i in replaying), 0)
 
 
 # How many rounds to look ahead where nobody knows how long a stream is.
@@ -208,14 +144,16 @@ _UNKNOWN = 100_000
 
 
 def _warn_if_unstable(
-    agent: Agent, graph: Graph, streams: Sequence[Any], states: Sequence[State], batches: Sequence[tuple[Floats, Any] | None]
+    agent: Agent, graph: Graph, streams: Sequence[Any], states: Sequence[State] | None, shards: Engine
 ) -> None:
     """Warn before anybody moves if the penalty will sooner or later be too large for the step size."""
-    points = [batch[0] for batch in batches if batch is not None]
-    if not points or len(graph) == 1:
+    if len(graph) == 1 or type(agent.consensus).max_stable_penalty is Consensus.max_stable_penalty:
+        return
+    points = [each for part in shards.call("points") for each in part]
+    if not points:
         return
     rounds = max(len(stream) if isinstance(stream, Sized) else _UNKNOWN for stream in streams)
-    first = max(state.samples for state in states)
+    first = max((state.samples for state in states or ()), default=0)
     warning = stability_warning(agent, points, graph, first=first, last=first + rounds * len(points[0]))
     if warning is not None:
         warnings.warn(warning, UnstablePenalty, stacklevel=3)
@@ -241,97 +179,3 @@ def stability_warning(agent: Agent, batches: Sequence[Floats], graph: Graph, *, 
                 f"have such a bound)"
             )
     return None
-
-
-class _Network:
-    """Carries what agents say in one round, counts it, and loses some of it where that is asked for."""
-
-    def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
-        self._agent, self._graph, self._faults = agent, graph, faults
-        self.floats, self.bytes = [0] * len(graph), [0] * len(graph)
-        self.edge_bytes: defaultdict[tuple[int, int], int] = defaultdict(int)
-        self._ties: list[list[Tie]] = Faults().ties(graph, 1) if faults is None else []
-        self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
-
-    def begin(self, number: int) -> set[int]:
-        """Set up a round; returns the agents that are away."""
-        if self._faults is None:
-            return set()
-        self._ties = self._faults.ties(self._graph, number)
-        return {i for i, name in enumerate(self._graph.names) if self._faults.away(name, number)}
-
-    def talk(self, states: Sequence[State], batches: Sequence[tuple[Floats, Any] | None]) -> list[list[Heard]]:
-        """What each agent hears, all from the states as they are now."""
-        exchange = self._agent.consensus.exchange
-        lost = self._drop()
-        outboxes = [
-            Outbox(self._agent, state, None if batch is None else batch[0])
-            for state, batch in zip(states, batches, strict=True)
-        ]
-        replies = self._answers(outboxes, lost) if exchange.question else self._functions(outboxes, lost)
-        return [
-            [
-                Heard(
-                    outboxes[tie.number].question if exchange.mutual and (tie.number, i) not in lost else None,
-                    replies.get((tie.number, i)),
-                    tie.weight,
-                    tie.name,
-                    tie.is_first,
-                    tie.share,
-                )
-                for tie in ties
-            ]
-            for i, ties in enumerate(self._ties)
-        ]
-
-    def _drop(self) -> Set[tuple[int, int]]:
-        """The messages, (from, to), that will not arrive at the beginning of this round."""
-        faults = self._faults
-        if faults is None or not faults.drop:
-            return frozenset()
-        pairs = [(i, tie.number) for i, ties in enumerate(self._ties) for tie in ties]
-        return {pair for pair in pairs if faults.lost()}
-
-    def _answers(self, outboxes: Sequence[Outbox], lost: Set[tuple[int, int]]) -> dict[tuple[int, int], Message | None]:
-        """Questions go out, and who has been reached answers; (from, to) → answer."""
-        out: dict[tuple[int, int], Message | None] = {}
-        for i, outbox in enumerate(outboxes):
-            question = outbox.question
-            if question is None:
-                continue
-            self._count(i, question, *(tie.number for tie in self._ties[i]))
-            for tie in self._ties[i]:
-                j = tie.number
-                if (i, j) in lost:
-                    continue
-                answer = outboxes[j].reply(self._graph.names[i], tie.other_share, question)
-                if answer is not None:
-                    self._count(j, answer, i)
-                out[j, i] = None if self._faults is not None and self._faults.lost() else answer
-        return out
-
-    def _functions(self, outboxes: Sequence[Outbox], lost: Set[tuple[int, int]]) -> dict[tuple[int, int], Message | None]:
-        """Functions go out over links, as differences where possible, to those who learn; (from, to) → function."""
-        traveling: dict[tuple[int, int], Message] = {}
-        for i, ties in enumerate(self._ties):
-            for tie in ties:
-                message = outboxes[i].reply(tie.name, tie.share, None) if outboxes[tie.number].learns else None
-                if message is not None:
-                    packed = self._links[i, tie.number].pack(message)
-                    self._count(i, packed, tie.number)
-                    if (i, tie.number) not in lost:
-                        traveling[i, tie.number] = packed
-        out: dict[tuple[int, int], Message | None] = {}
-        for (i, j), message in traveling.items():
-            try:
-                out[i, j] = self._links[j, i].unpack(message)
-            except MissingBase:  # it builds on something that was lost; the other end will hear of it
-                out[i, j] = None
-        return out
-
-    def _count(self, sender: int, message: Message, *receivers: int) -> None:
-        size = wire_size(message)
-        self.floats[sender] += len(receivers) * size.floats
-        self.bytes[sender] += len(receivers) * size.bytes
-        for receiver in receivers:
-            self.edge_bytes[min(sender, receiver), max(sender, receiver)] += size.bytes

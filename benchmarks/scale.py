@@ -1,0 +1,229 @@
+"""From twenty agents to ten thousand: time, memory and bytes of a round, on one core, on two, and on Ray.
+
+`python benchmarks/scale.py AGENTS ROUNDS PROTOCOL [ENGINE]` measures one network in a process of its own and prints a line of
+JSON; `python benchmarks/scale.py curves` and `… engines` measure these parts only. Time is CPU time: on a busy machine it
+varies less than what the clock says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from cases import Line, at_least, at_most
+from kernelmesh import Agent, Consensus, ExactDiffusion, Gaussian, Graph, Komp, Logistic, Penalty, simulate
+from kernelmesh.report import style_of
+from kernelmesh.runtimes.engines import Processes
+from kernelmesh.streams import Batch, Mixture
+
+DEGREE, STEP, ROUNDS = 6, 3.0, 50
+SIZES = (20, 100, 1000, 10_000)
+PROTOCOLS: dict[str, Consensus] = {
+    "penalty": Penalty(coupling=0.02),
+    "exact-diffusion": ExactDiffusion(budget=0.01 * STEP**1.5),
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Mini-batches that are drawn when they are needed, so that samples take no memory."""
+
+    mixture: Mixture
+    rounds: int
+    seed: int
+    batch: int = 32
+
+    def __len__(self) -> int:
+        return self.rounds
+
+    def __iter__(self) -> Iterator[Batch]:
+        rng = np.random.default_rng([7, self.seed])
+        for _ in range(self.rounds):
+            yield Batch(*self.mixture.sample(self.batch, rng=rng))
+
+
+def network(
+    agents: int,
+    rounds: int,
+    protocol: str,
+    *,
+    degree: int = DEGREE,
+    parsimony: float = 0.04,
+    batch: int = 32,
+    classes: int = 5,
+) -> tuple[Agent, Graph, list[Drawn]]:
+    """The paper's agents and mixture on a random geometric graph."""
+    rng = np.random.default_rng(0)
+    mixture = Mixture.draw(classes=classes, rng=rng)
+    graph = Graph.geometric(agents, degree=degree, rng=rng)
+    agent = Agent(
+        dimension=2,
+        outputs=mixture.classes,
+        kernel=Gaussian(bandwidth=0.6),
+        loss=Logistic(),
+        step_size=STEP,
+        compression=Komp.parsimonious(STEP, parsimony=parsimony),
+        consensus=PROTOCOLS[protocol],
+    )
+    return agent, graph, [Drawn(mixture, rounds, i, batch) for i in range(agents)]
+
+
+def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation") -> dict[str, Any]:
+    """Time per agent and round after the first ones, in which loops are compiled; peak memory; bytes."""
+    agent, graph, streams = network(agents, rounds, protocol)
+    warnings.simplefilter("ignore")
+    opened: Any = None
+    if engine == "processes":
+        opened = Processes(2)
+    elif engine == "ray":
+        from kernelmesh.runtimes.ray import RayEngine
+
+        opened = RayEngine(2)
+    skipped, spent, clock, shards = 2, 0.0, 0.0, [0.0]
+    with threadpool_limits(1):
+        for now in simulate(agent, graph, streams, engine=opened):
+            if now.number == skipped:
+                spent, clock = time.process_time(), time.perf_counter()
+                shards = [0.0] if opened is None else opened.cpu_seconds
+    driver, counted = time.process_time() - spent, agents * (rounds - skipped)
+    out: dict[str, Any] = {"agents": agents, "rounds": rounds, "protocol": protocol, "engine": engine}
+    out["wall_us"] = 1e6 * (time.perf_counter() - clock) / counted
+    out["edges"], out["bytes"] = len(graph.edges), int(now.bytes_sent.sum())
+    out["order"] = float(np.mean([f.order for f in now.functions]))
+    out["cpu_us"] = 1e6 * driver / counted
+    if opened is not None:
+        # what a round takes on cores of its own: the driver, then the slower shard
+        busiest = max(after - before for after, before in zip(opened.cpu_seconds, shards, strict=True))
+        out["cpu_us"] = 1e6 * (driver + busiest) / counted
+        out["batch_bytes"] = opened.batch_bytes
+        opened.close()
+    out["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return out
+
+
+# What a round costs as each of these changes, the others staying as they are.
+VARIED: dict[str, tuple[float, ...]] = {
+    "agents": (20, 60, 200, 600),
+    "degree": (2, 4, 6, 12, 24),
+    "parsimony": (0.16, 0.08, 0.04, 0.02, 0.01),
+    "batch": (8, 16, 32, 64, 128),
+    "classes": (2, 5, 10, 20),
+}
+
+
+def curves(*, agents: int = 60, rounds: int = 20) -> list[dict[str, Any]]:
+    """CPU time and bytes per agent and round, and points kept, along each line of `VARIED`."""
+    rows = []
+    warnings.simplefilter("ignore")
+    for protocol in PROTOCOLS:
+        for name, values in VARIED.items():
+            for value in values:
+                options: dict[str, Any] = {"agents": agents, name: value if name == "parsimony" else int(value)}
+                agent, graph, streams = network(rounds=rounds, protocol=protocol, **options)
+                skipped, spent = rounds // 2, 0.0
+                with threadpool_limits(1):
+                    for now in simulate(agent, graph, streams):
+                        if now.number == skipped:
+                            spent = time.process_time()
+                            sent = now.bytes_sent.sum()
+                counted = len(graph) * (rounds - skipped)
+                row: dict[str, Any] = {"protocol": protocol, "varied": name, "value": value}
+                row["cpu_us"] = 1e6 * (time.process_time() - spent) / counted
+                row["bytes"] = float(now.bytes_sent.sum() - sent) / counted
+                row["order"] = float(np.mean([f.order for f in now.functions]))
+                rows.append(row)
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], file: Path) -> None:
+    """One panel for each thing that was varied, one line for each protocol."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 3.2), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(VARIED)), VARIED, strict=True):
+        for index, protocol in enumerate(PROTOCOLS):
+            own = [row for row in rows if row["protocol"] == protocol and row["varied"] == name]
+            across = [row["order"] if name == "parsimony" else row["value"] for row in own]
+            axes.plot(across, [row["cpu_us"] for row in own], label=protocol, **style_of(index))
+        axes.set(xlabel="points kept" if name == "parsimony" else name, xscale="log", yscale="log")
+        marks = (1, 10, 20, 40) if name == "parsimony" else VARIED[name]
+        axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
+        axes.set_xticks([], minor=True)
+        axes.set_xlim(0.8 * min(marks), 1.25 * max(marks))
+        axes.grid(alpha=0.3, which="both")
+        axes.set_ylim(50, 20_000)
+    figure.axes[0].set_ylabel("µs of CPU time per agent and round")
+    figure.axes[0].legend(fontsize="small")
+    figure.savefig(file, dpi=110)
+
+
+def _apart(*arguments: Any) -> dict[str, Any]:
+    """`measure` in a process of its own."""
+    command = [sys.executable, __file__, *map(str, arguments)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def scale() -> list[Line]:
+    """A random geometric graph of mean degree 6, the paper's mixture, mini-batches of 32, 50 rounds.
+
+    Times are CPU time per agent and round. With two workers it is that of the driver and the slower worker: what a round
+    takes where each has a core of its own.
+    """
+    lines = []
+    for protocol in PROTOCOLS:
+        found = {agents: _apart(agents, ROUNDS, protocol) for agents in SIZES}
+        for agents, one in found.items():
+            shown = f"{one['cpu_us']:.0f} µs, {one['megabytes']:.0f} MB, {one['order']:.1f} points, "
+            shown += f"{one['bytes'] / agents / ROUNDS:.0f} bytes sent per agent and round"
+            lines.append(Line(f"{protocol}, {agents} agents", shown))
+        largest, sizes = found[SIZES[-1]], SIZES[1:]
+        slope = np.polyfit(np.log(sizes), [math.log(n * found[n]["cpu_us"]) for n in sizes], 1)[0]
+        lines.append(at_most(f"{protocol}: peak memory, {SIZES[-1]} agents", largest["megabytes"] / 1024, 3.0, " GB"))
+        ratio = largest["cpu_us"] / found[SIZES[0]]["cpu_us"]
+        lines.append(at_most(f"{protocol}: time per agent and round by that of 20 agents", ratio, 2.0))
+        lines.append(at_most(f"{protocol}: slope of time over agents, 100 to 10,000", float(slope), 1.05, ""))
+    lines += _engines()
+    rows = curves()
+    draw(rows, Path(__file__).parent.parent / "docs" / "scale.png")
+    for row in rows:
+        shown = f"{row['cpu_us']:.0f} µs, {row['order']:.1f} points, {row['bytes']:.0f} bytes sent"
+        lines.append(Line(f"{row['protocol']}, {row['varied']} {row['value']:g}", shown))
+    return lines
+
+
+def _engines() -> list[Line]:
+    """Two cores and Ray, each between two runs of the simulation."""
+    lines = []
+    for engine, least in (("processes", 1.6), ("ray", 0.8)):
+        before, with_it, after = (_apart(200, 100, "penalty", name) for name in ("simulation", engine, "simulation"))
+        alone = 0.5 * (before["cpu_us"] + after["cpu_us"])
+        clock = 0.5 * (before["wall_us"] + after["wall_us"]) / with_it["wall_us"]
+        lines.append(at_least(f"{engine}, 2 workers, 200 agents: throughput", alone / with_it["cpu_us"], least))
+        lines.append(Line(f"{engine}, 2 workers, 200 agents: throughput by the clock", f"{clock:.2f} ×"))
+    return lines
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["curves"]:
+    found = curves()
+    draw(found, Path(__file__).parent.parent / "docs" / "scale.png")
+    for line in found:
+        print(json.dumps(line))
+elif __name__ == "__main__" and sys.argv[1:] == ["engines"]:
+    for found_line in _engines():
+        print(found_line.what, found_line.shown, found_line.target)
+elif __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])))

@@ -1,0 +1,87 @@
+"""`kernelmesh sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelmesh.cli.base import app, reported
+from kernelmesh.cli.engines import chosen_pool
+from kernelmesh.cli.experiments import _check_writable, _experiment, _leave, _report, _run, _settings
+from kernelmesh.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from kernelmesh.experiments import Experiment
+    from kernelmesh.experiments.sweep import Grid
+
+__all__ = ["sweep"]
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(help="An experiment; `kernelmesh list` names them.")],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", metavar="NAME=VALUE,VALUE,…", help="A setting and its values; may be repeated."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds each combination runs with.")] = 1,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting that is the same everywhere; may be repeated."),
+    ] = None,
+    show: Annotated[str, typer.Option(help="The column that the figure draws (the score if not given).")] = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Compute only what an interrupted sweep with the same settings has not.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results (runs/sweep-NAME if not given); earlier ones are replaced.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Where runs are computed: processes (of this machine) or ray.")] = "processes",
+    address: Annotated[str | None, typer.Option(help="A Ray cluster that runs already: HOST:PORT, or auto.")] = None,
+) -> None:
+    """Run an experiment with every combination of some settings, on all cores; write one table and one figure.
+
+    A run that fails is reported, and the others go on. Ctrl-C saves the results so far; --resume continues.
+    """
+    from kernelmesh.dashboard.recorder import Recorder
+    from kernelmesh.experiments.sweep import sweep as experiment
+
+    folder = out or Path("runs") / f"sweep-{name}"
+    with reported("sweep"):
+        chosen = _grid(_experiment("sweep", name), grid or [], seeds, change or [], show)
+        pool = chosen_pool("sweep", engine, address)
+        _check_writable(folder)
+    finished = _run(experiment(pool), chosen, folder, Recorder(folder), resume=resume)
+    _report(finished, folder)
+    _leave(finished)
+
+
+def _grid(experiment: Experiment, axes: Sequence[str], seeds: int, changes: Sequence[str], show: str) -> Grid:
+    """The grid with all values of the types that the settings have, and every mistake found before the first run."""
+    from kernelmesh.experiments.sweep import Grid
+
+    if not axes:
+        raise InvalidArgument("sweep", "--grid", "be given at least once", "", remedy="for example --grid step_size=1,3,8")
+    fixed = _read(experiment, changes, "--set")
+    values: dict[str, tuple[Any, ...]] = {}
+    for axis in axes:
+        name, equals, texts = axis.partition("=")
+        if not equals or not name:
+            raise InvalidArgument("sweep", "--grid", "be NAME=VALUE,VALUE,…", axis)
+        if name in values:
+            raise InvalidArgument("sweep", f"--grid {name}", "be given once", axis)
+        values[name] = tuple(_read(experiment, [f"{name}={text}"], "--grid")[name] for text in texts.split(","))
+    grid = Grid(experiment=experiment.name, axes=values, seeds=seeds, fixed=fixed, show=show)
+    grid.configs()
+    return grid
+
+
+def _read(experiment: Experiment, changes: Sequence[str], option: str) -> Mapping[str, Any]:
+    try:
+        return _settings(experiment.name, experiment.config, None, {}, changes)
+    except InvalidArgument as error:
+        argument = error.argument.replace("--set", option)
+        raise InvalidArgument("sweep", argument, error.rule, error.value, remedy=error.remedy) from None

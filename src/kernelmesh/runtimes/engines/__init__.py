@@ -1,0 +1,6 @@
+"""Where the agents of a simulation are: in this process, in several on this machine, or on a cluster (`runtimes.ray`)."""
+
+from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
+from kernelmesh.runtimes.engines.processes import Processes
+
+__all__ = ["Engine", "InProcess", "LostShard", "Processes"]

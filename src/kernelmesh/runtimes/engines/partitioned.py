@@ -1,0 +1,260 @@
+"""What all engines share that spread a network over shards: who is where, checkpoints, and what is fetched on demand."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
+
+import numpy as np
+
+from kernelmesh import storage
+from kernelmesh.agent import Agent, Info, State
+from kernelmesh.checks import integer
+from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.engines import files
+from kernelmesh.runtimes.engines.base import LostShard
+from kernelmesh.runtimes.engines.host import Failed, Seen, Spec, unpacked
+from kernelmesh.runtimes.engines.partition import crossing, partition
+from kernelmesh.runtimes.plan import Plan
+from kernelmesh.runtimes.round import RemoteStates, Round
+from kernelmesh.streams import Batch
+
+__all__ = ["Partitioned"]
+
+# So often in a row a network may lose a shard before it has come further than the time before.
+_PATIENCE = 3
+
+
+class Partitioned:
+    """An engine with several hosts; a subclass starts them, asks them, and moves batches between them.
+
+    Hosts write a checkpoint every `every` rounds where there is an address for it. When one is lost, all go back to the
+    newest checkpoint that every host has, or to the start.
+    """
+
+    def __init__(self, parts: int, *, checkpoints: str | Path | None = None, every: int = 10) -> None:
+        owner = type(self).__name__
+        self.parts = integer(owner, "parts", parts, minimum=1)
+        self._every = integer(owner, "every", every, minimum=1)
+        self._address = None if checkpoints is None else str(checkpoints)
+        if self._address is not None and "://" not in self._address:
+            self._address = str(Path(self._address).resolve())  # hosts may have been started in other folders
+        self.batch_bytes = 0
+        """Bytes of all batches that have gone from one shard to another in the newest network."""
+        self.cpu_seconds = [0.0] * parts
+        """What the rounds of the newest network have cost each shard."""
+        self._number = self._furthest = self._setbacks = 0
+        self._network = 0
+
+    def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
+        """Begin with a network, which takes the place of the one before."""
+        _check_streams(streams)
+        self._agent, self._graph = agent, graph
+        self.placement = partition(graph, self.parts)
+        """The shard of each agent."""
+        pairs = {(self.placement[i], self.placement[j]) for i, j in crossing(graph, self.placement)}
+        self.peers = [sorted({a + b - part for a, b in pairs if part in (a, b)}) for part in range(self.parts)]
+        """For each shard, the others that have an agent next to one of its own."""
+        self._members = [[i for i, p in enumerate(self.placement) if p == part] for part in range(self.parts)]
+        self._edges: list[list[int]] = [[] for _ in range(self.parts)]
+        for n, (i, j) in enumerate(graph.edges):
+            for part in {self.placement[i], self.placement[j]}:
+                self._edges[part].append(n)
+        index = {name: i for i, name in enumerate(graph.names)}
+        packed = None if states is None else [storage.pack(state, index, workspace=True) for state in states]
+        self._called = graph.names if states is None else tuple(state.name for state in states)
+        specs = [
+            Spec(
+                agent,
+                graph,
+                part,
+                self.placement,
+                [streams[i] for i in members],
+                None if packed is None else [packed[i] for i in members],
+                self._called,
+            )
+            for part, members in enumerate(self._members)
+        ]
+        self.batch_bytes = self._number = self._furthest = self._setbacks = 0
+        self.cpu_seconds = [0.0] * self.parts
+        self._network += 1
+        if self._address is not None:
+            for part in range(self.parts):
+                files.tidy(self._address, part, kept=0)  # those of an earlier network
+        self._launch(specs)
+
+    @abstractmethod
+    def _launch(self, specs: Sequence[Spec]) -> None:
+        """Have a host for each of the specs, and start it with that; hosts that are still there can be used again."""
+
+    @abstractmethod
+    def _relaunch(self) -> None:
+        """The same once more, with new hosts for those that were lost."""
+
+    @abstractmethod
+    def _ask(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """What a method returns of some hosts, by shard; or `LostShard`."""
+
+    @abstractmethod
+    def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> Any:
+        """Hand each shard what the others have for it, if anything; what each has for the others."""
+
+    @abstractmethod
+    def _step(self, number: int, batches: Any) -> list[Any]:
+        """Hand each shard what was said last; what `Host.step` returns."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all hosts."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        """What a method of every host returns; the error of the first agent where there are errors."""
+        found = self._ask(method, dict.fromkeys(range(self.parts), arguments))
+        return self._checked([found[part] for part in range(self.parts)])
+
+    def _checked(self, results: list[Any]) -> list[Any]:
+        errors = [result.error for result in results if isinstance(result, Failed)]
+        if not errors:
+            return results
+        order = {name: i for i, name in enumerate(self._graph.names)}
+        raise min(errors, key=lambda error: order.get(error.agent, -1) if isinstance(error, Diverged) else -1)
+
+    def step(self, number: int, batches: Any) -> Round:
+        """Let everybody learn; what is small comes back at once, the rest when it is asked for."""
+        found: list[Seen] = self._checked(self._step(number, batches))
+        infos: list[Info | None] = [None] * len(self._graph)
+        floats, sent, samples = (np.zeros(len(self._graph), dtype=np.int64) for _ in range(3))
+        orders, norms = np.zeros(len(self._graph), dtype=np.int64), np.zeros(len(self._graph))
+        edge_bytes = np.zeros(len(self._graph.edges), dtype=np.int64)
+        for members, seen in zip(self._members, found, strict=True):
+            for i, info in zip(members, seen.progress.infos, strict=True):
+                infos[i] = info
+            floats[members], sent[members] = seen.progress.floats, seen.progress.bytes
+            samples[members], orders[members], norms[members] = seen.samples, seen.orders, seen.square_norms
+        for edges, seen in zip(self._edges, found, strict=True):
+            edge_bytes[edges] += seen.progress.edge_bytes  # what went one way is counted by one shard
+        self.batch_bytes += sum(seen.batch_bytes for seen in found)
+        self.cpu_seconds = [spent + seen.cpu_seconds for spent, seen in zip(self.cpu_seconds, found, strict=True)]
+        self._number = number
+        if number > self._furthest:
+            self._furthest, self._setbacks = number, 0
+        if self._address is not None and number % self._every == 0:
+            self.call("save", self._address, number)
+        states = _States(self, self._network, number, samples.tolist(), orders.tolist(), norms.tolist())
+        traffic = {"floats_sent": floats, "bytes_sent": sent, "edge_bytes": edge_bytes}
+        return Round(number=number, states=states, infos=tuple(infos), **traffic)
+
+    def recover(self, lost: LostShard) -> int:
+        """Go back to the newest checkpoint that all have, or to the start."""
+        while True:
+            self._setbacks += 1
+            if self._setbacks > _PATIENCE:
+                reason = f"{lost}; {_PATIENCE} attempts to go on from round {self._number} have failed"
+                raise LostShard(reason) from lost
+            try:
+                self._relaunch()
+                self._number = 0 if self._address is None else files.newest(self._address, self.parts)
+                if self._number:
+                    self.call("load", self._address, self._number)
+            except LostShard as again:
+                lost = again
+            else:
+                return self._number
+
+    def functions(self, network: int, number: int, agents: Sequence[int] | None) -> list[Expansion]:
+        """What these agents, or all, had learned after a round of a network."""
+        self._check_network(network)
+        wanted = range(len(self._graph)) if agents is None else agents
+        of: dict[int, list[int]] = {}
+        for i in wanted:
+            of.setdefault(self.placement[i], []).append(i)
+        found = self._ask("functions", {part: (number, own) for part, own in of.items()})
+        self._checked(list(found.values()))
+        tables = {i: table for part, own in of.items() for i, table in zip(own, found[part], strict=True)}
+        return [Expansion.trusted(self._agent.kernel, *tables[i]) for i in wanted]
+
+    def states(self, network: int, number: int) -> list[State]:
+        """Everything that all agents held after a round of a network."""
+        self._check_network(network)
+        found, names = self.call("states", number), self._graph.names
+        packed = {
+            i: own
+            for members, states in zip(self._members, found, strict=True)
+            for i, own in zip(members, states, strict=True)
+        }
+        return [unpacked(self._agent, packed[i], name=name, names=names) for i, name in enumerate(self._called)]
+
+    def _check_network(self, network: int) -> None:
+        if network != self._network:
+            found = Verbatim("those of an earlier one")
+            remedy = "read them before the engine starts another network"
+            raise InvalidArgument(type(self).__name__, "states", "be of the network it holds", found, remedy=remedy)
+
+
+class _States(RemoteStates):
+    def __init__(
+        self,
+        engine: Partitioned,
+        network: int,
+        number: int,
+        samples: Sequence[int],
+        orders: Sequence[int],
+        square_norms: Sequence[float],
+    ) -> None:
+        self._engine, self._network, self._number = engine, network, number
+        self.samples, self.orders, self.square_norms = samples, orders, square_norms
+        self._functions: list[Expansion] | None = None
+
+    def functions(self, agents: Sequence[int] | None = None) -> list[Expansion]:
+        if self._functions is None:
+            found = self._engine.functions(self._network, self._number, agents)
+            if agents is not None:
+                return found
+            self._functions = found
+        return self._functions if agents is None else [self._functions[i] for i in agents]
+
+    @cached_property
+    def _all(self) -> list[State]:
+        return self._engine.states(self._network, self._number)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @overload
+    def __getitem__(self, index: int) -> State: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[State]: ...
+    def __getitem__(self, index: int | slice) -> State | list[State]:
+        return self._all[index]
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self._all)
+
+
+def _check_streams(streams: Sequence[Iterable[Batch]]) -> None:
+    """Refuse streams that depend on where they are iterated over, or that cannot begin anew after a loss."""
+    owners: dict[int, int] = {}
+    for i, stream in enumerate(streams):
+        if isinstance(stream, Iterator):
+            remedy = "for example ArrayStream; a generator can be read only once, and only here"
+            found = Verbatim(type(stream).__name__)
+            raise InvalidArgument("engine", "streams", "be ones that can be read from the start", found, remedy=remedy)
+        rng = getattr(getattr(stream, "stream", stream), "rng", None)
+        if rng is not None and owners.setdefault(id(rng), i) != i:
+            found = Verbatim(f"one of agents {owners[id(rng)]} and {i}")
+            remedy = "rng.spawn(agents) makes them"
+            raise InvalidArgument("engine", "streams", "have a generator of its own each", found, remedy=remedy)

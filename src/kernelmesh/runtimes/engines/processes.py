@@ -1,0 +1,139 @@
+"""Shards in worker processes of this machine: one per core, each with one BLAS thread."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Mapping, Sequence
+from itertools import count
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.runtimes.engines.base import LostShard
+from kernelmesh.runtimes.engines.host import Host, Spec
+from kernelmesh.runtimes.engines.partitioned import Partitioned
+from kernelmesh.runtimes.plan import Plan
+
+__all__ = ["Processes"]
+
+
+class Processes(Partitioned):
+    """Agents in worker processes of this machine, one per core unless told otherwise.
+
+    Parameters
+    ----------
+    parts : int, optional
+        How many processes.
+    checkpoints : str or Path, optional
+        A folder, or an address that fsspec knows, from which the run goes on should a process be lost; without one it begins
+        again.
+    every : int
+        Rounds between two checkpoints.
+
+    Examples
+    --------
+    >>> Processes(2).parts
+    2
+    """
+
+    def __init__(self, parts: int | None = None, *, checkpoints: str | Path | None = None, every: int = 10) -> None:
+        super().__init__(parts or os.cpu_count() or 1, checkpoints=checkpoints, every=every)
+        self._workers: list[tuple[BaseProcess, Connection]] = []
+        self._tickets = count()
+
+    def _launch(self, specs: Sequence[Spec]) -> None:
+        try:
+            self._specs = [pickle.dumps(("start", (spec,))) for spec in specs]
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            remedy = "classes and functions of a module can, those inside a function cannot"
+            found = Verbatim(str(error))
+            raise InvalidArgument(
+                "Processes", "the network", "be one that can go to another process", found, remedy=remedy
+            ) from None
+        self._relaunch()
+
+    def _relaunch(self) -> None:
+        alive = [(process, pipe) for process, pipe in self._workers if process.is_alive()]
+        for _, pipe in (worker for worker in self._workers if worker not in alive):
+            pipe.close()
+        context = multiprocessing.get_context("spawn")
+        while len(alive) < self.parts:
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there,), daemon=True)
+            process.start()
+            there.close()
+            alive.append((process, here))
+        self._workers = alive
+        self._checked(list(self._collect(dict(enumerate(self._specs))).values()))
+
+    def _ask(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        return self._collect({part: pickle.dumps((method, own)) for part, own in arguments.items()})
+
+    def _collect(self, requests: Mapping[int, bytes]) -> dict[int, Any]:
+        """Send every request, then wait for every answer. What is left of a call that was interrupted is passed over."""
+        ticket, part, found = next(self._tickets), -1, {}
+        try:
+            for part, request in requests.items():
+                pipe = self._workers[part][1]
+                pipe.send(ticket)
+                pipe.send_bytes(request)
+            for part in requests:
+                pipe = self._workers[part][1]
+                answered, result = pipe.recv()
+                while answered != ticket:
+                    answered, result = pipe.recv()
+                found[part] = result
+        except (EOFError, OSError):
+            lost, _ = self._workers[part]
+            lost.kill()
+            lost.join()  # so that it is seen to be gone
+            raise LostShard(f"worker process {part} of {self.parts} was lost") from None
+        return found
+
+    def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> list[dict[int, bytes]]:
+        """What each shard has for the others, from what they had for it."""
+        arguments = [(method, plan if plan is not None else own) for own in self._received(batches)]
+        found = self._ask("exchange", dict(enumerate(arguments)))
+        out: list[dict[int, bytes]] = self._checked([found[part] for part in range(self.parts)])
+        return out
+
+    def _received(self, batches: Sequence[Mapping[int, bytes]] | None) -> list[dict[int, bytes]]:
+        if batches is None:
+            return [{} for _ in range(self.parts)]
+        return [
+            {other: batches[other][part] for other in peers if part in batches[other]}
+            for part, peers in enumerate(self.peers)
+        ]
+
+    def _step(self, number: int, batches: Any) -> list[Any]:
+        received = self._received(batches)
+        found = self._ask("step", {part: (number, own) for part, own in enumerate(received)})
+        return [found[part] for part in range(self.parts)]
+
+    def close(self) -> None:
+        """End all processes."""
+        for _, pipe in self._workers:
+            pipe.close()  # which a worker takes for the end
+        for process, _ in self._workers:
+            process.join(timeout=10)
+            if process.is_alive():
+                process.terminate()
+        self._workers = []
+
+
+def _serve(pipe: Connection) -> None:
+    """The worker: it answers one request after the other until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
+    host = Host()
+    while True:
+        try:
+            ticket = pipe.recv()
+            method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 (from the process that started this one)
+        except (EOFError, OSError):
+            return
+        pipe.send((ticket, host.handle(method, *arguments)))

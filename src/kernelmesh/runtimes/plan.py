@@ -1,0 +1,94 @@
+"""What is settled about a round before anybody speaks: who learns, who hears whom, and which messages get lost.
+
+It depends on the graph, the faults and who has samples, and on nothing that agents have learned. So one process can settle it
+for agents that are spread over many, and random faults are the same however they are spread.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.agent import Agent
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.faults import Faults, Tie
+
+__all__ = ["Plan", "Planner"]
+
+Ties = Sequence[Sequence[Tie]]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """One round, as far as it is settled beforehand."""
+
+    number: int
+    talks: bool
+    """Whether agents talk in this round at all."""
+    learns: NDArray[np.bool_]
+    """By agent: whether it has a mini-batch, its own or a replayed one, and is there."""
+    ties: Ties | None = None
+    """Who hears whom; None where that is as the graph has it."""
+    lost: frozenset[tuple[int, int]] = frozenset()
+    """The questions or functions, (from, to), that do not arrive."""
+    unanswered: frozenset[tuple[int, int]] = frozenset()
+    """The answers, (from, to), that do not arrive."""
+
+
+class Planner:
+    """Settles one round after the other; it is the only one that draws what gets lost."""
+
+    def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
+        self._agent, self._graph, self._faults = agent, graph, faults
+        self._marks: dict[int, Any] = {}
+        self.agents = len(graph)
+
+    def rewind(self, number: int) -> None:
+        """Go back to the end of a round: those after it will lose the same messages once more."""
+        if number + 1 in self._marks and self._faults is not None and self._faults.rng is not None:
+            self._faults.rng.bit_generator.state = self._marks[number + 1]
+
+    def away(self, number: int) -> frozenset[int]:
+        """The agents that are absent in a round."""
+        faults = self._faults
+        if faults is None:
+            return frozenset()
+        return frozenset(i for i, name in enumerate(self._graph.names) if faults.away(name, number))
+
+    def replaying(self, learns: NDArray[np.bool_], ready: Collection[int]) -> frozenset[int]:
+        """The agents without samples of their own that replay in a round: those to whom word has come that somebody learns.
+
+        `ready` has those that are there, have no samples of their own, and could replay some.
+        """
+        if not ready:
+            return frozenset()
+        # the word goes from neighbor to neighbor, as in lock step, where nobody knows of the others in any other way
+        news, found = np.flatnonzero(learns).tolist(), set()
+        while news:
+            for j in self._graph.neighbors[news.pop()]:
+                if j in ready and j not in found:
+                    found.add(j)
+                    news.append(j)
+        return frozenset(found)
+
+    def plan(self, number: int, learns: NDArray[np.bool_], furthest: int) -> Plan:
+        """The round of this number; `furthest` is the most steps that any of those who learn has taken."""
+        # who has been away has taken fewer steps, and keeps to the rhythm of the others
+        talks = self._agent.consensus.exchanges(furthest + 1)
+        faults = self._faults
+        if faults is None:
+            return Plan(number=number, talks=talks, learns=learns)
+        if faults.drop and faults.rng is not None:
+            self._marks[number] = faults.rng.bit_generator.state
+        ties = faults.ties(self._graph, number)
+        if not talks or not faults.drop:
+            return Plan(number=number, talks=talks, learns=learns, ties=ties)
+        pairs = [(i, tie.number) for i, around in enumerate(ties) for tie in around]
+        lost = frozenset(pair for pair in pairs if faults.lost())
+        asked = (
+            [(i, j) for i, j in pairs if learns[i] and (i, j) not in lost] if self._agent.consensus.exchange.question else []
+        )
+        unanswered = frozenset((j, i) for i, j in asked if faults.lost())
+        return Plan(number=number, talks=talks, learns=learns, ties=ties, lost=lost, unanswered=unanswered)

@@ -1,0 +1,102 @@
+"""What is there to see after every agent has moved once."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernelmesh.agent import Info, State
+from kernelmesh.checks import Ints
+from kernelmesh.numerics.expansion import Expansion
+
+__all__ = ["RemoteStates", "Round"]
+
+
+class RemoteStates(Sequence[State]):
+    """The states of agents in other processes: what is small is here, the rest is fetched when it is asked for."""
+
+    samples: Sequence[int]
+    orders: Sequence[int]
+    square_norms: Sequence[float]
+
+    @abstractmethod
+    def functions(self, agents: Sequence[int] | None = None) -> list[Expansion]:
+        """What these agents, or all, have learned."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Round:
+    """What is there to see after every agent has moved once. Everything is indexed by the agent's number in the graph.
+
+    Attributes
+    ----------
+    number : int
+        Rounds so far, from 1.
+    states : sequence of State
+        The state of each agent after the round; where agents are in other processes, fetched when it is asked for.
+    infos : tuple of Info or None
+        What each step reported; None for an agent whose stream had ended, unless it has replayed samples.
+    floats_sent, bytes_sent : ndarray of int
+        How many numbers and bytes each agent has sent since the start.
+    edge_bytes : ndarray of int
+        How many bytes have crossed each edge of the graph since the start, in both directions, in the order of `graph.edges`.
+    functions : tuple of Expansion
+        What each agent has learned so far: immutable values that can be kept.
+    samples : tuple of int
+        Samples that each agent has seen since its state was started; replayed ones are not counted again.
+
+    Examples
+    --------
+    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared, simulate
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> x = np.linspace(-1, 1, 64)[:, None]
+    >>> *_, last = simulate(agent, Graph.line(1), [ArrayStream(x, np.sin(3 * x))])
+    >>> last.number, last.samples, last.bytes_sent.tolist()
+    (2, (64,), [0])
+    """
+
+    number: int
+    """Rounds so far, from 1."""
+    states: Sequence[State]
+    infos: tuple[Info | None, ...]
+    """What each step reported; None for an agent whose stream had ended, unless it has replayed samples."""
+    floats_sent: Ints
+    """Numbers that each agent has sent since the start."""
+    bytes_sent: Ints
+    edge_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Bytes that have crossed each edge, in both directions, in the order of `graph.edges`."""
+
+    @property
+    def functions(self) -> tuple[Expansion, ...]:
+        """What each agent has learned so far: immutable values that can be kept."""
+        if isinstance(self.states, RemoteStates):
+            return tuple(self.states.functions())
+        return tuple(state.function for state in self.states)
+
+    def functions_of(self, agents: Sequence[int]) -> dict[int, Expansion]:
+        """What some agents have learned so far, by number; where agents are in other processes, only these are fetched."""
+        if isinstance(self.states, RemoteStates):
+            return dict(zip(agents, self.states.functions(agents), strict=True))
+        return {i: self.states[i].function for i in agents}
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Samples that each agent has seen since its state was started; replayed ones are not counted again."""
+        if isinstance(self.states, RemoteStates):
+            return tuple(self.states.samples)
+        return tuple(state.samples for state in self.states)
+
+    @property
+    def orders(self) -> tuple[int, ...]:
+        """Points in the function of each agent."""
+        if isinstance(self.states, RemoteStates):
+            return tuple(self.states.orders)
+        return tuple(state.function.order for state in self.states)
+
+    @property
+    def square_norms(self) -> tuple[float, ...]:
+        """‖f_i‖² of the function that each agent goes on from; NaN with rules that do not keep track of it."""
+        if isinstance(self.states, RemoteStates):
+            return tuple(self.states.square_norms)
+        return tuple(state.model.square_norm for state in self.states)

@@ -1,0 +1,277 @@
+"""Some of the agents of a network, in one process: their states and streams, and what they say to each other and to the rest.
+
+A round of a shard has five parts, each from what the one before gave: `take` mini-batches, `replay` (where streams have
+ended), `ask` (questions or functions), `answer` (where there were questions), `step`. Between them, one batch of messages
+goes to each other shard that has an agent next to one of ours. A network in one shard is what `simulate` runs; how agents are
+spread over shards changes nothing that they learn or send.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from kernelmesh.agent import Agent, Info, State, advance
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.consensus import Heard
+from kernelmesh.exchange import Link, MissingBase, Outbox
+from kernelmesh.messages import Message, decode, encode, wire_size
+from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.faults import Faults, Tie
+from kernelmesh.runtimes.plan import Plan
+from kernelmesh.streams import Batch
+
+__all__ = ["Batches", "Facts", "Progress", "Shard"]
+
+Batches = dict[int, bytes]
+"""What goes to, or has come from, each other shard: its messages in one piece."""
+
+
+class Facts(NamedTuple):
+    """What must be known of a shard before a round can be planned."""
+
+    learns: list[int]
+    """The agents that have a mini-batch."""
+    furthest: int
+    """The most steps that any of these has taken."""
+    ended: bool
+    """Whether all its streams have ended."""
+    ready: dict[int, int]
+    """The agents without a mini-batch that could replay one, with the steps that each has taken."""
+
+
+class Progress(NamedTuple):
+    """What a shard reports of a round, by agent."""
+
+    infos: list[Info | None]
+    floats: list[int]
+    bytes: list[int]
+    edge_bytes: Ints
+    """What our agents have sent over each edge of `Shard.edges`."""
+
+
+class _Entry(msgspec.Struct, array_like=True, gc=False):
+    """One message of a batch. A question goes to all neighbors of the sender, and names no receiver."""
+
+    sender: int
+    receiver: int
+    data: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[_Entry])
+
+
+class Shard:
+    """The agents whose number in `parts`, which has one for every agent of the graph, is `part`.
+
+    `streams` and `states` are those of its own agents, in the order of the graph. It begins with the first mini-batches, or
+    where `taken` says how many of each stream were used before.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        graph: Graph,
+        streams: Sequence[Iterable[Batch]],
+        states: Sequence[State],
+        *,
+        part: int = 0,
+        parts: Sequence[int] | None = None,
+    ) -> None:
+        self.agent, self.graph, self.part = agent, graph, part
+        self.parts = (0,) * len(graph) if parts is None else tuple(parts)
+        self.members = [i for i, owner in enumerate(self.parts) if owner == part]
+        self.streams = streams
+        own = set(self.members)
+        self.edges = [n for n, (i, j) in enumerate(graph.edges) if i in own or j in own]
+        """The edges of the graph that one of our agents is at."""
+        ends = [graph.edges[n] for n in self.edges]
+        self._places = {pair: place for place, (i, j) in enumerate(ends) for pair in ((i, j), (j, i))}
+        self._usual = Faults().ties(graph, 1)
+        self.begin(states)
+
+    def begin(
+        self, states: Sequence[State], taken: Sequence[int] | None = None, sent: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        """Go on from these states, after so many mini-batches of each stream, and so many floats and bytes sent.
+
+        `sent` has those by agent and, as `edge_bytes`, by edge.
+        """
+        self.states = dict(zip(self.members, states, strict=True))
+        self.before: dict[int, State] = {}
+        """The states before the newest round, where `keep` was called: a round may fail in another shard."""
+        nothing = (0,) * len(self.members)
+        self.floats, self.bytes = (
+            dict(zip(self.members, (sent or {}).get(name, nothing), strict=True)) for name in ("floats", "bytes")
+        )
+        self.edge_bytes = list((sent or {}).get("edge_bytes", (0,) * len(self.edges)))
+        used = taken or (0,) * len(self.members)
+        self.taken = dict(zip(self.members, used, strict=True))
+        opened = zip(self.members, self.streams, used, strict=True)
+        self._sources: dict[int, Iterator[Batch]] = {i: islice(iter(own), skip, None) for i, own, skip in opened}
+        self._waiting: dict[int, Batch | None] = dict.fromkeys(self.members)
+        self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
+        self._end_talk()
+
+    def _end_talk(self) -> None:
+        self._outboxes: dict[int, Outbox] = {}
+        self._questions: dict[int, Message | None] = {}
+        self._replies: dict[tuple[int, int], Message | None] = {}
+        self._traveling: dict[tuple[int, int], Message] = {}
+
+    def take(self, away: frozenset[int]) -> Facts:
+        """Have a mini-batch for everybody whose stream goes on, and check those that will be learned from."""
+        for i, source in self._sources.items():
+            if self._waiting[i] is None:
+                self._waiting[i] = next(source, None)
+        ended = all(batch is None for batch in self._waiting.values())
+        # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
+        self._checked: dict[int, tuple[Floats, Any]] = {
+            i: self.agent.check(*batch) for i, batch in self._waiting.items() if batch is not None and i not in away
+        }
+        self._replaying: frozenset[int] = frozenset()
+        learns = list(self._checked)
+        return Facts(learns, max((self.states[i].steps for i in learns), default=0), ended, self._ready(away))
+
+    def _ready(self, away: frozenset[int]) -> dict[int, int]:
+        if not self.agent.replay:
+            return {}
+        idle = (i for i, batch in self._waiting.items() if batch is None and i not in away)
+        return {i: self.states[i].steps for i in idle if self.states[i].can_replay}
+
+    def replay(self, chosen: frozenset[int]) -> None:
+        """Have a mini-batch also for those of our agents that are to replay one."""
+        self._replaying = chosen.intersection(self.members)
+        drawn = {i: self.states[i].draw() for i in self._replaying}
+        self._checked = dict(sorted((self._checked | drawn).items()))
+
+    def points(self) -> list[Floats]:
+        """The points of the mini-batches that were taken."""
+        return [batch[0] for batch in self._checked.values()]
+
+    def ask(self, plan: Plan) -> Batches:
+        """Say what does not depend on what others say: questions, or functions; what goes to other shards is returned."""
+        self._plan, self._ties = plan, self._usual if plan.ties is None else plan.ties
+        points = {i: batch[0] for i, batch in self._checked.items()}
+        self._outboxes = {i: Outbox(self.agent, state, points.get(i)) for i, state in self.states.items()}
+        return self._ask() if self.agent.consensus.exchange.question else self._tell()
+
+    def _ask(self) -> Batches:
+        out: defaultdict[int, list[_Entry]] = defaultdict(list)
+        for i, outbox in self._outboxes.items():
+            question = self._questions[i] = outbox.question
+            if question is None:
+                continue
+            ties = self._ties[i]
+            self._count(i, question, *(tie.number for tie in ties))
+            others = {self.parts[tie.number] for tie in ties if (i, tie.number) not in self._plan.lost} - {self.part}
+            data = encode(question) if others else b""
+            for part in others:
+                out[part].append(_Entry(i, -1, data))
+        return _pack(out)
+
+    def _tell(self) -> Batches:
+        """Functions go out over links, as differences where possible, to those who learn."""
+        learns, lost = self._plan.learns, self._plan.lost
+        out: defaultdict[int, list[_Entry]] = defaultdict(list)
+        for i, outbox in self._outboxes.items():
+            for tie in self._ties[i]:
+                j = tie.number
+                message = outbox.reply(tie.name, tie.share, None) if learns[j] else None
+                if message is None:
+                    continue
+                packed = self._links[i, j].pack(message)
+                self._count(i, packed, j)
+                if (i, j) in lost:
+                    continue
+                if self.parts[j] == self.part:
+                    self._traveling[i, j] = packed
+                else:
+                    out[self.parts[j]].append(_Entry(i, j, encode(packed)))
+        return _pack(out)
+
+    def answer(self, received: Mapping[int, bytes]) -> Batches:
+        """Answer those who were heard; what goes to other shards is returned."""
+        for batch in received.values():
+            self._questions |= {entry.sender: decode(entry.data) for entry in _decoder.decode(batch)}
+        lost, unanswered, names = self._plan.lost, self._plan.unanswered, self.graph.names
+        out: defaultdict[int, list[_Entry]] = defaultdict(list)
+        for j, outbox in self._outboxes.items():
+            for tie in self._ties[j]:
+                i = tie.number
+                question = self._questions.get(i)
+                if question is None or (i, j) in lost:
+                    continue
+                reply = outbox.reply(names[i], tie.share, question)
+                if reply is not None:
+                    self._count(j, reply, i)
+                if reply is None or (j, i) in unanswered:
+                    continue
+                if self.parts[i] == self.part:
+                    self._replies[j, i] = reply
+                else:
+                    out[self.parts[i]].append(_Entry(j, i, encode(reply)))
+        return _pack(out)
+
+    def keep(self) -> None:
+        """Remember the states as they are before a step."""
+        self.before = dict(self.states)
+
+    def step(self, received: Mapping[int, bytes]) -> Progress:
+        """Hear what has come from everywhere, and learn."""
+        for data in received.values():
+            arrived = {(entry.sender, entry.receiver): decode(entry.data) for entry in _decoder.decode(data)}
+            if self.agent.consensus.exchange.question:
+                self._replies |= arrived
+            else:
+                self._traveling |= arrived
+        self._open()
+        infos: list[Info | None] = []
+        for i in self.members:
+            batch = self._checked.get(i)
+            info = None
+            if batch is not None:
+                replayed = i in self._replaying
+                self.states[i], info = advance(self.agent, self.states[i], *batch, self._heard(i), replayed=replayed)
+                self._waiting[i] = None
+                self.taken[i] += not replayed
+            infos.append(info)
+        self._end_talk()
+        return Progress(
+            infos, list(self.floats.values()), list(self.bytes.values()), np.array(self.edge_bytes, dtype=np.int64)
+        )
+
+    def _open(self) -> None:
+        """Turn differences that have arrived back into functions."""
+        for (i, j), message in self._traveling.items():
+            with suppress(MissingBase):  # it builds on something that was lost; the other end will hear of it
+                self._replies[i, j] = self._links[j, i].unpack(message)
+
+    def _heard(self, i: int) -> list[Heard]:
+        if not self._outboxes:  # nobody talks in this round
+            return []
+        mutual = self.agent.consensus.exchange.mutual
+        return [self._said(i, tie, mutual) for tie in self._ties[i]]
+
+    def _said(self, i: int, tie: Tie, mutual: bool) -> Heard:
+        question = self._questions.get(tie.number) if mutual and (tie.number, i) not in self._plan.lost else None
+        reply = self._replies.get((tie.number, i))
+        return Heard(question, reply, tie.weight, tie.name, tie.is_first, tie.share)
+
+    def _count(self, sender: int, message: Message, *receivers: int) -> None:
+        size = wire_size(message)
+        self.floats[sender] += len(receivers) * size.floats
+        self.bytes[sender] += len(receivers) * size.bytes
+        for receiver in receivers:
+            place = self._places.get((sender, receiver))
+            if place is not None:  # faults may join agents that have no edge in the graph
+                self.edge_bytes[place] += size.bytes
+
+
+def _pack(out: Mapping[int, Sequence[_Entry]]) -> Batches:
+    return {part: _encoder.encode(entries) for part, entries in out.items()}
