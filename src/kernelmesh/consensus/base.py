@@ -73,7 +73,7 @@ class EdgeMemory:
     done: int = 0
     """Exchanges completed at this end in this epoch."""
     acts: int = 0
-    """Rounds, the newest included, in which the dual still acts: it begins anew with every exchange that is completed."""
+    """Rounds, the newest included, in which the dual still acts or the edge counts as alive; anew with every exchange."""
     offered: Offer | None = None
     """Ours in the exchange that is open."""
     before: Offer | None = None

@@ -35,6 +35,11 @@ class EdgeDuals(Spaced, Protocol):
         # duals that act at once are stable with half of it only; spread over rounds they bear all of it, which is faster
         return 0.5 if self.every <= 2 else 1.0
 
+    @property
+    def _patience(self) -> int:
+        """For how many rounds after its dual has stopped acting an edge is still remembered as alive."""
+        return 0
+
     def tell(
         self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
     ) -> Message:
@@ -47,8 +52,9 @@ class EdgeDuals(Spaced, Protocol):
         done, after = complete(function, heard, edges, renew)
         completed = {exchange.neighbor for exchange in done}
         # a dual acts for k rounds from the one in which its exchange was completed
+        most = self.every + self._patience
         after = {
-            name: edge.with_acts(self.every if name in completed else max(min(edge.acts, self.every) - 1, 0))
+            name: edge.with_acts(most if name in completed else max(min(edge.acts, most) - 1, 0))
             for name, edge in after.items()
         }
         own = 1.0
@@ -75,7 +81,7 @@ class EdgeDuals(Spaced, Protocol):
     def _with_duals(self, update: Update, edges: EdgeMemories) -> Update:
         """The update with (1/k) Σ_j λ_ij added, over the edges on which an exchange was completed less than k rounds ago."""
         # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
-        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts]
+        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts > self._patience]
         if not duals:
             return update
         return update.joined([dual.centers for dual in duals], [dual.weights / self.every for dual in duals])
