@@ -15,9 +15,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernelmesh.numerics.compiled import averaging, distances, exchange, folding, losses, newton, pruning, symmetric
+    from kernelmesh.numerics.compiled import (
+        averaging,
+        distances,
+        exchange,
+        folding,
+        losses,
+        newton,
+        pruning,
+        selection,
+        symmetric,
+    )
 
-__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "symmetric"]
+__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "selection", "symmetric"]
 
 
 def __getattr__(name: str) -> ModuleType:
