@@ -77,6 +77,7 @@ class Config(LearningSettings, owner="brodatz"):
             kernel=self.kernel,
             batches=[patches.points[: self.batch_size]],
             stiffness=graph.stiffness,
+            every=1,
         )
         return agent_for(self, (self.textons, classes), self.kernel, self.consensus(tuning))
 
