@@ -7,7 +7,7 @@ import numpy as np
 
 from kernelmesh.checks import Floats
 from kernelmesh.consensus.base import NUMBERED_WEIGHTS, EdgeMemories, Heard, StepInputs
-from kernelmesh.consensus.duals import EdgeDuals
+from kernelmesh.consensus.edge_duals import EdgeDuals
 from kernelmesh.consensus.numbered import Completed
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Update
