@@ -580,7 +580,10 @@ class TestWatching:
             assert view == AgentView(name="agent-0", remarks=("does not answer",))
             (view,) = watcher.poll()
             assert (view.answers, view.stream_ended, view.alive_neighbors) == (True, True, 1)
-            about = ("stream has ended", "waits for b", "ignores b", "3 invalid rows", "no checkpoint: disk full")
+            about = (
+                *("stream has ended", "waits for b", "ignores b", "refused: 1 of b"),
+                *("3 invalid rows", "no checkpoint: disk full"),
+            )
             assert view == AgentView(name="agent-0", status=status, remarks=about)
             (view,) = watcher.poll()
             assert (view.status, view.stale, view.answers, view.alive_neighbors) == (status, True, False, None)
