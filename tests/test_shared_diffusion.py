@@ -32,6 +32,7 @@ from kernelmesh.exchange import Link
 from kernelmesh.messages import Offer, Terms, wire_size
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.received import Received
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing import check_consensus
 from test_rules import in_lock_step
@@ -94,7 +95,7 @@ def test_a_step_is_the_projection_of_what_was_wanted(novelty):
         f = model.function
         points = np.concatenate([rng.uniform(-2, 2, size=(5, 2)), f.centers[:2], rng.permutation(LANDMARKS)[:4]])
         coefficients = rng.normal(size=(len(points), 3))
-        update = Update(points, coefficients, 0.9, shared=True, own=5)
+        update = Update(points[:5], coefficients[:5], 0.9, received=Received(points[5:], coefficients[5:]))
         after, _ = compression.absorb(model, update, samples=0)
         wanted = Expansion(KERNEL, np.concatenate([f.centers, points]), np.concatenate([0.9 * f.weights, coefficients]))
         z = after.function.centers
