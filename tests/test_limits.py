@@ -226,7 +226,7 @@ class TestPoisonedJournal:
         def failing(agent, state, *rest, advance=module.advance, **options):
             if state.steps == 4:
                 raise MemoryError
-            return advance(agent, state, *rest)
+            return advance(agent, state, *rest, **options)
 
         monkeypatch.setattr(module, "advance", failing)
         again = self.start(agent, tmp_path)
