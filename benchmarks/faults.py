@@ -38,7 +38,7 @@ _PROTOCOLS: dict[str, dict[str, Any]] = {
     "shared statistics": {"rule": Landmarks(), "consensus": SharedStatistics()},
     "shared diffusion": {
         "rule": Averaged(),
-        "step_size": 30.0,
+        "step_size": 10.0,
         "compression": SharedDictionary(),
         "consensus": SharedDiffusion(),
     },

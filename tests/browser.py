@@ -65,7 +65,7 @@ def size(driver, width: int, height: int, *, dark: bool = False) -> None:
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
 
 
-def wait(driver, script: str, *, seconds: float = 20.0):
+def wait(driver, script: str, *, seconds: float = 60.0):
     """The value of a script as soon as it is true."""
     end = time.monotonic() + seconds
     while True:

@@ -580,8 +580,8 @@ class TestWatching:
             (view,) = watcher.poll()
             assert (view.answers, view.stream_ended, view.alive_neighbors) == (True, True, 1)
             assert view.is_done  # running freely, it need not be waited for
-            about = ("stream has ended", "replays its samples", "waits for b", "ignores b", "3 invalid rows")
-            about += ("no checkpoint: disk full",)
+            about = ("stream has ended", "replays its samples", "waits for b", "ignores b", "refused: 1 of b")
+            about += ("3 invalid rows", "no checkpoint: disk full")
             assert view == AgentView(name="agent-0", status=status, remarks=about)
             (view,) = watcher.poll()
             assert (view.status, view.stale, view.answers, view.alive_neighbors) == (status, True, False, None)

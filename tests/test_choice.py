@@ -177,12 +177,16 @@ def test_what_was_given_is_not_chosen():
         assert (fitted.regularization_, fitted._agent.regularization) == (0.3, pytest.approx(0.9))
 
 
-@pytest.mark.parametrize("model", [OnlineKernelClassifier(rule=Gradient()), KernelMeshClassifier(passes=1)], ids=str)
-def test_other_rules_and_networks_take_the_default(model):
+@pytest.mark.parametrize(
+    ("model", "width", "regularization"),
+    [(OnlineKernelClassifier(rule=Gradient()), 1.0, 1e-6), (KernelMeshClassifier(passes=1), 0.7, 0.005)],
+    ids=str,
+)
+def test_other_rules_and_networks_take_the_default(model, width, regularization):
     X, y = moons(256)
     model = model.fit(X, y)
-    assert model.kernel_ == Gaussian(bandwidth=np.sqrt(X.var(axis=0).sum() / 2))
-    assert (model._beginning, model.regularization_) == (None, 1e-6)
+    assert model.kernel_ == Gaussian(bandwidth=width * np.sqrt(X.var(axis=0).sum() / 2))
+    assert (model._beginning, model.regularization_) == (None, regularization)
 
 
 def test_few_rows_choose_nothing():

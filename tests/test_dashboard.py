@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -31,7 +32,7 @@ from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame, Rec
 from kernelmesh.dashboard.security import COOKIE, Policy
 from kernelmesh.dashboard.server import changes
 from kernelmesh.dashboard.serving import Dashboard
-from kernelmesh.dashboard.sources import FolderSource, News, RecordedSource
+from kernelmesh.dashboard.sources import FolderSource, News, RecordedSource, Shown
 from kernelmesh.dashboard.thinning import Thinned, evenly
 from kernelmesh.errors import InvalidArgument, UnreadableFile
 from kernelmesh.experiments import Experiment, Findings, run
@@ -324,7 +325,7 @@ class TestSources:
         assert source.describe()["names"] == []
         assert "no recording" in source.news().message
         assert source.frames()["count"] == len(expected)
-        assert source._frames[-1].totals["objective"] == pytest.approx(expected[-1].totals["objective"])
+        assert source.shown.frames[-1].totals["objective"] == pytest.approx(expected[-1].totals["objective"])
 
     def test_a_live_run_grows_and_ends(self, tmp_path):
         config = LogisticConfig(**TINY, protocol="exact-diffusion")
@@ -349,7 +350,7 @@ class TestSources:
         recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
 
         source = RecordedSource("run")
-        source._show(recording, ())
+        source.shown = Shown(recording)
         source.news = lambda: News(0, recording.version, "running")
         recording.add(numbers(rounds=1))
 
@@ -593,3 +594,29 @@ class TestCommands:
             process.kill()
             process.wait()
             process.stdout.close()
+
+
+def test_a_source_may_be_replaced_while_it_is_described(copy):
+    """Requests come from several threads while files change."""
+    source, good, stop, problems = FolderSource(copy), (copy / FILE).read_bytes(), threading.Event(), []
+
+    def describe():
+        while not stop.is_set():
+            try:
+                about = source.describe()
+                assert len(about["names"]) == len(about["positions"]) == 4
+                assert source.frames()["count"]
+            except Exception as error:
+                problems.append(error)
+                return
+
+    threads = [threading.Thread(target=describe) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for n in range(12):
+        (copy / FILE).write_bytes(good if n % 2 else good[:1000])
+        source.news()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []

@@ -74,10 +74,16 @@ def opened(driver, finished):
 
 
 def visit(driver, page, *, width=1400, height=850):
-    browser.complaints(driver), browser.requests(driver)  # those of the page before
+    leave(driver)
     browser.size(driver, width, height)
     driver.get(page.url)
     browser.painted(driver)
+
+
+def leave(driver):
+    """Close the page before, and forget what it said."""
+    driver.get("about:blank")
+    browser.complaints(driver), browser.requests(driver)
 
 
 def check_quiet(driver, page):
@@ -162,7 +168,7 @@ def test_hovering_tells_the_numbers(opened):
     assert "accuracy" in tip
 
 
-def saved(downloads, ending, *, seconds=15):
+def saved(downloads, ending, *, seconds=60):
     end = time.monotonic() + seconds
     while not (found := [path for path in downloads.iterdir() if path.suffix == ending]):
         assert time.monotonic() < end, f"no {ending} within {seconds} s"
@@ -236,6 +242,7 @@ def test_a_live_run_grows(driver, tmp_path):
         thread = threading.Thread(target=learn)
         thread.start()
         try:
+            leave(driver)
             browser.size(driver, 1400, 850)
             driver.get(page.url)
             browser.wait(driver, "KM.app.runs[0] && KM.app.runs[0].frames.length === 1")
@@ -287,7 +294,7 @@ def test_a_server_that_ends_is_told_and_the_page_goes_on(driver, folders):
 
 def test_a_report_works_without_a_server(driver, folders, tmp_path):
     file = write_report(folders, tmp_path / "report.html")
-    browser.complaints(driver), browser.requests(driver)
+    leave(driver)
     driver.get(file.as_uri())
     browser.painted(driver)
     assert text(driver, "h1") == "exact-diffusion and penalty"

@@ -84,7 +84,7 @@ class TestLimits:
         assert refusals == ["request: must have at most 131072 points, got 131073"]
 
     def test_defaults_on_hosts(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=100))[0]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=100, protocol="exact-diffusion"))[0]
         made = read(file)
         assert (made.agent.compression.max_order, made.membership.max_points) == (500, 500)
         text = file.read_text()
@@ -167,10 +167,10 @@ def test_a_step_that_fails_is_taken_without_the_offender(consensus, error, tmp_p
     agent = make(consensus)
     bad = words(consensus, *function(7))
 
-    def failing(agent, state, points, targets, heard=(), *, advance=module.advance):
+    def failing(agent, state, points, targets, heard=(), *, advance=module.advance, **options):
         if any(said.reply is not None and len(said.reply.weights) == 7 for said in heard):
             raise error
-        return advance(agent, state, points, targets, heard)
+        return advance(agent, state, points, targets, heard, **options)
 
     monkeypatch.setattr(module, "advance", failing)
     store, world = CheckpointStore(tmp_path, agent=agent, every=1000), World()
@@ -223,10 +223,10 @@ class TestPoisonedJournal:
         before = self.crashed(agent, tmp_path, b"")
         from kernelmesh.runtimes.node import node as module
 
-        def failing(agent, state, *rest, advance=module.advance):
+        def failing(agent, state, *rest, advance=module.advance, **options):
             if state.steps == 4:
                 raise MemoryError
-            return advance(agent, state, *rest)
+            return advance(agent, state, *rest, **options)
 
         monkeypatch.setattr(module, "advance", failing)
         again = self.start(agent, tmp_path)

@@ -85,10 +85,10 @@ def test_without_a_good_checkpoint_it_begins_anew(tmp_path, caplog):
 def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
     from kernelmesh.runtimes.node import node as module
 
-    def failing(agent, state, *rest, advance=module.advance):
+    def failing(agent, state, *rest, advance=module.advance, **options):
         if state.steps >= 40:
             raise Diverged(agent="a", samples=state.samples, step_size=1.0, penalty=0.0, reason="the settings are wrong")
-        return advance(agent, state, *rest)
+        return advance(agent, state, *rest, **options)
 
     monkeypatch.setattr(module, "advance", failing)
     with pytest.raises(Diverged, match="the settings are wrong"):

@@ -18,6 +18,7 @@ from kernelmesh import (
     Graph,
     Komp,
     Linear,
+    Local,
     Logistic,
     Mixture,
     SharedDictionary,
@@ -25,11 +26,13 @@ from kernelmesh import (
     simulate,
     storage,
 )
+from kernelmesh.consensus import EdgeMemory, StepInputs
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.exchange import Link
 from kernelmesh.messages import Offer, Terms, wire_size
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.received import Received
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing import check_consensus
 from test_rules import in_lock_step
@@ -92,7 +95,7 @@ def test_a_step_is_the_projection_of_what_was_wanted(novelty):
         f = model.function
         points = np.concatenate([rng.uniform(-2, 2, size=(5, 2)), f.centers[:2], rng.permutation(LANDMARKS)[:4]])
         coefficients = rng.normal(size=(len(points), 3))
-        update = Update(points, coefficients, 0.9, shared=True, own=5)
+        update = Update(points[:5], coefficients[:5], 0.9, received=Received(points[5:], coefficients[5:]))
         after, _ = compression.absorb(model, update, samples=0)
         wanted = Expansion(KERNEL, np.concatenate([f.centers, points]), np.concatenate([0.9 * f.weights, coefficients]))
         z = after.function.centers
@@ -198,7 +201,7 @@ def test_duals_are_opposite_bit_for_bit_while_points_come_and_go(every):
     assert compared > 30
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10_000), every=st.integers(1, 4), drop=st.sampled_from([0.0, 0.3, 0.7]))
 def test_the_sum_over_all_agents_is_conserved(seed, every, drop):
     """Agents that do not learn: they go to the mean of where they began, whatever is lost."""
@@ -312,3 +315,32 @@ def test_settings_survive_a_file():
 
     assert restore(describe(agent.compression)) == agent.compression
     assert dataclasses.replace(agent.compression, novelty=math.inf) != agent.compression
+
+
+def test_steps_are_as_large_as_the_share_of_edges_whose_duals_act():
+    f, points = zero_over(LANDMARKS), LANDMARKS[:4] + 0.1
+    slope = np.arange(12.0).reshape(4, 3)
+    inputs = StepInputs(
+        function=f,
+        points=points,
+        targets=np.zeros(4, dtype=int),
+        loss=Logistic(),
+        here=f(points),
+        slope=slope,
+        cross=KERNEL(points, LANDMARKS),
+        step_size=2.0,
+        regularization=0.0,
+        samples=0,
+    )
+    whole = Local().move(inputs, (), {}).coefficients
+    acting, silent, gone = (EdgeMemory(acts=acts) for acts in (17, 5, 0))  # with k = 2 an edge is remembered for 16 rounds
+    for edges, part in (
+        ([], 1.0),
+        ([acting, acting], 1.0),
+        ([acting, silent], 0.5),
+        ([acting, silent, silent, gone], 1 / 3),
+        ([gone], 1.0),
+        ([silent], 0.0),
+    ):
+        update = SharedDiffusion(every=2).move(inputs, (), dict(enumerate(edges)))
+        np.testing.assert_allclose(update.coefficients, part * whole)

@@ -32,6 +32,7 @@ __all__ = ["pack", "read", "understood", "unpack", "write"]
 VERSION = "4"
 _READABLE = ("2", "3", "4")
 # What was called otherwise before version 4.
+_LATEST = 1 << 62  # what a clock can say
 _WIDEST = 1 << 15  # rows of a workspace: 8 GB
 _FORMER = {"centres": "centers", "yardstick": "baseline_loss"}
 
@@ -221,7 +222,9 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
             return None
         centers = matrix("file", f"{of}.centers", arrays[f"{of}.centers"], columns=agent.dimension)
         weights = matrix("file", f"{of}.weights", arrays[f"{of}.weights"], columns=agent.outputs, rows=len(centers))
-        if f"{of}.moments" not in arrays:
+        # what is shown is a function whatever is gathered
+        gathers = agent.rule.gathers if of == "function" else agent.consensus.exchange.statistics and of != "shown"
+        if not gathers:
             return Expansion(agent.kernel, centers, weights)
         return Statistics(agent.kernel, centers, weights, arrays[f"{of}.moments"])
 
@@ -255,6 +258,8 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
     if found is not None and started.function.order == found.order:
         # the file has the points in their order; `start` may have left some out
         model = _unpack_workspace(started.model, arrays)
+        if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= _LATEST).all():
+            raise InvalidArgument("file", "model.clock", f"have numbers of at most {_LATEST}", Verbatim("larger ones"))
         of_model = _Arrays({key.removeprefix("model."): arrays[key] for key in arrays if key.startswith("model.")})
         started = dataclasses.replace(started, model=agent.rule.unpack(model, of_model))
         of_model.check_all_read()

@@ -1,81 +1,72 @@
-"""What protocols with a dual function on every edge share: how exchanges move an agent, and how duals act."""
+"""Duals of the two ends of an edge: opposite bit for bit, and computed once where both ends are in one process."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from kernelmesh.consensus.base import EdgeMemories, EdgeMemory, Heard, Spaced, StepInputs
-from kernelmesh.consensus.local import Local
-from kernelmesh.consensus.numbered import Completed, complete, offer
-from kernelmesh.messages import Message
-from kernelmesh.numerics.compression import Update
+from kernelmesh.messages import Offer
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["EdgeDuals"]
+__all__ = ["Shared", "digest", "opposite"]
+
+# Under these names an expansion keeps what follows from it and is not part of its value.
+_TWIN, _DIGEST, _ORIGIN = "dual_twin", "dual_digest", "dual_origin"
 
 
-@dataclass(frozen=True, kw_only=True)
-class EdgeDuals(Spaced, Protocol):
-    """f_i ← Σ_j ā_ij φ_j from what the neighbors sent, then φ_i ← what is learned from there + (1/k) Σ_j λ_ij.
+def opposite(dual: Expansion) -> Expansion:
+    """−λ over the same points; the opposite of that is λ itself.
 
-    How a dual is renewed is left to the protocol: `renewed`.
+    >>> from kernelmesh import Gaussian
+    >>> dual = Expansion(Gaussian(), np.array([[0.0]]), np.array([[2.0]]))
+    >>> opposite(dual).weights, opposite(opposite(dual)) is dual
+    (array([[-2.]]), True)
+    """
+    twin: Expansion | None = dual.__dict__.get(_TWIN)
+    if twin is None:
+        twin = Expansion.trusted(dual.kernel, dual.centers, -dual.weights)
+        twin.__dict__[_TWIN] = dual
+    return twin
+
+
+def digest(dual: Expansion) -> int:
+    """Of a dual without regard to its sign: the same at both ends while they are opposite."""
+    origin = dual.__dict__.get(_TWIN, dual)
+    found: int | None = origin.__dict__.get(_DIGEST)
+    if found is None:
+        data = origin.centers.tobytes() + np.abs(origin.weights).tobytes()
+        if isinstance(origin, Statistics):
+            data += np.abs(origin.moments).tobytes()
+        found = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
+        origin.__dict__[_DIGEST] = found
+    return found
+
+
+class Shared:
+    """Duals that somebody still holds, by what they were made from: the second end of an edge takes that of the first.
+
+    What a dual was made from are immutable values, and they are told by identity. In simulation both ends have the same ones.
+    An end that has others, because it was restored or is in another process, computes its dual itself, with the same result.
     """
 
-    relays: ClassVar[bool] = True
+    def __init__(self) -> None:
+        self._found: WeakValueDictionary[tuple[int, int], Expansion] = WeakValueDictionary()
 
-    def renewed(self, exchange: Completed, kernel: Kernel, weight: float, is_first: bool) -> Expansion:
-        """λ_ij after an exchange, computed as the end that stands first in the graph sees it; `weight` is ā_ij."""
+    def take(self, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> Expansion | None:
+        """What was made from these, if it is still there."""
+        found = self._found.get((id(first.weights), id(second.weights)))
+        if found is None:
+            return None
+        origin, values, how = found.__dict__[_ORIGIN]
+        alive = values[0]() is first.weights and values[1]() is second.weights and how == settings
+        return found if alive and (before is None if origin is None else origin() is before) else None
 
-    @property
-    def _part(self) -> float:
-        """ā_ij / a_ij."""
-        # duals that act at once are stable with half of it only; spread over rounds they bear all of it, which is faster
-        return 0.5 if self.every <= 2 else 1.0
-
-    def tell(
-        self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
-    ) -> Message:
-        return offer(function, edge, share, there)
-
-    def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
-        def renew(exchange: Completed, is_first: bool) -> Expansion:
-            return self.renewed(exchange, function.kernel, self._part * exchange.weight, is_first)
-
-        done, after = complete(function, heard, edges, renew)
-        completed = {exchange.neighbor for exchange in done}
-        # a dual acts for k rounds from the one in which its exchange was completed
-        after = {
-            name: edge.with_acts(self.every if name in completed else max(min(edge.acts, self.every) - 1, 0))
-            for name, edge in after.items()
-        }
-        own = 1.0
-        centers, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
-        for exchange in done:
-            weight = self._part * exchange.weight
-            centers.append(exchange.theirs.centers)
-            weights.append(weight * exchange.theirs.weights)
-            if not exchange.is_late:
-                own -= weight
-            else:  # the two ends must add opposite things, so what counts is what was offered, not what we are now
-                centers.append(exchange.ours.centers)
-                weights.append(-weight * exchange.ours.weights)
-        return Update(np.concatenate(centers), np.concatenate(weights), own, shared=True, own=0), after
-
-    def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        # the duals are all that is left of the second move; the first one has been made
-        nothing = Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)), shared=True)
-        return self._with_duals(nothing, edges)
-
-    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        return self._with_duals(Local().move(inputs, (), edges), edges)
-
-    def _with_duals(self, update: Update, edges: EdgeMemories) -> Update:
-        """The update with (1/k) Σ_j λ_ij added, over the edges on which an exchange was completed less than k rounds ago."""
-        # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
-        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts]
-        if not duals:
-            return update
-        return update.joined([dual.centers for dual in duals], [dual.weights / self.every for dual in duals])
+    def keep(self, found: Expansion, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> None:
+        """Remember what a dual was made from, as long as somebody holds it."""
+        origin = None if before is None else ref(before)
+        found.__dict__[_ORIGIN] = origin, (ref(first.weights), ref(second.weights)), settings
+        self._found[id(first.weights), id(second.weights)] = found

@@ -1,15 +1,14 @@
 """Diffusion without bias: a dual function on every edge carries what the two ends still owe each other."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any, Self, cast
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.consensus.base import NUMBERED_OFFERS, Tuning
-from kernelmesh.consensus.duals import EdgeDuals
+from kernelmesh.consensus.duals import Shared, opposite
+from kernelmesh.consensus.edge_duals import EdgeDuals
 from kernelmesh.consensus.numbered import Completed
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import Offer
@@ -23,14 +22,13 @@ from kernelmesh.registry import register
 
 __all__ = ["ExactDiffusion"]
 
-# A dual of up to this many points is compressed in every exchange, a larger one in one of so many.
+# A dual of up to this many points is compressed in every other exchange, a larger one in one of so many.
 _FEW, _TURN = 96, 8
 # So many points that neither end has any more may stay in a dual: this many, or one part in so many of the others.
 _ROOM, _PART = 16, 2
 # Up to this many points of a dual are compressed one by one, which leaves fewest.
 _SMALL = 256
-# Compressed duals that somebody still holds, by what they were made from.
-_FOUND: WeakValueDictionary[tuple[bytes, float, int], Expansion] = WeakValueDictionary()
+_SHARED = Shared()
 
 
 @register("consensus")
@@ -72,6 +70,7 @@ class ExactDiffusion(EdgeDuals):
     """
 
     exchange = NUMBERED_OFFERS
+    usual_every = 4  # docs/consensus.md, "Exchanging less often"
 
     budget: Schedule | float
 
@@ -88,7 +87,7 @@ class ExactDiffusion(EdgeDuals):
 
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
-        return cls(budget=tuning.dual_budget, every=tuning.every)
+        return cls(budget=tuning.dual_budget, every=tuning.every or cls.usual_every)
 
     def renewed(self, exchange: Completed, kernel: Kernel, weight: float, is_first: bool) -> Expansion:
         return self._dual(exchange.before, kernel, exchange.ours, exchange.theirs, weight, is_first)
@@ -102,33 +101,31 @@ class ExactDiffusion(EdgeDuals):
         its turn now and then, and when many points are left that neither end has any more.
         """
         first, second = (ours, theirs) if is_first else (theirs, ours)
-        if dual is None:
-            dual = Expansion.zero(kernel, dimension=ours.centers.shape[1], outputs=ours.weights.shape[1])
-        points = np.concatenate([first.centers, second.centers])
+        before = dual if dual is None or is_first else opposite(dual)
+        settings = weight, cast(Constant, self.budget).value, kernel
+        found = _SHARED.take(before, first, second, *settings)
+        if found is None:
+            nothing = Expansion.zero(kernel, dimension=ours.centers.shape[1], outputs=ours.weights.shape[1])
+            found = self._renewed(before or nothing, first, second, weight)
+            _SHARED.keep(found, before, first, second, *settings)
+        return found if is_first else opposite(found)
+
+    def _renewed(self, dual: Expansion, first: Offer, second: Offer, weight: float) -> Expansion:
+        points = np.concatenate([dual.centers, first.centers, second.centers])
         change = np.concatenate([-weight * first.weights, weight * second.weights])
-        bits = np.concatenate([dual.centers, points]).view(np.uint64)
-        fresh, weights, live = compiled.folding.gather(bits, dual.weights if is_first else -dual.weights, change)
-        centers = np.concatenate([dual.centers, points[fresh]]) if len(fresh) else dual.centers
-        found = Expansion.trusted(kernel, centers, weights)
+        fresh, weights, live = compiled.folding.gather(points.view(np.uint64), dual.weights, change)
+        centers = np.concatenate([dual.centers, points[dual.order :][fresh]]) if len(fresh) else dual.centers
+        found = Expansion.trusted(dual.kernel, centers, weights)
         count = int(np.count_nonzero(live))
         room = max(_ROOM, count // _PART)
-        if found.order <= _FEW or ours.terms.exchange % _TURN == 1 or len(live) - count > room:
+        turn = 2 if found.order <= _FEW else _TURN
+        if first.terms.exchange % turn == 1 or len(live) - count > room:
             found = self._compressed(found, live, room)
-        return found if is_first else Expansion.trusted(kernel, found.centers, -found.weights)
+        return found
 
     def _compressed(self, dual: Expansion, live: NDArray[np.bool_], room: int) -> Expansion:
-        """C_δ: of all points while they are few, else of those that neither end has any more, half of `room` at most.
-
-        The result depends on its arguments alone; where both ends are in one process, the second takes that of the first.
-        """
+        """C_δ: of all points while they are few, else of those that neither end has any more, half of `room` at most."""
         budget = cast(Constant, self.budget).value
-        data = b"".join((dual.centers.tobytes(), dual.weights.tobytes(), live.tobytes()))
-        key = hashlib.blake2b(data, digest_size=16).digest(), budget, room
-        found = _FOUND.get(key)
-        if found is None or found.kernel != dual.kernel:
-            if dual.order <= _SMALL:
-                found, _ = compressed_distinct(dual.kernel, dual.centers, dual.weights, budget)
-            else:
-                found = without(dual, np.flatnonzero(~live), budget, max_left=room // 2)
-            _FOUND[key] = found
-        return found
+        if dual.order <= _SMALL:
+            return compressed_distinct(dual.kernel, dual.centers, dual.weights, budget)[0]
+        return without(dual, np.flatnonzero(~live), budget, max_left=room // 2)

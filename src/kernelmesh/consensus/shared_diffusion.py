@@ -1,14 +1,16 @@
 """Exact diffusion over a dictionary that all agents share: only weights travel, and duals need no compression."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.base import NUMBERED_WEIGHTS
-from kernelmesh.consensus.duals import EdgeDuals
+from kernelmesh.consensus.base import NUMBERED_WEIGHTS, EdgeMemories, Heard, StepInputs
+from kernelmesh.consensus.edge_duals import EdgeDuals
 from kernelmesh.consensus.numbered import Completed
 from kernelmesh.numerics import compiled
+from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.landmarks import inverse, united
@@ -16,6 +18,9 @@ from kernelmesh.numerics.products import product
 from kernelmesh.registry import register
 
 __all__ = ["SharedDiffusion"]
+
+# After so many exchanges without a word, a neighbor is taken for gone.
+_SILENT = 8
 
 
 @register("consensus")
@@ -32,7 +37,9 @@ class SharedDiffusion(EdgeDuals):
     onto those, at both ends alike.
 
     `every` = k, ā_ij, and what happens when messages are lost or an end returns from an older state are as with
-    `ExactDiffusion`.
+    `ExactDiffusion`, but for one thing: where the duals of only some edges act, because the others have not completed their
+    exchanges, an agent steps by that share of η. What it learns and what balances that then act together. Edges that have
+    been silent for eight exchanges no longer count.
 
     Parameters
     ----------
@@ -46,6 +53,17 @@ class SharedDiffusion(EdgeDuals):
     """
 
     exchange = NUMBERED_WEIGHTS
+
+    @property
+    def _patience(self) -> int:
+        return _SILENT * self.every
+
+    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+        alive = [edge.acts > self._patience for edge in edges.values() if edge.acts]
+        if all(alive):
+            return super().move(inputs, heard, edges)
+        part = sum(alive) / len(alive)
+        return super().move(replace(inputs, slope=part * inputs.slope), heard, edges)
 
     def renewed(self, exchange: Completed, kernel: Kernel, weight: float, is_first: bool) -> Expansion:
         first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)

@@ -51,7 +51,10 @@ def template() -> str:
 
 def plotly() -> Path:
     """Plotly's JavaScript; found without importing plotly, which takes a while."""
-    found = importlib.util.find_spec("plotly")
+    try:
+        found = importlib.util.find_spec("plotly")
+    except ModuleNotFoundError:
+        found = None
     places = found.submodule_search_locations if found is not None else None
     for place in places or ():
         file = Path(place) / "package_data" / _PLOTLY

@@ -15,7 +15,7 @@ from kernelmesh.errors import UnreadableFile
 
 __all__ = ["report_page", "write_report"]
 
-_PORTRAITS = 1500  # pictures of functions that a report holds, over all agents
+_PORTRAITS = 900  # pictures of functions that a report holds, over all agents
 _FIGURE_BYTES = 3_000_000
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from kernelmesh.dashboard.documents import Documents
 from kernelmesh.dashboard.recorder import Recorder
-from kernelmesh.dashboard.sources import News, RecordedSource
+from kernelmesh.dashboard.sources import News, RecordedSource, Shown
 from kernelmesh.experiments.settings import settings_of
 
 __all__ = ["LiveSource"]
@@ -31,18 +32,22 @@ class LiveSource(RecordedSource):
         super().__init__(title)
         self._recorder, self._folder = recorder, folder
         self._generation, self._complete = 0, False
+        self._looking = threading.Lock()
 
     def news(self) -> News:
         """How it is doing."""
         recorder = self._recorder
-        if recorder.recording is not self.recording or (recorder.finished is not None) != self._complete:
-            self._complete = recorder.finished is not None
-            self._generation += 1
-            config = settings_of(recorder.started.config) if recorder.started else {}
-            self._show(recorder.recording, (), Documents.read(self._folder) if self._complete else Documents(config=config))
-        version = self.recording.version if self.recording else 0
-        if recorder.finished is not None:
-            outcome = recorder.finished.outcome
-            return News(self._generation, version, outcome.name, str(outcome) or "The run has ended.")
+        with self._looking:
+            finished = recorder.finished
+            if recorder.recording is not self.recording or (finished is not None) != self._complete:
+                self._complete = finished is not None
+                config = settings_of(recorder.started.config) if recorder.started else {}
+                documents = Documents.read(self._folder) if self._complete else Documents(config=config)
+                self.shown = Shown(recorder.recording, (), documents)
+                self._generation += 1
+            generation, recording = self._generation, self.recording
+        version = recording.version if recording else 0
+        if finished is not None:
+            return News(generation, version, finished.outcome.name, str(finished.outcome) or "The run has ended.")
         waiting = "The run has not measured anything yet." if not version else ""
-        return News(self._generation, version, "running" if version else "waiting", waiting)
+        return News(generation, version, "running" if version else "waiting", waiting)

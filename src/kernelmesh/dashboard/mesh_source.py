@@ -16,7 +16,7 @@ from kernelmesh.checks import Floats
 from kernelmesh.dashboard.documents import Documents
 from kernelmesh.dashboard.portraits import Canvas, class_image, data_uri, value_image
 from kernelmesh.dashboard.recording import AGENT, EDGE, Frame, Recording, State, Subject
-from kernelmesh.dashboard.sources import News, RecordedSource
+from kernelmesh.dashboard.sources import News, RecordedSource, Shown
 from kernelmesh.dashboard.thinning import Thinned, evenly
 from kernelmesh.deploy import config, mesh_folder
 from kernelmesh.deploy.client import AgentClient
@@ -52,7 +52,8 @@ class MeshSource(RecordedSource):
         self._watcher = MeshWatcher([AgentClient.from_file(path, timeout=timeout) for path in paths])
         self._clients = [AgentClient.from_file(path, timeout=timeout) for path in paths]
         consensus = type(self._configs[0].agent.consensus).__name__
-        self._show(Recording(subject_of(self._configs)), (), Documents(config={"mesh": folder.name, "protocol": consensus}))
+        documents = Documents(config={"mesh": folder.name, "protocol": consensus})
+        self.shown = Shown(Recording(subject_of(self._configs)), (), documents)
         self._views: Sequence[AgentView] = ()
         self._portraits: dict[int, Thinned[dict[str, Any]]] = defaultdict(lambda: Thinned(120))
         self._asked: dict[int, float] = {}
@@ -106,11 +107,11 @@ class MeshSource(RecordedSource):
 
     def describe(self) -> dict[str, Any]:
         """What does not change from frame to frame."""
-        return {**super().describe(), "has_functions": self._canvas.kind in ("regions", "surface"), "mesh": True}
+        return {**super().describe(), "has_functions": self.shown.canvas.kind in ("regions", "surface"), "mesh": True}
 
     def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
         """One agent's function: asked for now, or, for an earlier round, the newest that was asked for until then."""
-        if not 0 <= agent < len(self.subject.names) or self._canvas.kind not in ("regions", "surface"):
+        if not 0 <= agent < len(self.subject.names) or self.shown.canvas.kind not in ("regions", "surface"):
             return None
         self._asked[agent] = time.monotonic()
         kept = self._portraits[agent]
@@ -121,15 +122,15 @@ class MeshSource(RecordedSource):
 
     def _ask(self, agent: int) -> None:
         """Ask an agent for its function on a grid; an agent that does not answer leaves the picture as it was."""
-        subject, grid = self.subject, _coarse(self._canvas)
+        subject, grid = self.subject, _coarse(self.shown.canvas)
         try:
             outputs = self._clients[agent].predict(grid)
         except (ImportError, OSError, KernelMeshError):
             return
-        if self._canvas.kind == "regions":
+        if self.shown.canvas.kind == "regions":
             image = class_image(outputs, subject.loss, _SIZE)
         else:
-            image = value_image(outputs[:, 0], *self._canvas.values, _SIZE)
+            image = value_image(outputs[:, 0], *self.shown.canvas.values, _SIZE)
         status = self._views[agent].status if self._views else None
         self._portraits[agent].append(
             {

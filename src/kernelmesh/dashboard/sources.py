@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from kernelmesh.dashboard.portraits import Canvas, portrait
 from kernelmesh.dashboard.recording import AGENT, EDGE, TOTALS, Frame, Recording, Subject
 from kernelmesh.errors import KernelMeshError
 
-__all__ = ["FolderSource", "News", "RecordedSource", "Source", "about_subject"]
+__all__ = ["FolderSource", "News", "RecordedSource", "Shown", "Source", "about_subject"]
 
 _EMPTY = Subject(names=(), edges=np.zeros((0, 2), dtype=np.int64))
 
@@ -59,27 +60,72 @@ class Source(Protocol):
         """The pictures that a page may load."""
 
 
+class Shown:
+    """What a source shows until it is replaced as a whole: a recording, or bare frames, and the documents beside it.
+
+    Parameters
+    ----------
+    recording : Recording, optional
+        What was recorded.
+    frames : sequence of Frame
+        What is known without a recording.
+    documents : Documents, optional
+        What else the folder holds.
+    """
+
+    def __init__(
+        self, recording: Recording | None = None, frames: Sequence[Frame] = (), documents: Documents | None = None
+    ) -> None:
+        self.recording, self._bare, self.documents = recording, tuple(frames), documents or Documents()
+        self.subject = recording.subject if recording else _EMPTY
+        self.canvas = Canvas(self.subject)
+        self._drawn = lru_cache(maxsize=2048)(self._draw)
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """All that there are."""
+        return self.recording.frames if self.recording else self._bare
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What a page needs to know of the network, once."""
+        return about_subject(self.subject, self.canvas)
+
+    def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
+        """One agent's function at the newest snapshot up to a round."""
+        snapshot = self.recording.snapshot_at(rounds) if self.recording else None
+        if snapshot is None or not 0 <= agent < len(self.subject.names):
+            return None
+        return self._drawn(agent, snapshot.round)
+
+    def _draw(self, agent: int, rounds: int) -> dict[str, Any] | None:
+        return portrait(self.recording, self.canvas, agent, rounds) if self.recording else None
+
+
 class RecordedSource:
-    """What sources with a recording have in common: they set it, and say how they are doing."""
+    """What sources with a recording have in common: they replace what is `shown`, and say how they are doing.
+
+    Parameters
+    ----------
+    title : str
+        What the page is called.
+    """
 
     live = False
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self._show(None, ())
+        self.shown = Shown()
 
-    def _show(self, recording: Recording | None, frames: Sequence[Frame], documents: Documents | None = None) -> None:
-        """Show a recording, or, where there is none, frames."""
-        self.recording, self._bare = recording, tuple(frames)
-        self.documents = documents or Documents()
-        self._canvas = Canvas(self.subject)
-        self._about: dict[str, Any] | None = None
-        self._portrait = lru_cache(maxsize=2048)(self._draw)
+    @property
+    def recording(self) -> Recording | None:
+        """What was recorded, if anything was."""
+        return self.shown.recording
 
     @property
     def subject(self) -> Subject:
         """Who is shown."""
-        return self.recording.subject if self.recording else _EMPTY
+        return self.shown.subject
 
     def news(self) -> News:
         """How it is doing now."""
@@ -87,15 +133,16 @@ class RecordedSource:
 
     def describe(self) -> dict[str, Any]:
         """What does not change from frame to frame."""
-        documents = self.documents
-        self._about = self._about or about_subject(self.subject, self._canvas)
+        news = self.news()  # which may replace what is shown
+        shown = self.shown
+        documents = shown.documents
         return {
             "title": self.title,
             "live": self.live,
-            **dataclasses.asdict(self.news()),
-            **self._about,
-            "has_functions": bool(self.recording and self.recording.snapshots),
-            "marks": marks(self.subject, self._frames),
+            **dataclasses.asdict(news),
+            **shown.about,
+            "has_functions": bool(shown.recording and shown.recording.snapshots),
+            "marks": marks(shown.subject, shown.frames),
             "summary": _rows(documents.summary),
             "config": _rows(documents.config),
             "paragraphs": list(documents.paragraphs),
@@ -103,31 +150,23 @@ class RecordedSource:
             "figures": [path.name for path in documents.figures],
         }
 
-    @property
-    def _frames(self) -> tuple[Frame, ...]:
-        return self.recording.frames if self.recording else self._bare
-
     def frames(self) -> dict[str, Any]:
         """All frames that a page can hold."""
-        return frame_table(self.subject, self._frames)
+        shown = self.shown
+        return frame_table(shown.subject, shown.frames)
 
     def frames_after(self, rounds: int) -> dict[str, Any]:
         """The frames after a round."""
-        return frames_after(self.subject, self._frames, rounds)
+        shown = self.shown
+        return frames_after(shown.subject, shown.frames, rounds)
 
     def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
-        """One agent's function after a round; the newest of a run in progress is drawn for each round anew."""
-        snapshot = self.recording.snapshot_at(rounds) if self.recording else None
-        if snapshot is None or not 0 <= agent < len(self.subject.names):
-            return None
-        return self._portrait(agent, snapshot.round)
-
-    def _draw(self, agent: int, rounds: int) -> dict[str, Any] | None:
-        return portrait(self.recording, self._canvas, agent, rounds) if self.recording else None
+        """One agent's function after a round."""
+        return self.shown.function(agent, rounds)
 
     def figures(self) -> Sequence[Path]:
         """The pictures that a page may load."""
-        return self.documents.figures
+        return self.shown.documents.figures
 
 
 class FolderSource(RecordedSource):
@@ -146,24 +185,27 @@ class FolderSource(RecordedSource):
         self._stamp: tuple[Any, ...] | None = None
         self._generation = 0
         self._problem = ""
+        self._reading = threading.Lock()
         self.news()
 
     def news(self) -> News:
         """How it is doing; files that have changed are read."""
-        stamp = self._stamp_now()
-        if stamp != self._stamp:
-            self._stamp = stamp
-            self._generation += 1
-            self._load()
-        if self._problem:
-            return News(self._generation, 0, "unreadable", self._problem)
-        status = str(self.documents.summary.get("outcome", "running"))
-        message = str(self.documents.summary.get("remark", ""))
+        with self._reading:
+            stamp = self._stamp_now()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._load()
+                self._generation += 1
+            generation, problem, shown = self._generation, self._problem, self.shown
+        if problem:
+            return News(generation, 0, "unreadable", problem)
+        summary = shown.documents.summary
+        status, message = str(summary.get("outcome", "running")), str(summary.get("remark", ""))
         if status == "running":
             message = "The run has not written its summary yet; this page shows what it has recorded so far."
-        elif not self.recording:
+        elif not shown.recording:
             message = message or "This run has no recording of its agents; its page has its curves, tables and figures."
-        return News(self._generation, 0, status, message)
+        return News(generation, 0, status, message)
 
     def _stamp_now(self) -> tuple[Any, ...]:
         files = [
@@ -178,7 +220,7 @@ class FolderSource(RecordedSource):
             check_run("dashboard", self._folder)
             documents, file = Documents.read(self._folder), find_recording(self._folder)
             recording = Recording.read(file) if file else None
-            self._show(recording, () if recording else rounds_of(self._folder), documents)
+            self.shown = Shown(recording, () if recording else rounds_of(self._folder), documents)
             self._problem = ""
         except (OSError, KernelMeshError) as error:
             self._problem = f"The run cannot be read: {error}. The page tries again when its files change."

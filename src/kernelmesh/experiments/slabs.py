@@ -100,6 +100,7 @@ class Slabs:
             kernel=kernel,
             batches=[x[: config.batch_size] for x in self.points],
             stiffness=self.graph.stiffness,
+            every=1,
             step_size=config.step_size,
         )
         consensus = protocol(config.protocol, tuning)

@@ -63,20 +63,22 @@ class SharedDictionary:
     def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
         if model.workspace is None or model.workspace.generation == BROKEN:
             model = self.start(model.function)
-        own = len(update.points) if update.own is None else update.own
-        before = model.function.order
-        model, lost = self._heard(model, update.points[own:], update.coefficients[own:], update.shrink)
-        points, coefficients = update.points[:own], update.coefficients[:own]
+        points, coefficients, own = update.points, update.coefficients, len(update.points)
+        before, lost = model.function, 0.0
+        if update.received is not None:
+            model, lost = self._heard(model, update.received.points, update.received.weights, update.shrink)
+        elif update.shrink != 1.0:
+            model = _moved(model, update.shrink * before.weights)
         if own:
-            known = update.cross is not None and own == len(update.points)
             f = model.function
+            known = update.cross is not None and f.centers is before.centers
             cross = update.cross if known else f.kernel(points, f.centers)
             assert cross is not None
             model, more = self._learned(model, points, coefficients, cross)
             lost += more
         if not math.isfinite(float(np.add.reduce(model.function.weights, axis=None))):
             raise FloatingPointError("the function is no longer finite")
-        removed = max(before + own - model.function.order, 0)
+        removed = max(before.order + own - model.function.order, 0)
         return model, CompressionReport(error=math.sqrt(lost), budget=math.inf, removed=removed)
 
     def _heard(self, model: Model, points: Floats, coefficients: Floats, shrink: float) -> tuple[Model, float]:

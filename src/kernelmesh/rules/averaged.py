@@ -129,7 +129,12 @@ class Averaged(Rule):
         )
         joint = Model(Expansion.trusted(f.kernel, f.centers, both), square_norm=model.scale, **_workspace(model))
         coefficients = compiled.averaging.stack(update.coefficients, fidelity, update.coefficients, 0.0, weight)
-        step = Update(update.points, coefficients, 1.0, update.cross, update.shared, own=update.own)
+        received = update.received
+        if received is not None:
+            received = received.with_weights(
+                compiled.averaging.stack(received.weights, fidelity, received.weights, 0.0, weight)
+            )
+        step = Update(update.points, coefficients, 1.0, update.cross, update.shared, received=received)
         after, report = compression.absorb(joint, step, samples=samples)
         weights, average = compiled.averaging.split(after.function.weights, fidelity)
         function = Expansion.trusted(f.kernel, after.function.centers, weights)

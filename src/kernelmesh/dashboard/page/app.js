@@ -170,9 +170,9 @@ KM.App = class {
     const score = (each, f, name) => (each.about.classifies ? KM.percent(each.total(f, name)) : KM.number(each.total(f, name)));
     const classes = run && run.about.classifies;
     const cells = [
-      ["Samples per agent", (r, f) => KM.count(r.total(f, "samples")), (r, f) => `round ${KM.count(r.total(f, "round"))}`],
+      ["Samples per agent", (r, f) => KM.count(r.total(f, "samples")), (r, f) => `${r.about.mesh ? "poll" : "round"} ${KM.count(r.total(f, "round"))}`],
       ...(scored ? [[classes ? "Accuracy, mean" : "Error, mean", (r, f) => score(r, f, "score_mean"), (r, f) => `worst agent ${score(r, f, "score_worst")}`]] : []),
-      ["Objective", (r, f) => KM.number(r.total(f, "objective")), () => "sum over agents"],
+      [run && run.about.mesh ? "Loss" : "Objective", (r, f) => KM.number(r.total(f, "objective")), () => "sum over agents"],
       ["Disagreement", (r, f) => KM.number(r.total(f, "disagreement")), () => "sum over edges"],
       ["Model order", (r, f) => KM.number(r.total(f, "order_mean")), (r, f) => `largest ${KM.count(r.total(f, "order_max"))}`],
       ["Bytes per sample", (r, f) => KM.number(r.total(f, "bytes_per_sample")), (r, f) => (r.total(f, "penalty") > 0 ? `penalty ${KM.number(r.total(f, "penalty"))}` : "all agents")],

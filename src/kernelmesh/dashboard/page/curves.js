@@ -1,8 +1,8 @@
 "use strict";
 // The curves: one faint line per agent, the mean strong, against samples; two runs share their axes.
 KM.CURVES = [
-  { key: "objective", title: "Objective", unit: "mean held-out loss", agent: (run, f, i) => run.agent(f, i, "loss"), mean: (run, f) => run.total(f, "objective") / Math.max(run.agents, 1) },
-  { key: "disagreement", title: "Disagreement", unit: "mean over agents, log scale", log: true, agents: (run, f) => run.agentDisagreements(f), mean: (run, f) => run.total(f, "disagreement") / Math.max(run.agents, 1) },
+  { key: "objective", title: "Objective per agent", unit: "mean held-out loss", agent: (run, f, i) => run.agent(f, i, "loss"), mean: (run, f) => run.total(f, "objective") / Math.max(run.agents, 1) },
+  { key: "disagreement", title: "Disagreement per agent", unit: "mean over agents, log scale", log: true, agents: (run, f) => run.agentDisagreements(f), mean: (run, f) => run.total(f, "disagreement") / Math.max(run.agents, 1) },
   { key: "score", title: "Accuracy", unit: "mean, dotted: worst", agent: (run, f, i) => run.agent(f, i, "score"), mean: (run, f) => run.total(f, "score_mean"), worst: (run, f) => run.total(f, "score_worst") },
   { key: "order", title: "Model order", unit: "points kept", agent: (run, f, i) => run.agent(f, i, "order"), mean: (run, f) => run.total(f, "order_mean") },
   { key: "bytes", title: "Bytes per sample", unit: "sent, all edges", agent: (run, f, i) => run.agent(f, i, "bytes") / Math.max(run.agent(f, i, "samples"), 1), mean: (run, f) => run.total(f, "bytes_per_sample") },
@@ -26,7 +26,7 @@ KM.CurveFigure = class {
     this.observer = KM.onResize(this.plot, () => { if (this.ready) { Plotly.Plots.resize(this.canvas).then(() => { if (this.ready) { this.fit(); this.cursor(this.samples); } }); } });
   }
 
-  get title() { return this.spec.key === "score" && !this.runs[0].about.classifies ? "Error" : this.spec.title; }
+  get title() { if (this.spec.key === "objective" && this.runs[0].about.mesh) return "Loss"; return this.spec.key === "score" && !this.runs[0].about.classifies ? "Error" : this.spec.title; }
   get known() { return this.runs.some((run) => run.frames.some((frame) => Number.isFinite(this.spec.mean(run, frame)))); }
 
   values(run, frame) {

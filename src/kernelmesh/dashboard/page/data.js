@@ -9,15 +9,16 @@ KM.floats = (text) => {
   return new Float32Array(bytes.buffer);
 };
 
+KM.whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 }); // made once, because that takes a while
 KM.number = (value, digits = 3) => {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1000) return Math.round(value).toLocaleString("en-US");
+  if (size >= 1000) return KM.whole.format(value);
   return size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
 };
 KM.percent = (value) => (Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : "–");
-KM.count = (value) => Math.round(value).toLocaleString("en-US");
+KM.count = (value) => KM.whole.format(value);
 KM.bytes = (value) => {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (value >= size) return `${KM.number(value / size)} ${unit}`;
   return `${KM.number(value)} B`;

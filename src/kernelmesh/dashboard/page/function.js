@@ -53,7 +53,7 @@ KM.FunctionFigure = class {
     this.curve = KM.svg("path", { fill: "none", stroke: colors.accent, "stroke-width": 2.5 }, this.layers[0].layer);
     this.points = KM.svg("g", {}, this.layers[0].layer);
     this.side = KM.svg("g", {}, this.svg);
-    this.problem = KM.svg("text", { x: main.x + main.w / 2, y: main.y + main.h / 2, "text-anchor": "middle", "font-size": 12, fill: colors.soft }, this.svg);
+    this.problem = KM.svg("text", { x: main.x + main.w / 2, y: main.y + main.h / 2, "text-anchor": "middle", "font-size": 12, fill: colors.soft }, this.svg, "Drawing …");
     this.drawnFor = null;
   }
 
@@ -144,8 +144,10 @@ KM.FunctionFigure = class {
     let found = this.cache.get(key);
     if (!found) {
       this.busy = true;
+      const began = performance.now();
       found = await this.provider.function(this.run.index, agent, round);
-      this.busy = false;
+      // as long a pause as the answer took: scrubbing must not keep the server busy all the time
+      setTimeout(() => { this.busy = false; if (this.wish.round !== round || this.wish.agent !== agent) this.fetch(); }, Math.min(performance.now() - began, 100));
       if (!found.problem && !this.run.about.mesh) {
         this.cache.set(key, found);
         if (this.cache.size > 300) this.cache.delete(this.cache.keys().next().value);
@@ -153,7 +155,7 @@ KM.FunctionFigure = class {
     }
     this.agent = agent;
     this.render(found);
-    if (this.wish.round !== round || this.wish.agent !== agent) this.fetch();
+    if (!this.busy && (this.wish.round !== round || this.wish.agent !== agent)) this.fetch();
   }
 
   dispose() { this.observer.disconnect(); }

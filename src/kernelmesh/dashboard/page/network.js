@@ -37,7 +37,9 @@ KM.NetworkFigure = class {
     this.svg.replaceChildren();
     const pad = 30, size = [this.width - 2 * pad, plot - 2 * pad];
     this.at = about.positions.map(([x, y]) => [pad + x * size[0], pad + y * size[1]]);
-    this.biggest = Math.min(Math.max((0.22 * Math.min(...size)) / Math.sqrt(this.run.agents || 1), 6), 24);
+    let nearest = Infinity; // between two agents
+    this.at.forEach(([x, y], i) => { for (let j = 0; j < i; j++) nearest = Math.min(nearest, Math.hypot(x - this.at[j][0], y - this.at[j][1])); });
+    this.biggest = Math.max(Math.min((0.22 * Math.min(...size)) / Math.sqrt(this.run.agents || 1), 0.42 * nearest, 24), 5);
     const edges = KM.svg("g", { "stroke-linecap": "round" }, this.svg);
     this.lines = about.edges.map(([i, j], n) => KM.svg("line", {
       x1: this.at[i][0], y1: this.at[i][1], x2: this.at[j][0], y2: this.at[j][1], "data-edge": n,

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
         newton,
         pruning,
         sampling,
+        selection,
         symmetric,
     )
 
 __all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "sampling"]
-__all__ += ["symmetric"]
+__all__ += ["selection", "symmetric"]
 
 
 def __getattr__(name: str) -> ModuleType:
