@@ -42,6 +42,7 @@ from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.slabs import EXPERIMENT as SLABS
 from kernelmesh.experiments.slabs import Config as SlabsConfig
 from kernelmesh.metrics import measure_agents, summarize
+from kernelmesh.runtimes.engines import Processes
 from kernelmesh.streams import StreamSlice
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "OPENBLAS_NUM_THREADS": "1"}
@@ -170,6 +171,26 @@ class TestRecording:
         assert half[-1] < whole[-1]
         assert whole[: len(half)] == half
         assert whole == sorted(set(whole))
+
+    def test_agents_in_other_processes_leave_the_same_recording(self, folder, tmp_path):
+        config = LogisticConfig(**TINY, protocol="exact-diffusion", partition="one-class")
+        sampled = LogisticConfig(**TINY, protocol="exact-diffusion", partition="one-class", measure_agents=2)
+        with Processes(2) as engine:
+            for settings, name in ((config, "all"), (sampled, "some")):
+                run(LOGISTIC, settings, tmp_path / name, observers=[Recorder(tmp_path / name)], engine=engine)
+        here, there, some = (Recording.read(place / FILE) for place in (folder, tmp_path / "all", tmp_path / "some"))
+        assert len(here.frames) == len(there.frames) == len(some.frames) > 2
+        for one, other in zip(here.frames, there.frames, strict=True):
+            np.testing.assert_allclose(one.agents, other.agents, rtol=1e-5)  # how products round depends on threads
+            np.testing.assert_allclose(one.edges, other.edges, rtol=1e-5, atol=1e-9)
+        assert [shot.round for shot in there.snapshots] == [shot.round for shot in here.snapshots]
+        # of a sample, there are the numbers of those that were measured, and no functions
+        losses = np.array([frame.agents[:, AGENT.index("loss")] for frame in some.frames])
+        assert np.isfinite(losses).sum(axis=1).tolist() == [2] * len(some.frames)
+        orders = np.array([frame.agents[:, AGENT.index("order")] for frame in some.frames])
+        np.testing.assert_array_equal(orders, [frame.agents[:, AGENT.index("order")] for frame in here.frames])
+        assert not some.snapshots
+        assert not FolderSource(tmp_path / "some").describe()["has_functions"]
 
     def test_a_table_removes_the_recording_of_an_earlier_run(self, copy):
         found = Findings(summary={}, tables={"table": [{"protocol": "none", "error": 0.5}]})
