@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
 from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
+from kernelmesh.screening import Bench, Screening
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
 
@@ -105,6 +106,8 @@ class Info:
         Whether a cap on the model order made the error larger than the budget.
     repaired : bool
         Whether the inverse Gram matrix had drifted and was formed anew.
+    left_out : mapping of Hashable to str
+        Neighbors that were not believed in this round, and why.
 
     Examples
     --------
@@ -128,6 +131,7 @@ class Info:
     heard: int
     over_budget: bool
     repaired: bool
+    left_out: Mapping[Hashable, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +162,8 @@ class Agent:
         Keep ‖f‖ within a ball of this radius (Corollary 1); infinite means no ball.
     explosion : float
         A mini-batch this many times worse than predicting 0 means the run has diverged.
+    screening : Screening, optional
+        What becomes of neighbors whose words make no sense; by default everybody is believed.
 
     Examples
     --------
@@ -181,6 +187,7 @@ class Agent:
     consensus: Consensus = field(default_factory=Local)
     radius: float = math.inf
     explosion: float = 1e4
+    screening: Screening | None = None
 
     def __post_init__(self) -> None:
         integer("Agent", "dimension", self.dimension, minimum=1)
@@ -366,7 +373,10 @@ def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Seq
 
 def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
     step_size = agent.step_size_at(state.samples)
+    left_out: Mapping[Hashable, str] = {}
     try:
+        if agent.screening is not None and heard:
+            state, heard, left_out = _screened(agent, state, points, targets, heard)
         model, edges, combined = _combined(agent, state, heard)
         f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers)
@@ -419,10 +429,30 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         norm=norm,
         step_size=step_size,
         penalty=agent.consensus.penalty(state.samples),
-        heard=len(heard),
+        heard=len(heard) - len(left_out),
+        left_out=left_out,
         **report.facts(),
     )
     return after, info
+
+
+def _screened(
+    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]
+) -> tuple[State, Sequence[Heard], Mapping[Hashable, str]]:
+    """The state with the edges that begin anew, what is left of what was heard, and why the rest is not."""
+    assert agent.screening is not None
+    bench = Bench(
+        kernel=agent.kernel,
+        rule=agent.rule,
+        model=state.model,
+        loss=agent.loss,
+        points=points,
+        targets=targets,
+        here=state.function(points),
+        step=state.steps + 1,
+    )
+    found = agent.screening.screen(bench, heard, state.edges)
+    return replace(state, edges=found.edges), found.heard, found.left_out
 
 
 def _combined(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Model, EdgeMemories, Expansion | None]:

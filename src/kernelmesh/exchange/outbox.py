@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
-from kernelmesh.consensus import EdgeMemories
+from kernelmesh.consensus import EdgeMemories, EdgeMemory
 from kernelmesh.messages import Message
 from kernelmesh.numerics.expansion import Expansion
 
@@ -60,6 +60,10 @@ class Outbox:
         consensus = self._agent.consensus
         if consensus.exchange.question is not None:
             self.question = consensus.ask(self._sent, points)
+
+    def remembers(self, neighbor: Hashable) -> EdgeMemory:
+        """What the agent remembered of an edge when the round began."""
+        return self._edges.get(neighbor) or EdgeMemory()
 
     def reply(
         self, neighbor: Hashable, share: float, question: Message | None, there: tuple[int, int] | None = None

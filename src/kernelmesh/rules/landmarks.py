@@ -156,6 +156,22 @@ class Landmarks(Rule):
         new = new if len(stays) == new.order else _restricted(new, stays)
         return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
 
+    def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
+        from scipy.linalg import cho_solve
+
+        assert isinstance(model, LandmarksModel)
+        own = model.statistics
+        both = own.plus([(weight, said)])
+        moments, sums = both.moments[: own.order, : own.order], both.weights[: own.order]
+        try:
+            root = _root(model.regularization * model.inverse + moments)
+        except FloatingPointError:
+            return None
+        if not len(root):
+            return Expansion.trusted(own.kernel, own.centers, np.zeros_like(own.weights))
+        weights = product(model.inverse, cho_solve((root, True), sums, check_finite=False))
+        return Expansion.trusted(own.kernel, own.centers, weights)
+
     def _agreed(self, statistics: Statistics) -> Ints:
         """Which points of a union stay: all agents with the same union keep the same ones.
 
@@ -306,7 +322,10 @@ def _root(square: Floats) -> Floats:
         factor, failed = lapack.dpotrf(square, lower=1, clean=1)
         if not failed:
             return cast(Floats, factor)
-    raise FloatingPointError("the statistics are no longer positive definite")
+    # what flows between agents need not be positive at every moment: go on with the part that is
+    values, vectors = np.linalg.eigh(square)
+    half = vectors * np.sqrt(np.maximum(values, 1e-8 * largest))
+    return cast(Floats, cast(Any, np.linalg.qr(half.T, mode="r")).T)
 
 
 def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floats) -> LandmarksModel:

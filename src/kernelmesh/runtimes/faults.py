@@ -1,4 +1,4 @@
-"""What a network does to its agents in simulation: edges that come and go, messages that are lost, agents that are away."""
+"""What can go wrong in simulation: edges that come and go, lost messages, absent agents, and agents that lie."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ import numpy as np
 from kernelmesh.checks import generator, integer, non_negative
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
+from kernelmesh.runtimes.attacks import Attack
 
 __all__ = ["Faults", "Tie"]
 
@@ -42,8 +43,11 @@ class Faults:
         The probability that a message is lost; if it is not 0, `rng` must be given.
     absent : mapping of Hashable to sequence of (int, int)
         The rounds (first, last) in which an agent is away: it neither learns nor speaks, and its stream waits for it.
+    byzantine : mapping of Hashable to sequence of (Attack, int, int)
+        The attacks of each bad agent, with the first and the last round of each: it learns as everybody does, and says
+        something else. `kernelmesh.runtimes.attacks` has a table of them.
     rng : numpy.random.Generator, optional
-        What decides which messages are lost.
+        What decides which messages are lost, and what random attacks say.
 
     Examples
     --------
@@ -54,6 +58,7 @@ class Faults:
     edges: Sequence[Iterable[Any]] | Callable[[int], Iterable[Any]] | None = None
     drop: float = 0.0
     absent: Mapping[Hashable, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    byzantine: Mapping[Hashable, Sequence[tuple[Attack, int, int]]] = field(default_factory=dict)
     rng: np.random.Generator | None = None
 
     def __post_init__(self) -> None:
@@ -63,18 +68,26 @@ class Faults:
             generator("Faults", self.rng)
         if self.edges is not None and not callable(self.edges):
             object.__setattr__(self, "edges", self._lists(self.edges))
-        if not isinstance(self.absent, Mapping):
-            raise InvalidArgument(
-                "Faults", "absent", "be a mapping from agents to lists of (first, last) rounds", self.absent
-            )
-        for agent, spans in self.absent.items():
-            rule = "be a list of pairs (first round, last round), counted from 1"
-            if not isinstance(spans, Sequence) or not all(isinstance(s, Sequence) and len(s) == 2 for s in spans):
-                raise InvalidArgument("Faults", f"absent[{agent!r}]", rule, spans)
-            for first, last in spans:
-                integer("Faults", f"absent[{agent!r}]", first, minimum=1)
-                if integer("Faults", f"absent[{agent!r}]", last, minimum=1) < first:
-                    raise InvalidArgument("Faults", f"absent[{agent!r}]", rule, (first, last))
+        self._check_spans("absent", "be a list of pairs (first round, last round), counted from 1", 2)
+        if self.byzantine:
+            generator("Faults", self.rng)
+        self._check_spans("byzantine", "be a list of triples (attack, first round, last round), counted from 1", 3)
+
+    def _check_spans(self, name: str, rule: str, length: int) -> None:
+        """Refuse what is not a mapping from agents to lists of spans, each of which ends with its first and last round."""
+        given = getattr(self, name)
+        if not isinstance(given, Mapping):
+            raise InvalidArgument("Faults", name, "be a mapping from agents to lists", given)
+        for agent, spans in given.items():
+            argument = f"{name}[{agent!r}]"
+            if not isinstance(spans, Sequence) or not all(isinstance(s, Sequence) and len(s) == length for s in spans):
+                raise InvalidArgument("Faults", argument, rule, spans)
+            for *what, first, last in spans:
+                if not all(isinstance(each, Attack) and not isinstance(each, type) for each in what):
+                    raise InvalidArgument("Faults", argument, rule, tuple(what), remedy="for example (SignFlip(), 100, 200)")
+                integer("Faults", argument, first, minimum=1)
+                if integer("Faults", argument, last, minimum=1) < first:
+                    raise InvalidArgument("Faults", argument, rule, (first, last))
 
     @staticmethod
     def _lists(edges: Any) -> tuple[tuple[Any, ...], ...]:
@@ -86,13 +99,19 @@ class Faults:
 
     def check(self, graph: Graph) -> None:
         """Refuse agents that the network does not have."""
-        for agent in self.absent:
-            if agent not in graph.names:
-                raise InvalidArgument("Faults", "absent", f"name agents among {graph.names[:5]}…", agent)
+        for name in ("absent", "byzantine"):
+            for agent in getattr(self, name):
+                if agent not in graph.names:
+                    raise InvalidArgument("Faults", name, f"name agents among {graph.names[:5]}…", agent)
 
     def away(self, name: Hashable, number: int) -> bool:
         """Whether an agent is absent in a round."""
         return any(first <= number <= last for first, last in self.absent.get(name, ()))
+
+    def attack(self, name: Hashable, number: int) -> tuple[Attack, int] | None:
+        """The attack of an agent in a round, and the rounds since it began; None while it is honest."""
+        spans = self.byzantine.get(name, ())
+        return next(((attack, number - first) for attack, first, last in spans if first <= number <= last), None)
 
     def lost(self) -> bool:
         """Whether the next message is lost."""

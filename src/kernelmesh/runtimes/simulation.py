@@ -1,19 +1,21 @@
 """All agents in one process, in lock step: the definition of a round that every other runtime must reproduce."""
 
+import dataclasses
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set, Sized
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from kernelmesh.agent import Agent, Info, State, advance
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import Heard
-from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
+from kernelmesh.errors import Diverged, InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.exchange import Link, MissingBase, Outbox
-from kernelmesh.messages import Message, wire_size
+from kernelmesh.messages import Message, Offer, wire_size
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.faults import Faults, Tie
@@ -156,7 +158,7 @@ def _rounds(
         for i, batch in enumerate(checked):
             info = None
             if batch is not None:
-                states[i], info = advance(agent, states[i], *batch, heard[i])
+                states[i], info = network.step(states[i], batch, heard[i])
                 waiting[i] = None
             infos.append(info)
         yield Round(
@@ -223,13 +225,25 @@ class _Network:
         self.floats, self.bytes = [0] * len(graph), [0] * len(graph)
         self._ties: list[list[Tie]] = Faults().ties(graph, 1) if faults is None else []
         self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
+        self._number = 0
+        self._first_words: dict[tuple[int, int], Message] = {}  # of attacks that are under way, over each edge
 
     def begin(self, number: int) -> set[int]:
         """Set up a round; returns the agents that are away."""
+        self._number = number
         if self._faults is None:
             return set()
         self._ties = self._faults.ties(self._graph, number)
         return {i for i, name in enumerate(self._graph.names) if self._faults.away(name, number)}
+
+    def step(self, state: State, batch: tuple[Floats, Any], heard: Sequence[Heard]) -> tuple[State, Info | None]:
+        """One agent's step. A bad agent that its own lies have led astray begins anew, and does not end the run."""
+        try:
+            return advance(self._agent, state, *batch, heard)
+        except Diverged:
+            if self._faults is None or state.name not in self._faults.byzantine:
+                raise
+            return self._agent.start(name=state.name), None
 
     def talk(self, states: Sequence[State], batches: Sequence[tuple[Floats, Any] | None]) -> list[list[Heard]]:
         """What each agent hears, all from the states as they are now."""
@@ -277,6 +291,7 @@ class _Network:
                     continue
                 answer = outboxes[j].reply(self._graph.names[i], tie.other_share, question)
                 if answer is not None:
+                    answer = self._said(j, i, answer, outboxes)
                     self._count(j, answer)
                 out[j, i] = None if self._faults is not None and self._faults.lost() else answer
         return out
@@ -288,6 +303,7 @@ class _Network:
             for tie in ties:
                 message = outboxes[i].reply(tie.name, tie.share, None) if outboxes[tie.number].learns else None
                 if message is not None:
+                    message = self._said(i, tie.number, message, outboxes)
                     packed = self._links[i, tie.number].pack(message)
                     self._count(i, packed)
                     if (i, tie.number) not in lost:
@@ -299,6 +315,24 @@ class _Network:
             except MissingBase:  # it builds on something that was lost; the other end will hear of it
                 out[i, j] = None
         return out
+
+    def _said(self, i: int, j: int, message: Message, outboxes: Sequence[Outbox]) -> Message:
+        """What agent i says to j: `message`, unless it is bad in this round."""
+        faults = self._faults
+        found = None if faults is None else faults.attack(self._graph.names[i], self._number)
+        if found is None or faults is None or faults.rng is None:
+            self._first_words.pop((i, j), None)
+            return message
+        attack, age = found
+        told = attack.distort(message, self._first_words.setdefault((i, j), message), age, faults.rng)
+        if not isinstance(told, Offer):
+            return told
+        # it keeps its end of numbered exchanges in order, so that nothing but what it says gives it away
+        edge = outboxes[j].remembers(self._graph.names[i])
+        terms = msgspec.structs.replace(
+            told.terms, epoch=edge.epoch, exchange=edge.done + 1, done=edge.done, digest=edge.digest
+        )
+        return dataclasses.replace(told, terms=terms)
 
     def _count(self, sender: int, message: Message, times: int = 1) -> None:
         size = wire_size(message)
