@@ -175,7 +175,7 @@ def _compared(config: Config, session: Session, protocols: Sequence[str], names:
 
 _PARAGRAPHS = (
     "Held-out accuracy of honest agents: the mean over agents, averaged over the rounds of the attack (`during_mean`), the "
-    "lowest such mean (`during_lowest`), the worst agent in any of these rounds, and the same after the last round. `left_out` "
+    "lowest such mean (`during_lowest`), the worst agent in any of these rounds, and the same at the end. `left_out` "
     "counts messages that honest agents did not believe.",
 )
 
