@@ -29,7 +29,7 @@ demo: setup
 
 # on two cores; tests that start agents take turns
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -rs
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow or not slow"

@@ -19,10 +19,13 @@ from rich.table import Table
 
 import cases
 import consensus
+import dashboard
 import defaults
+import faults
 import processes
 import rules
 import sensitivity
+import sizes
 import uneven
 
 HERE = Path(__file__).parent
@@ -30,18 +33,26 @@ CASES = {
     **cases.CASES,
     "rules": rules.rules,
     "consensus": consensus.consensus,
-    "defaults": defaults.defaults,
+    "defaults_development": defaults.development,
+    "defaults_seen": defaults.seen,
+    "defaults_judged": defaults.judged,
     "sensitivity": sensitivity.sensitivity,
     "uneven": uneven.uneven,
+    "faults": faults.faults,
+    "sizes": sizes.sizes,
     "startup": processes.startup,
     "mesh": processes.mesh,
+    "dashboard": dashboard.dashboard,
 }
+# Cases that are run together under one name.
+TOGETHER = {"defaults": ("defaults_development", "defaults_seen", "defaults_judged")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"only these: {', '.join(CASES)}")
-    names = parser.parse_args().names or list(CASES)
+    parser.add_argument("names", nargs="*", help=f"only these: {', '.join([*CASES, *TOGETHER])}")
+    asked = parser.parse_args().names or list(CASES)
+    names = [name for one in asked for name in TOGETHER.get(one, (one,))]
     console = Console(width=140)
     results = HERE / "results"
     results.mkdir(exist_ok=True)

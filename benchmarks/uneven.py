@@ -23,10 +23,13 @@ from kernelmesh import (
     Local,
     Logistic,
     Rule,
+    SharedDictionary,
+    SharedDiffusion,
     SharedStatistics,
     simulate,
 )
 from kernelmesh.checks import Floats, Ints
+from kernelmesh.streams import deal_unevenly
 from sets import load
 
 _AGENTS, _BATCH, _CONCENTRATION = 20, 16, 0.1
@@ -58,35 +61,13 @@ class Reached(NamedTuple):
     order: float
 
 
-def dealt(labels: Ints, agents: int, concentration: float, rng: np.random.Generator) -> list[Ints]:
-    """Rows for each agent, equally many, with classes in proportions of its own that are drawn from Dirichlet(α).
-
-    When a class has run out, an agent takes others, in its own proportions as far as they go.
-    """
-    classes = int(labels.max()) + 1
-    pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
-    out = []
-    for _ in range(agents):
-        wanted, mine = rng.dirichlet(np.full(classes, concentration)), []
-        missing = len(labels) // agents
-        while missing:
-            left = np.array([len(pool) > 0 for pool in pools])
-            shares = wanted * left if (wanted * left).sum() > 1e-12 else left.astype(float)
-            for c, count in enumerate(rng.multinomial(missing, shares / shares.sum())):
-                taken, pools[c] = pools[c][:count], pools[c][count:]
-                mine.append(taken)
-                missing -= len(taken)
-        out.append(rng.permutation(np.concatenate(mine)))
-    return out
-
-
 def task(name: str, seed: int) -> Task:
     data = load(name, seed=seed)
     scaler, encoder = StandardScaler().fit(data.X), LabelEncoder().fit(data.y)
     labels = encoder.transform(data.y)
     rng = np.random.default_rng(seed)
     graph = Graph.random(_AGENTS, probability=_PROBABILITY, rng=rng)
-    rows = dealt(labels, _AGENTS, _CONCENTRATION, rng)
+    rows = deal_unevenly(labels, agents=_AGENTS, concentration=_CONCENTRATION, rng=rng)
     held = scaler.transform(data.held_X), encoder.transform(data.held_y)
     return Task(scaler.transform(data.X), labels, *held, rows, graph)
 
@@ -112,6 +93,7 @@ def uneven() -> list[Line]:
     """Twenty agents, classes dealt by Dirichlet(0.1), mini-batches of 16, one pass: accuracy in %, seeds 0 to 2."""
     lines = []
     large = {"step_size": 30.0, "compression": Komp.averaging(30.0, max_order=200)}
+    points = {"step_size": 30.0, "compression": SharedDictionary(max_order=200)}
     whole = {"regularization": _AGENTS * Landmarks.usual_regularization}
     exact = ExactDiffusion(budget=0.015 * 30.0**0.5)
     for name in _SETS:
@@ -125,6 +107,15 @@ def uneven() -> list[Line]:
                     ("alone", drawn.graph, drawn.rows, Landmarks(), Local(), {}),
                     ("shared statistics", drawn.graph, drawn.rows, Landmarks(), SharedStatistics(), {}),
                     ("shared statistics, every=4", drawn.graph, drawn.rows, Landmarks(), SharedStatistics(every=4), {}),
+                    ("averaged, shared diffusion", drawn.graph, drawn.rows, Averaged(), SharedDiffusion(), points),
+                    (
+                        "averaged, shared diffusion, every=4",
+                        drawn.graph,
+                        drawn.rows,
+                        Averaged(),
+                        SharedDiffusion(every=4),
+                        points,
+                    ),
                     ("averaged, diffusion", drawn.graph, drawn.rows, Averaged(), Diffusion(), large),
                     ("averaged, exact diffusion", drawn.graph, drawn.rows, Averaged(), exact, large),
                 ):

@@ -127,13 +127,12 @@ class TestCheck:
         code, text = invoke("agent", "--check", file)
         assert code == 0
         assert "OK. agent-0 listens on tcp/127.0.0.1:7450; neighbors: agent-1, agent-2" in text
-        assert "; kernel Gaussian, loss Logistic, rule Gradient, consensus ExactDiffusion." in text
+        assert "; kernel Gaussian, loss Logistic, rule Landmarks, consensus SharedStatistics." in text
         assert not (tmp_path / "mesh" / "state").exists()
 
     def test_the_rule_is_told(self, tmp_path):
         (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5))
-        kept = [line for line in file.read_text().splitlines() if not line.startswith(("step_size", "compression"))]
-        text = "\n".join(kept).replace("[model]", '[model]\nrule = { kind = "SecondOrder" }')
+        text = re.sub("(?m)^rule = .*$", 'rule = { kind = "SecondOrder" }', file.read_text())
         file.write_text(re.sub("(?m)^consensus = .*$", "", text))
         code, said = invoke("agent", "--check", file)
         assert (code, said.endswith("loss Logistic, rule SecondOrder, consensus Local.\n")) == (0, True)
@@ -573,18 +572,26 @@ class TestWatching:
     def test_an_agent_that_falls_silent_keeps_its_last_status(self):
         neighbor = NeighborStatus(alive=True, ended=False, ignored=True, refused=1)
         status = msgspec.structs.replace(
-            STATUS, ended=True, bad_rows=3, trouble="disk full", neighbors={"b": neighbor}, waiting_for=("b",)
+            STATUS, ended=True, replaying=True, bad_rows=3, trouble="disk full", neighbors={"b": neighbor}, waiting_for=("b",)
         )
         with MeshWatcher([Answering(UnreachableAgent("gone"), status, UnreachableAgent("gone"))]) as watcher:
             (view,) = watcher.poll()
             assert view == AgentView(name="agent-0", remarks=("does not answer",))
             (view,) = watcher.poll()
             assert (view.answers, view.stream_ended, view.alive_neighbors) == (True, True, 1)
-            about = ("stream has ended", "waits for b", "ignores b", "3 invalid rows", "no checkpoint: disk full")
+            assert view.is_done  # running freely, it need not be waited for
+            about = ("stream has ended", "replays its samples", "waits for b", "ignores b", "refused: 1 of b")
+            about += ("3 invalid rows", "no checkpoint: disk full")
             assert view == AgentView(name="agent-0", status=status, remarks=about)
             (view,) = watcher.poll()
             assert (view.status, view.stale, view.answers, view.alive_neighbors) == (status, True, False, None)
-            assert view.remarks == ("does not answer", *(remark for remark in about if remark != "waits for b"))
+            of_the_moment = ("replays its samples", "waits for b")
+            assert view.remarks == ("does not answer", *(remark for remark in about if remark not in of_the_moment))
+
+    @pytest.mark.parametrize(("replaying", "done"), [(True, False), (False, True)])
+    def test_in_lock_step_rounds_that_are_replayed_are_waited_for(self, replaying, done):
+        status = msgspec.structs.replace(STATUS, mode="lock-step", ended=True, replaying=replaying)
+        assert AgentView(name="agent-0", status=status).is_done is done
 
     def test_a_process_says_what_has_become_of_it(self, tmp_path):
         process = AgentProcess(tmp_path / "a.toml", tmp_path / "a.log", Answering(UnreachableAgent("not yet"), STATUS))

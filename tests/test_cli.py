@@ -71,7 +71,8 @@ def test_run_writes_what_it_says(tmp_path):
             "data.svg",
             "figure.png",
             "figure.svg",
-            "report.html",
+            "recording.safetensors",
+            "report.json",
             "rounds.csv",
             "summary.json",
         ]

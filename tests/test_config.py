@@ -177,7 +177,7 @@ def test_what_is_left_out_has_a_default(folder):
     assert (made.stay, made.log, made.checkpoint.every) == (True, "info", 100)
     assert (made.stream.kind.format, made.stream.batch_size, made.stream.rate, made.stream.classes) == ("csv", 32, 0.0, ())
     assert made.agent.consensus == Local()
-    assert made.agent.compression == Komp.parsimonious(0.5, parsimony=0.1)
+    assert made.agent.compression == Komp.parsimonious(0.5, parsimony=0.1, max_order=500)
     assert made.agent.loss == Squared()
 
 
@@ -200,6 +200,25 @@ def test_the_protocol_where_none_is_named(folder, changes, expected):
     assert read(write(folder, changed(SHORT, *changes))).agent.consensus == expected
 
 
+LOCK_STEP = ('listen = "tcp/localhost:1"', 'listen = "tcp/localhost:1"\nmode = "lock-step"')
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([NEIGHBOR], 256),
+        ([NEIGHBOR, (KOMP, '{ kind = "Uncompressed" }')], 256),
+        ([NEIGHBOR, LOCK_STEP], 0),
+        ([NEIGHBOR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')], 0),
+        ([NEIGHBOR, (KOMP, KOMP + "\nreplay = 0")], 0),
+        ([NEIGHBOR, LOCK_STEP, (KOMP, KOMP + "\nreplay = 7")], 7),
+        ([], 0),
+    ],
+)
+def test_what_is_replayed_where_nothing_is_said(folder, changes, expected):
+    assert read(write(folder, changed(SHORT, *changes))).agent.replay == expected
+
+
 @pytest.mark.parametrize(
     ("changes", "seen"),
     [
@@ -215,6 +234,7 @@ def test_the_protocol_where_none_is_named(folder, changes, expected):
         ),
         ([("step_size = 3.0", "step_size = 3.0\nradius = 10")], lambda made: made.agent.radius == 10),
         ([("step_size = 3.0", "step_size = 3.0\nexplosion = inf")], lambda made: made.agent.explosion == float("inf")),
+        ([("step_size = 3.0", "step_size = 3.0\nreplay = 9")], lambda made: made.agent.replay == 9),
         ([("budget = 0.2", "budget = 0.2, max_order = 9")], lambda made: made.agent.compression.max_order == 9),
         ([("budget = 0.2", "budget = 0.2, watch = 9")], lambda made: made.agent.compression.watch == 9),
         (
@@ -372,6 +392,37 @@ TABLE = [
     ("one class", [("outputs = 5", "outputs = 1")], "outputs", "model.outputs", [">= 2 with a classification loss"]),
     ("regularization", [("1e-6", "-1.0")], "regularization", "model.regularization", [">= 0, got -1.0"]),
     ("radius", [("step_size = 3.0", "step_size = 3.0\nradius = 0")], "radius", "model.radius", ["> 0, got 0"]),
+    (
+        "replay",
+        [("step_size = 3.0", "step_size = 3.0\nreplay = -1")],
+        "replay",
+        "model.replay",
+        ["be an integer >= 0, got -1"],
+    ),
+    (
+        "replay huge",
+        [("step_size = 3.0", "step_size = 3.0\nreplay = 65537")],
+        "replay",
+        "model.replay",
+        ["at most 65536 rows"],
+    ),
+    (
+        "replay alone",
+        [("step_size = 3.0", 'step_size = 3.0\nreplay = 9\nconsensus = { kind = "Local" }')],
+        "replay",
+        "model.replay",
+        ["be 0 with the consensus Local, got 9; there is nobody to forget: leave it out"],
+    ),
+    (
+        "replay of one who leaves",
+        [
+            ('mode = "free"\npatience = 0.5\nat_end = "stay"', 'mode = "lock-step"\nat_end = "leave"'),
+            ("step_size = 3.0", "step_size = 3.0\nreplay = 9"),
+        ],
+        "replay",
+        "model.replay",
+        ['be 0 with mode = "lock-step" and at_end = "leave", got 9', 'write at_end = "stay"'],
+    ),
     (
         "step size",
         [("step_size = 3.0", "step_size = -3.0")],
@@ -1009,7 +1060,7 @@ def test_a_learning_rule_in_the_file(tmp_path):
     assert averaged.rule == Averaged(half_life=5000)
     komp = 'compression = { kind = "Komp", budget = 0.2 }'
     parsimony = '{ kind = "Averaged" }\ncompression = { kind = "Komp", parsimony = 0.06 }'
-    assert _with_rule(tmp_path, parsimony, komp).compression == Komp.averaging(3.0)
+    assert _with_rule(tmp_path, parsimony, komp).compression == Komp.averaging(3.0, max_order=500)
     step = "step_size = 3.0"
     alone = _with_rule(tmp_path, '{ kind = "SecondOrder", max_order = 100 }', step, komp, alone=True)
     assert alone.rule == SecondOrder(max_order=100)

@@ -32,6 +32,7 @@ from kernelmesh import (
     InverseRoot,
     KernelMeshClassifier,
     KernelMeshRegressor,
+    Landmarks,
     Laplacian,
     Linear,
     Local,
@@ -42,6 +43,7 @@ from kernelmesh import (
     Polynomial,
     ScaleWarning,
     SecondOrder,
+    SharedDiffusion,
     Squared,
     UnreadableFile,
     register,
@@ -288,6 +290,17 @@ def test_agreement_grows_with_the_coupling():
     assert spread(Penalty(coupling=0.15)) < 0.85 * spread(Local())
 
 
+@pytest.mark.parametrize("rule", ["averaged", "gradient"])
+def test_points_can_be_shared(rule):
+    X, y = moons()
+    mesh = KernelMeshClassifier(graph=[(0, 1), (1, 2)], consensus=SharedDiffusion(every=2), rule=rule, max_order=40)
+    mesh.set_params(random_state=0, passes=5).fit(X, y, agents=np.where(y == 1, 1, np.arange(len(y)) % 2 * 2))
+    assert min(mesh.score(X, y, agent=agent) for agent in mesh.agents_) > 0.8
+    assert mesh.model_order_.max() <= 40
+    with pytest.raises(InvalidArgument, match="parsimony must be left out with SharedDiffusion"):
+        mesh.set_params(parsimony=0.1).fit(X, y)
+
+
 def test_the_default_coupling_is_stable_on_any_graph():
     X, y = moons()
     for graph in (Graph.star(20), Graph.complete(12), Graph.line(3)):
@@ -484,6 +497,17 @@ def test_what_is_saved_is_what_was_fitted(tmp_path):
     np.testing.assert_array_equal(back.decision_function(X), model.decision_function(X))
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-170, 1e-100])
+def test_tiny_targets_are_learned_like_others(size):
+    X, y = waves()
+    expected, found = (OnlineKernelRegressor(Gaussian(), random_state=0).fit(X, factor * y) for factor in (1.0, size))
+    np.testing.assert_allclose(found.predict(X) / size, expected.predict(X), atol=1e-9)
+    several = OnlineKernelRegressor(Gaussian(), random_state=0).fit(X, np.column_stack([size * y, y, np.zeros(len(y))]))
+    np.testing.assert_allclose(
+        several.target_scale_ / [size, 1.0, 1.0], [*expected.target_scale_, *expected.target_scale_, 1.0]
+    )
+
+
 def test_targets_too_large_to_scale_are_refused():
     X, y = waves()
     with pytest.raises(ValueError, match="OnlineKernelRegressor: y must have a finite variance"):
@@ -593,8 +617,8 @@ def test_duals_are_saved_too(tmp_path, rule):
     [
         (OnlineKernelClassifier, SecondOrder),
         (OnlineKernelRegressor, SecondOrder),
-        (KernelMeshClassifier, Averaged),
-        (KernelMeshRegressor, Gradient),
+        (KernelMeshClassifier, Landmarks),
+        (KernelMeshRegressor, Landmarks),
     ],
 )
 class TestRules:
@@ -701,7 +725,7 @@ def test_half_life_follows_a_stream_that_changes():
     X, y = moons(2000)
     scores = {}
     for half_life in (math.inf, 200.0):
-        model = OnlineKernelClassifier(half_life=half_life).partial_fit(X, y, classes=[0, 1])
+        model = OnlineKernelClassifier(Gaussian(bandwidth=0.7), half_life=half_life).partial_fit(X, y, classes=[0, 1])
         model.partial_fit(X[:512], 1 - y[:512])
         scores[half_life] = model.score(X[512:], 1 - y[512:])
     assert scores[200.0] > 0.95 > 0.9 > scores[math.inf]
@@ -744,13 +768,14 @@ class TestPasses:
         OnlineKernelClassifier(passes=3, tol=None, random_state=0).fit(X, y)
         assert capsys.readouterr().out == ""
         model = OnlineKernelClassifier(passes=3, tol=None, verbose=True, random_state=0).fit(X, y)
-        lines = capsys.readouterr().out.splitlines()
+        chosen, *lines = capsys.readouterr().out.splitlines()
+        assert re.fullmatch(r"OnlineKernelClassifier: bandwidth [\d.]+, regularization [\d.]+", chosen)
         assert len(lines) == 3
         form = r"OnlineKernelClassifier: pass 3 of 3: loss [\d.e-]+, (\d+) points, [\d.]+ s"
         assert re.fullmatch(form, lines[-1])[1] == str(model.model_order_)
         monkeypatch.setattr("kernelmesh.estimators.progress._EVERY", -1.0)
         model.set_params(passes=1).fit(X, y)
-        lines = capsys.readouterr().out.splitlines()
+        _, *lines = capsys.readouterr().out.splitlines()
         assert lines[2].startswith("OnlineKernelClassifier: pass 1 of 1, 30% of it: loss ")
         assert len(lines) == 10
 
@@ -882,7 +907,14 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
         return f"{getattr(pair, which):g}"
 
     if "Mesh" in kind.__name__:
-        passes = f'by default {averaged.network_passes}, with the rule "gradient" {gradient.network_passes}.'
+        landmarks = defaults_of(Landmarks)
+        passes = (
+            f'by default {landmarks.network_passes}, with the rule "averaged" {averaged.network_passes} '
+            f'and with "gradient" {gradient.network_passes}.'
+        )
+        assert f"by default {number(landmarks.regularization)} times the mean" in text
+        assert f'By default {landmarks.max_order} with "landmarks"' in text
+        assert f'`partial_fit` has {landmarks.half_life:,.0f} with "landmarks"' in text
     else:
         passes = (
             f'by default {second.passes}, with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'

@@ -20,10 +20,13 @@ from kernelmesh import (
     Hilbert,
     KernelMeshRegressor,
     Komp,
+    Landmarks,
     Local,
     Logistic,
     Penalty,
     Proximal,
+    SharedStatistics,
+    Squared,
     Symmetric,
     registry,
     simulate,
@@ -376,6 +379,11 @@ def test_disagreement_is_with_whatever_was_heard():
         same = Heard(None, Values(here))
         both = disagreement(agent, state, points, [Heard(None, reply), same, Heard(None, None)])
         assert both == pytest.approx(expected / np.sqrt(2))
+    learner = Agent(dimension=2, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Landmarks(), consensus=SharedStatistics())
+    one, other = (learner.step(learner.start(), points, np.full((len(points), 1), target))[0] for target in (1.0, -1.0))
+    said = learner.consensus.tell(other.sent, None, 0.5)
+    gap = np.sqrt(((one.function(points) - other.function(points)) ** 2).sum(axis=1).mean())
+    assert disagreement(learner, one, points, [Heard(None, said)]) == pytest.approx(gap)
     assert disagreement(agent, state, points, []) is None
     assert disagreement(agent, state, points, [Heard(None, None)]) is None
 

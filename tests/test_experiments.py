@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import multiprocessing
 import re
@@ -23,6 +24,7 @@ from kernelmesh.experiments import (
     Session,
     budget_sweep,
     describe_settings,
+    ending_streams,
     heterogeneous,
     learn,
     local_steps,
@@ -86,16 +88,15 @@ def test_runs_and_writes(name, tmp_path):
     config = experiment.config(**TINY)
     finished = run(experiment, config, tmp_path)
     assert finished.outcome == Complete()
-    assert {tmp_path / "summary.json", tmp_path / "report.html"} <= set(finished.files)
+    assert {tmp_path / "summary.json", tmp_path / "report.json"} <= set(finished.files)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary == finished.report.summary
     assert set(summary) >= SUMMARY
     assert flat(summary)
     assert (summary["complete"], summary["outcome"], summary["remark"]) == (True, "complete", "")
-    page = (tmp_path / "report.html").read_text()
-    assert "http:" not in page  # it needs nothing from anywhere
-    assert "https:" not in page
-    assert page.count("<img") == len(finished.report.findings.figures)
+    notes = json.loads((tmp_path / "report.json").read_text())
+    assert notes["paragraphs"] == list(finished.report.findings.paragraphs)
+    assert {f"{figure}.png" for figure in finished.report.findings.figures} <= {file.name for file in tmp_path.iterdir()}
     settings = json.loads((tmp_path / "config.json").read_text())
     assert settings.pop("experiment") == name
     assert experiment.config(**{key: float(v) if v == "inf" else v for key, v in settings.items()}) == config
@@ -109,6 +110,7 @@ def test_runs_and_writes(name, tmp_path):
         ("violation", {"agents": 3, "samples": 12, "passes": 10}, False),
         ("budget-sweep", {**TINY, "seeds": 1}, False),
         ("local-steps", {**TINY, "seeds": 1}, False),
+        ("ending-streams", {**TINY, "seeds": 1}, False),
         ("baselines", {"task": "mixture", "samples": 192, "mixture_agents": 3}, False),
     ],
 )
@@ -160,7 +162,17 @@ def test_one_cell_of_the_table(tmp_path):
     summary = run(heterogeneous.EXPERIMENT, heterogeneous.Config(**TINY), tmp_path).report.summary
     for name in ("accuracy_mean", "accuracy_worst", "centralised_accuracy", "bayes_accuracy", "svm_accuracy"):
         assert 0 < summary[name] <= 1
-    assert summary["protocol"] == "exact-diffusion"
+    assert summary["protocol"] == "shared-statistics"
+    assert summary["rule"] == "landmarks"
+
+
+def test_a_rule_and_a_protocol_that_do_not_suit_each_other_are_refused_and_left_out():
+    config = heterogeneous.Config(**TINY, rule="averaged")
+    with pytest.raises(ValueError, match="heterogeneous: protocol must exchange functions or values with the rule averaged"):
+        Task.draw(config).agent()
+    names = {protocol for _, protocol in heterogeneous._groups(config)}
+    assert {"local", "penalty", "shared-diffusion"} <= names
+    assert "shared-statistics" not in names
 
 
 def test_observers_see_the_whole_run(tmp_path):
@@ -216,7 +228,7 @@ def test_the_report_of_an_interrupted_run_is_written_and_replaced_when_it_is_res
     assert stopped.outcome == Interrupted(done=3, total=6, unit="rounds")
     assert (summary["outcome"], summary["complete"]) == ("interrupted", False)
     assert (summary["rounds_done"], summary["rounds_total"]) == (3, 6)
-    assert summary["remark"] in (tmp_path / "report.html").read_text()
+    assert summary["remark"] == str(stopped.outcome)
     assert flat(summary)
     resumed = run(experiment, config, tmp_path, resume=True)
     assert resumed.outcome == Complete()
@@ -570,7 +582,7 @@ def test_fewer_exchanges_send_less(tmp_path):
 
     found = local_steps.run(local_steps.Config(**TINY, seeds=1), InProcess(tmp_path))
     table = found.tables["table"]
-    protocols = ["hilbert", "diffusion", "exact-diffusion", "shared-statistics"]
+    protocols = ["hilbert", "diffusion", "exact-diffusion", "shared-diffusion", "shared-statistics"]
     assert [(row["protocol"], row["every"]) for row in table] == [(name, k) for name in protocols for k in (1, 2, 4, 8, 16)]
     for name in protocols:
         sent = [row["floats_per_sample"] for row in table if row["protocol"] == name]
@@ -580,6 +592,32 @@ def test_fewer_exchanges_send_less(tmp_path):
     assert [line.get_label() for line in lines] == [*protocols, "one learner with all the data", "Bayes limit"]
     assert lines[0].get_xdata().tolist() == [row["floats_per_sample"] for row in table[:5]]
     assert flat(found.summary)
+
+
+def test_streams_that_end_one_class_after_the_other(tmp_path):
+    config = ending_streams.Config(**TINY, partition="one-class", measure_every=1, replay=16)
+    found, first = ending_streams.network(config)
+    lengths = [len(stream) for stream in found.streams]
+    assert first == min(lengths) < max(lengths) == found.rounds
+    assert [length for length in lengths if length == found.rounds] != lengths
+    kept, lost = (ending_streams.cell(dataclasses.replace(config, replay=n)) for n in (16, 0))
+    assert kept["worst_before"] == lost["worst_before"]
+    assert kept["path"] != lost["path"]
+    assert kept["bytes_per_sample"] > lost["bytes_per_sample"]
+
+
+def test_a_run_with_replay_that_is_stopped_and_resumed_is_the_same(tmp_path):
+    config = ending_streams.Config(**TINY, partition="one-class", measure_every=1, replay=16)
+    whole = learn(ending_streams.network(config)[0])
+    for cut in (1, ending_streams.network(config)[1] + 1):
+        rounds = itertools.count(1)
+        learn(ending_streams.network(config)[0], folder=tmp_path, stop=lambda: next(rounds) == cut)  # noqa: B023
+        resumed = learn(ending_streams.network(config)[0], folder=tmp_path, resume=True)
+        assert resumed.newest.number == whole.newest.number
+        for one, other in zip(whole.newest.states, resumed.newest.states, strict=True):
+            assert one.function.weights.tobytes() == other.function.weights.tobytes()
+            assert (one.samples, one.replayed) == (other.samples, other.replayed)
+    assert sum(state.replayed for state in whole.newest.states) > 0
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from kernelmesh import simulate, storage
 from kernelmesh.agent import relay
@@ -38,7 +40,9 @@ def simulated(mesh: Mesh):
     """The rounds of the same agents with the same streams in one process."""
     agent = read(mesh.files[0]).agent
     streams = [ArrayStream(*samples_of(mesh.folder / "data" / f"{name}.csv")) for name in mesh.names]
-    return simulate(agent, mesh.graph(), streams)
+    importlib.import_module("scipy.linalg")  # whose BLAS is limited only if it has been loaded
+    with threadpool_limits(1):  # as the processes have it: LAPACK rounds differently with more
+        yield from simulate(agent, mesh.graph(), streams)
 
 
 def run_turns(mesh: Mesh, *, kill_at: int | None = None) -> dict[str, list[list[str]]]:
@@ -77,19 +81,22 @@ LEAVE = {'at_end = "stay"': 'at_end = "leave"'}
 
 
 class TestLockStep:
-    @pytest.mark.parametrize("protocol", ["penalty", "diffusion", "exact-diffusion"])
-    def test_rounds_are_those_of_the_simulation(self, protocol, tmp_path):
-        with Mesh(tmp_path / "mesh", samples=6400, protocol=protocol, change=LEAVE, **LOCK_STEP) as mesh:
+    @pytest.mark.parametrize(
+        ("protocol", "rounds"),
+        [("penalty", 200), ("diffusion", 200), ("exact-diffusion", 200), ("shared-diffusion", 80), ("shared-statistics", 80)],
+    )
+    def test_rounds_are_those_of_the_simulation(self, protocol, rounds, tmp_path):
+        with Mesh(tmp_path / "mesh", samples=32 * rounds, protocol=protocol, change=LEAVE, **LOCK_STEP) as mesh:
             told = run_turns(mesh)
-            rounds = 0
+            compared = 0
             for now in simulated(mesh):
-                rounds += 1
+                compared += 1
                 for i, name in enumerate(mesh.names):
                     number, function, loss, samples = told[name][now.number - 1]
                     assert (int(number), int(samples)) == (now.number, now.samples[i])
                     assert function == digest(now.functions[i]), f"{name} in round {now.number}"
                     assert loss == now.infos[i].loss.hex()
-            assert rounds == 200
+            assert compared == rounds
             for i, name in enumerate(mesh.names):
                 assert told[name][-1] == ["sent", str(now.bytes_sent[i]), str(now.floats_sent[i])]
 
@@ -103,7 +110,27 @@ class TestLockStep:
                 assert told[name][-2][1] == digest(last.functions[i])
                 assert told[name][-1] == ["sent", str(last.bytes_sent[i]), str(last.floats_sent[i])]
 
-    @pytest.mark.parametrize("protocol", ["symmetric", "exact-diffusion"])
+    def test_streams_of_different_length_with_replay(self, tmp_path):
+        change = {"# replay = 256": "replay = 64"}
+        with Mesh(
+            tmp_path / "mesh", samples=1600, topology="line", change=change, protocol="exact-diffusion", **LOCK_STEP
+        ) as mesh:
+            for name, rows in (("agent-0", 640), ("agent-1", 640), ("agent-2", 960), ("agent-4", 320)):
+                data = mesh.folder / "data" / f"{name}.csv"
+                data.write_text("".join(data.read_text().splitlines(keepends=True)[: 1 + rows]))
+            mesh.start()
+            mesh.wait(lambda all_: all(s.ended and s.steps == 50 for s in all_.values()))
+            sent = {name: mesh.status(name).bytes_sent for name in mesh.names}
+            mesh.stop()
+            *_, last = simulated(mesh)
+            for i, (name, state) in enumerate(mesh.states().items()):
+                true = last.states[i]
+                assert (state.samples, state.replayed, state.steps) == (true.samples, true.replayed, 50)
+                assert digest(state.function) == digest(true.function)
+                assert digest(state.sent) == digest(true.sent)
+                assert sent[name] == last.bytes_sent[i]
+
+    @pytest.mark.parametrize("protocol", ["symmetric", "exact-diffusion", "shared-statistics"])
     def test_killed_agents_come_back_as_they_were(self, protocol, tmp_path):
         change = {**LEAVE, "every = 100": "every = 30"}
         with Mesh(tmp_path / "mesh", agents=3, samples=6400, protocol=protocol, change=change, **LOCK_STEP) as mesh:
@@ -117,6 +144,22 @@ class TestLockStep:
             for i, (name, state) in enumerate(mesh.states().items()):
                 assert digest(state.function) == digest(now.functions[i])
                 assert state.samples == 6400, name
+
+
+# Protocols, and what is changed in the files of their agents.
+ENDING = {
+    "exact-diffusion": ("exact-diffusion", {}),
+    "diffusion": ("diffusion", {}),
+    "averaged": (
+        "exact-diffusion",
+        {
+            '# rule = { kind = "Averaged" }': 'rule = { kind = "Averaged" }',
+            "step_size = 3.0": "step_size = 30.0",
+            '"Komp", budget = 0.2': '"Komp", parsimony = 0.06',
+            '"ExactDiffusion", budget = 0.05': '"ExactDiffusion", budget = 0.08',
+        },
+    ),
+}
 
 
 class TestFreeRunning:
@@ -147,6 +190,43 @@ class TestFreeRunning:
                 worst[mode] = min(accuracies.values())
                 print(mode, accuracies)
         assert worst["free"] >= worst["lock-step"] - 0.02
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("learner", ENDING)
+    def test_no_class_is_lost_when_streams_end_one_after_the_other(self, learner, tmp_path):
+        """One class per agent, streams that end 5 s apart (KERNELMESH_APART changes that, KERNELMESH_REPLAY what is kept)."""
+        apart, replay = float(os.environ.get("KERNELMESH_APART", "5")), os.environ.get("KERNELMESH_REPLAY", "256")
+        protocol, change = ENDING[learner]
+        rate, change = 600.0, {"replay = 256": f"replay = {replay}", **change}
+        rows = [int(rate * apart * (2 + i)) for i in range(5)]
+        with Mesh(tmp_path / "mesh", samples=max(rows), rate=rate, protocol=protocol, change=change) as mesh:
+            for name, count in zip(mesh.names, rows, strict=True):
+                data = mesh.folder / "data" / f"{name}.csv"
+                data.write_text("".join(data.read_text().splitlines(keepends=True)[: 1 + count]))
+            points, labels = mesh.held_out()
+
+            def worst() -> float:
+                outputs = [client.predict(points) for client in mesh.clients.values()]
+                return min(float((f.argmax(axis=1) == labels).mean()) for f in outputs)
+
+            mesh.start()
+            mesh.wait(lambda all_: all_["agent-0"].samples >= rows[0] - rate, seconds=120 + 2 * apart)
+            before, lowest = worst(), 1.0
+            replaying = set()
+            while not all((status := mesh.status(name)) is not None and status.ended for name in mesh.names):
+                lowest = min(lowest, worst())
+                replaying |= {name for name in mesh.names if (status := mesh.status(name)) is not None and status.replaying}
+                time.sleep(0.5)
+            time.sleep(4.0)  # then nobody moves any more
+            after = worst()
+            told = f"worst {before:.1%}, at least {lowest:.1%}, in the end {after:.1%}"
+            print(f"{learner}, {apart:g} s apart, replay {replay}: {told}")
+            mesh.stop()
+            states = mesh.states()
+        assert [state.samples for state in states.values()] == rows
+        if replay != "0":
+            assert after >= before - 0.01
+            assert replaying >= {"agent-0", "agent-1", "agent-2", "agent-3"}
 
 
 class TestStreams:

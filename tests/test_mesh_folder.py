@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kernelmesh import Diffusion, ExactDiffusion, registry
+from kernelmesh import Diffusion, Landmarks, SharedStatistics, registry
 from kernelmesh.deploy.certificates import create_authority, issue, tls_problems
 from kernelmesh.deploy.config import read
 from kernelmesh.deploy.mesh_folder import TOPOLOGIES, MeshPlan, agents_of, create_mesh, protocols
@@ -46,7 +46,8 @@ def test_what_is_laid_out(tmp_path):
     for made in configs:
         assert all(addresses[name] == address for name, address in made.membership.neighbors.items())
         assert made.agent == configs[0].agent
-        assert made.agent.consensus == ExactDiffusion(budget=0.05)
+        assert made.agent.consensus == SharedStatistics()
+        assert made.agent.rule == Landmarks()
     readme = (folder / "README.md").read_text()
     for command in ("mesh up .", "mesh status .", "ask agent-0.toml", "agent --check agent-0.toml", "agent agent-0.toml"):
         assert f"kernelmesh {command}" in readme

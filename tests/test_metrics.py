@@ -3,7 +3,17 @@ import pytest
 
 import oracle
 from kernelmesh import Agent, Expansion, Gaussian, Graph, Komp, Logistic, Penalty, Squared, simulate
-from kernelmesh.metrics import accuracies, disagreement, errors, losses, measure, projection_gap
+from kernelmesh.metrics import (
+    accuracies,
+    disagreement,
+    edge_disagreements,
+    errors,
+    losses,
+    measure,
+    measure_agents,
+    projection_gap,
+    summarize,
+)
 from kernelmesh.streams import ArrayStream, Mixture
 
 KERNEL = Gaussian(bandwidth=0.6)
@@ -78,3 +88,38 @@ def test_measures_of_a_regression_run():
     last = measure(rounds[-1], agent=agent, graph=graph, points=points, targets=values)
     assert last.score_worst == pytest.approx(errors(rounds[-1].functions, points, values).max())
     assert last.score_worst >= last.score_mean
+
+
+def test_the_disagreement_along_the_edges_adds_up_to_that_of_the_network():
+    fs, graph = functions(), Graph.star(4)
+    along = edge_disagreements(fs, graph)
+    for (i, j), found in zip(graph.edges, along, strict=True):
+        literal = oracle.rkhs_distance(KERNEL, fs[i].centers, fs[i].weights, fs[j].centers, fs[j].weights) ** 2
+        assert found == pytest.approx(literal, abs=1e-9)
+    assert disagreement(fs, graph) == pytest.approx(2 * along.sum())
+
+
+def test_measures_sum_up_what_was_measured_of_each_agent():
+    agent = Agent(
+        dimension=2,
+        outputs=5,
+        kernel=KERNEL,
+        loss=Logistic(),
+        step_size=1.0,
+        compression=Komp(budget=0.1),
+        consensus=Penalty(coupling=0.01),
+    )
+    rng = np.random.default_rng(0)
+    mixture, graph = Mixture.draw(rng=rng), Graph.ring(4)
+    *_, last = simulate(agent, graph, [ArrayStream(*mixture.sample(64, rng=rng)) for _ in range(4)])
+    points, labels = mixture.sample(50, rng=rng)
+    numbers = measure(last, agent=agent, graph=graph, points=points, targets=labels)
+    each = measure_agents(last, agent=agent, graph=graph, points=points, targets=labels)
+    np.testing.assert_allclose(each.losses, losses(last.functions, Logistic(), points, labels))
+    np.testing.assert_array_equal(each.scores, accuracies(last.functions, points, labels))
+    assert (numbers.score_mean, numbers.score_worst) == (pytest.approx(each.scores.mean()), each.scores.min())
+    assert numbers.disagreement == pytest.approx(2 * each.disagreements.sum())
+    assert summarize(last, each, agent=agent) == numbers
+    # without faults every byte crosses an edge of the graph
+    assert last.edge_bytes.sum() == last.bytes_sent.sum() > 0
+    assert last.edge_bytes.shape == (len(graph.edges),)

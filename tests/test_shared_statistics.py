@@ -433,3 +433,42 @@ def test_moments_where_none_belong_and_none_where_they_do_are_refused():
     broken[-8:] = np.array([np.nan]).tobytes()
     with pytest.raises(RefusedMessage, match="finite"):
         decode(bytes(broken))
+
+
+def test_a_learner_that_gave_away_more_than_it_has_knows_nothing_there():
+    """Late exchanges make Θ indefinite for a while: what is left is the solution over the directions that are known."""
+    from kernelmesh.rules.landmarks import _halves, _halves_in_debt
+
+    rng = np.random.default_rng(0)
+    inverse = np.linalg.inv(KERNEL(LANDMARKS, LANDMARKS) + 1e-8 * np.eye(20))
+    lower = np.linalg.cholesky(inverse)
+    basis, _ = np.linalg.qr(rng.normal(size=(20, 20)))
+    values, sums = rng.uniform(0.1, 5.0, size=20), rng.normal(size=(20, 3))
+
+    def both(values):
+        moments = lower @ basis * values @ basis.T @ lower.T
+        statistics = Statistics(KERNEL, LANDMARKS, sums, 0.5 * (moments + moments.T))
+        return statistics, [h.T @ table for h, g in [_halves(statistics, 0.05, inverse)] for table in (h, g)]
+
+    statistics, (covariance, weights) = both(values)
+    half, image = _halves_in_debt(statistics.moments, sums, 0.05, inverse)
+    np.testing.assert_allclose(half.T @ half, covariance, rtol=1e-6, atol=1e-6 * np.abs(covariance).max())
+    np.testing.assert_allclose(half.T @ image, weights, rtol=1e-6, atol=1e-6 * np.abs(weights).max())
+    values[:4] *= -1.0
+    _, (covariance, weights) = both(values)
+    known = (lower @ basis)[:, 4:] / np.sqrt(0.05 + values[4:])
+    unknown = (lower @ basis)[:, :4] / np.sqrt(0.05)
+    wanted = known @ known.T + unknown @ unknown.T
+    np.testing.assert_allclose(covariance, wanted, atol=1e-6 * np.abs(wanted).max())
+    solution = known @ ((basis.T @ np.linalg.solve(lower, sums))[4:] / np.sqrt(0.05 + values[4:])[:, None])
+    np.testing.assert_allclose(weights, solution, atol=1e-6 * np.abs(solution).max())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_losses_in_the_first_rounds_do_not_stop_anybody(seed):
+    graph = Graph.random(10, probability=0.2, rng=np.random.default_rng(0))
+    points, labels = Mixture.draw(classes=5, rng=np.random.default_rng(seed)).sample(4000, rng=np.random.default_rng(seed))
+    agent = make(outputs=5, consensus=SharedStatistics())
+    streams = [ArrayStream(points[labels == i % 5][:96], labels[labels == i % 5][:96], batch_size=16) for i in range(10)]
+    *_, last = simulate(agent, graph, streams, faults=Faults(drop=0.3, rng=np.random.default_rng(seed)))
+    assert all(np.isfinite(f.weights).all() for f in last.functions)

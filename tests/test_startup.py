@@ -7,7 +7,8 @@ import textwrap
 
 import pytest
 
-OPTIONAL = ["PIL", "cryptography", "matplotlib", "networkx", "pandas", "pooch", "pyarrow", "river", "sklearn", "zenoh"]
+OPTIONAL = ["PIL", "cryptography", "matplotlib", "networkx", "pandas", "plotly", "pooch", "pyarrow", "river", "sklearn"]
+OPTIONAL += ["starlette", "uvicorn", "zenoh"]
 SLOW = ["numba", "scipy", *OPTIONAL]
 
 CONFIG = """
@@ -166,3 +167,20 @@ def test_what_is_missing_says_which_extra_to_install(code, extra):
     said = base(program)
     assert said.startswith(extra)
     assert f"pip install 'kernelmesh[{extra}]'" in said
+
+
+def test_the_dashboard_names_its_extra_where_it_is_missing(tmp_path):
+    (tmp_path / "summary.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}")
+    code = f"import sys; sys.argv = ['kernelmesh', 'COMMAND', {str(tmp_path)!r}]\nfrom kernelmesh.cli import main; main()"
+    for command, what in (("dashboard", "dashboards"), ("report", "the dashboard's curves")):
+        done = subprocess.run(
+            [sys.executable, "-c", BASE + code.replace("COMMAND", command)], capture_output=True, text=True, timeout=120
+        )
+        wanted = f"{command}: {what} need packages that are not installed; pip install 'kernelmesh[dashboard]'"
+        assert (done.returncode, " ".join(done.stderr.split())) == (1, wanted)
+
+
+def test_looking_at_runs_and_meshes_needs_no_experiments():
+    code = BASE.replace(str(OPTIONAL), str(["matplotlib", "networkx", "pandas", "pooch", "sklearn"]))
+    run(code + "import kernelmesh.dashboard.serving, kernelmesh.dashboard.mesh_source, kernelmesh.dashboard.export")

@@ -55,7 +55,14 @@ def test_what_arrives_is_what_was_sent(status):
 def test_it_is_json_that_anybody_can_read():
     status = Status(**LEAST, neighbors={"south": NeighborStatus(alive=True, ended=False, ignored=False, refused=0)})
     found = json.loads(status.encode())
-    assert found["neighbors"]["south"] == {"alive": True, "ended": False, "ignored": False, "refused": 0}
+    assert found["neighbors"]["south"] == {
+        "alive": True,
+        "ended": False,
+        "ignored": False,
+        "refused": 0,
+        "left_out": 0,
+        "quarantined": False,
+    }
     assert {name: found[name] for name in LEAST} == LEAST
     assert set(found) == set(Status.__struct_fields__)
 

@@ -159,9 +159,9 @@ class TestExperiment:
         assert summary["overlap"] > 0.9
         assert summary["disjoint_overlap"] == 0
         assert summary["product_seconds"] > 0
-        page = (tmp_path / "report.html").read_text()
-        assert "disjoint" in page
-        assert "0.0%" in page
+        paragraphs = " ".join(json.loads((tmp_path / "report.json").read_text())["paragraphs"])
+        assert "disjoint" in paragraphs
+        assert "0.0%" in paragraphs
 
     def test_an_interrupted_run_is_resumed(self, folder, tmp_path):
         config = self.settings(folder, companion=False)
@@ -186,6 +186,18 @@ class TestExperiment:
         assert (summary["rule"], summary["agents"]) == (rule, agents)
         assert summary["accuracy_worst"] > 0.8
         assert (summary["bytes_per_sample"] > 0) == (agents > 1)
+
+    @pytest.mark.parametrize("protocol", ["shared-statistics", "shared-diffusion"])
+    def test_agents_with_other_classes_learn_what_one_with_all_learns(self, folder, tmp_path, protocol):
+        config = self.settings(folder, protocol=protocol, partition="uneven", epochs=4, companion=False)
+        hands = config.hands(np.repeat(np.arange(3), 64), np.random.default_rng(0))
+        assert sorted(np.concatenate(hands)) == list(range(192))
+        summary = run(brodatz.EXPERIMENT, config, tmp_path).report.summary
+        assert summary["accuracy_worst"] > summary["centralised_accuracy"] - 0.1
+
+    def test_rounds_without_exchange_need_a_protocol_that_knows_them(self, folder):
+        with pytest.raises(ValueError, match="brodatz: every must be 1 with penalty"):
+            self.settings(folder, every=2)
 
     def test_large_steps_cap_the_coupling_and_the_printed_ones_do_not(self, folder, tmp_path):
         graph = Graph.complete(4)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Local,
         Penalty,
         Proximal,
+        SharedDiffusion,
         SharedStatistics,
         Symmetric,
     )
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from kernelmesh.numerics.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
     from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
     from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
+    from kernelmesh.numerics.shared_dictionary import SharedDictionary
     from kernelmesh.prequential import Evaluation, evaluate
     from kernelmesh.registry import register
     from kernelmesh.rules import Averaged, Gradient, Landmarks, Rule, SecondOrder
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
         "Local",
         "Penalty",
         "Proximal",
+        "SharedDiffusion",
         "SharedStatistics",
         "Symmetric",
     ]
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
     __all__ += ["Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial"]
     __all__ += ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge"]
     __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule"]
+    __all__ += ["SharedDictionary"]
     __all__ += ["Evaluation", "evaluate"]
     __all__ += ["register"]
     __all__ += ["Averaged", "Gradient", "Landmarks", "Rule", "SecondOrder"]
@@ -84,7 +88,8 @@ _HOMES = {
     name: f"kernelmesh.{module}"
     for module, names in {
         "agent": "Agent Info State",
-        "consensus": "Consensus Diffusion ExactDiffusion Hilbert Local Penalty Proximal SharedStatistics Symmetric",
+        "consensus": "Consensus Diffusion ExactDiffusion Hilbert Local Penalty Proximal SharedDiffusion SharedStatistics "
+        "Symmetric",
         "deploy.client": "AgentAddress AgentClient",
         "errors": "Diverged InvalidArgument InvalidConfig InvalidRow KernelMeshError MissingExtra RefusedMessage "
         "ScaleWarning UnreachableAgent UnreadableFile UnstablePenalty",
@@ -96,6 +101,7 @@ _HOMES = {
         "numerics.kernels": "Gaussian Kernel Laplacian Linear Matern32 Matern52 Polynomial",
         "numerics.losses": "Hinge Huber Logistic Loss Squared SquaredHinge",
         "numerics.schedules": "Constant Doubling InverseRoot InverseTime Power Schedule",
+        "numerics.shared_dictionary": "SharedDictionary",
         "prequential": "Evaluation evaluate",
         "registry": "register",
         "rules": "Averaged Gradient Landmarks Rule SecondOrder",

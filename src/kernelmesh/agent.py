@@ -18,7 +18,9 @@ from kernelmesh.numerics.compression import Compression, Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss, check_loss
+from kernelmesh.numerics.reservoir import MAX_ROWS, Reservoir
 from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
+from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
 from kernelmesh.screening import Bench, Screening
@@ -41,12 +43,18 @@ class State:
         The function that the next step goes on from, with its workspace.
     samples, steps : int
         How many there have been.
+    replayed : int
+        Samples that were learned from once more, out of `reservoir`; `samples` does not count them.
     edges : Mapping[Hashable, EdgeMemory]
         What a protocol remembers of each edge, by neighbor.
     shown : Expansion or None
         What was learned, where that is not what `model` holds.
     baseline_loss : float
         The mean loss that predicting 0 would have had on a mini-batch: what divergence is measured by.
+    reservoir : Reservoir or None
+        Some of the agent's own samples, to be replayed when its stream has ended; None where the agent has `replay` = 0.
+    learned : int
+        Samples learned from, replayed ones included: what schedules go by.
 
     Examples
     --------
@@ -63,6 +71,23 @@ class State:
     edges: EdgeMemories = field(default_factory=dict)
     shown: Expansion | None = None
     baseline_loss: float = 0.0
+    replayed: int = 0
+    reservoir: Reservoir | None = None
+
+    @property
+    def learned(self) -> int:
+        """Samples learned from, replayed ones included: what schedules go by."""
+        return self.samples + self.replayed
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether there are samples to replay."""
+        return self.reservoir is not None and self.reservoir.kept > 0
+
+    def draw(self) -> tuple[Floats, Any]:
+        """The mini-batch that is replayed next, where `can_replay` says that there is one."""
+        assert self.reservoir is not None
+        return self.reservoir.draw()
 
     @property
     def function(self) -> Expansion:
@@ -106,6 +131,8 @@ class Info:
         Whether a cap on the model order made the error larger than the budget.
     repaired : bool
         Whether the inverse Gram matrix had drifted and was formed anew.
+    replayed : bool
+        Whether the mini-batch was one of samples that had been learned from before.
     left_out : mapping of Hashable to str
         Neighbors that were not believed in this round, and why.
 
@@ -131,6 +158,7 @@ class Info:
     heard: int
     over_budget: bool
     repaired: bool
+    replayed: bool = False
     left_out: Mapping[Hashable, str] = field(default_factory=dict)
 
 
@@ -162,6 +190,10 @@ class Agent:
         Keep ‖f‖ within a ball of this radius (Corollary 1); infinite means no ball.
     explosion : float
         A mini-batch this many times worse than predicting 0 means the run has diverged.
+    replay : int
+        Rows of its own stream that the agent keeps, a uniform sample of all, and learns from once its stream has ended, as
+        long as others learn, so that they do not forget what it has seen; 0: none. For protocols that exchange functions or
+        values.
     screening : Screening, optional
         What becomes of neighbors whose words make no sense; by default everybody is believed.
 
@@ -187,6 +219,7 @@ class Agent:
     consensus: Consensus = field(default_factory=Local)
     radius: float = math.inf
     explosion: float = 1e4
+    replay: int = 0
     screening: Screening | None = None
 
     def __post_init__(self) -> None:
@@ -209,6 +242,7 @@ class Agent:
         positive("Agent", "radius", self.radius, infinite=True)
         positive("Agent", "explosion", self.explosion, infinite=True)
         self._check_rule(type(rule).__name__)
+        self._check_replay()
         self.step_size_at(0)
 
     def _check_rule(self, name: str) -> None:
@@ -228,6 +262,7 @@ class Agent:
         if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
             remedy = "leave it out, or take Gradient()"
             raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius, remedy=remedy)
+        self._check_shared()
         if self.rule.takes_step_size:
             object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
             self._check_budget(name)
@@ -239,6 +274,28 @@ class Agent:
                     f"{name} has its own way; Gradient() and Averaged() need it",
                 )
                 raise InvalidArgument("Agent", setting, rule, getattr(self, setting), remedy=remedy)
+
+    def _check_shared(self) -> None:
+        """Refuse what does not go together with points that agents share."""
+        is_shared = isinstance(self.compression, SharedDictionary)
+        if self.consensus.exchange.shared and not is_shared:
+            rule = f"be a SharedDictionary with the consensus {type(self.consensus).__name__}"
+            remedy = "for example SharedDictionary(novelty=0.1), with the rule Gradient() or Averaged()"
+            raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
+        if is_shared and not math.isinf(self.radius):
+            rule, remedy = "be infinite with a SharedDictionary, which does not keep track of the norm", "leave it out"
+            raise InvalidArgument("Agent", "radius", rule, self.radius, remedy=remedy)
+
+    def _check_replay(self) -> None:
+        """Refuse to replay where nobody would forget: the agent is alone, or statistics hold every sample for ever."""
+        size, name = integer("Agent", "replay", self.replay, minimum=0), type(self.consensus).__name__
+        if size > MAX_ROWS:
+            raise InvalidArgument("Agent", "replay", f"be at most {MAX_ROWS} rows", size)
+        if size and not self.consensus.replays:
+            reason = "statistics do not forget" if self.consensus.exchange.statistics else "there is nobody to forget"
+            raise InvalidArgument(
+                "Agent", "replay", f"be 0 with the consensus {name}", size, remedy=f"{reason}: leave it out"
+            )
 
     def _check_budget(self, name: str) -> None:
         """Refuse the paper's budget, K η^{3/2}, where the steps of a rule are so large that it removes nearly every point."""
@@ -288,7 +345,8 @@ class Agent:
                 Verbatim(f"{function.dimension}, {function.outputs} and {function.kernel}"),
             )
         model = self.rule.start(function, self.compression, cast(float, self.regularization))
-        return State(name=name, model=model, shown=self.rule.shown(model, None))
+        reservoir = Reservoir.named(name, size=self.replay) if self.replay else None
+        return State(name=name, model=model, shown=self.rule.shown(model, None), reservoir=reservoir)
 
     def check_state(self, owner: str, state: State) -> None:
         """Refuse a state that was started with other settings."""
@@ -350,29 +408,36 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
             go = agent.rule.combine if combined is None else agent.rule.absorb  # the only move, or the second of two
-            model = go(model, update, agent.compression, samples=state.samples)
+            model = go(model, update, agent.compression, samples=state.learned)
     except FloatingPointError as error:
         state.model.invalidate()
         _blame(heard)
-        raise _diverged(agent, state, agent.step_size_at(state.samples), str(error)) from None
+        raise _diverged(agent, state, agent.step_size_at(state.learned), str(error)) from None
     except BaseException:
         state.model.invalidate()
         raise
     return replace(state, model=model, steps=state.steps + 1, edges=edges, shown=agent.rule.shown(model, combined))
 
 
-def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
-    """`Agent.step` for runtimes, which have had state, mini-batch and messages checked before."""
+def advance(
+    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = (), *, replayed: bool = False
+) -> tuple[State, Info]:
+    """`Agent.step` for runtimes, which have had state, mini-batch and messages checked before.
+
+    `replayed` says that the mini-batch is the one that the reservoir of the state draws next.
+    """
     state.model.check_ownership()
     try:
-        return _advance(agent, state, points, targets, heard)
+        return _advance(agent, state, points, targets, heard, replayed=replayed)
     except BaseException:
         state.model.invalidate()
         raise
 
 
-def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
-    step_size = agent.step_size_at(state.samples)
+def _advance(
+    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard], *, replayed: bool
+) -> tuple[State, Info]:
+    step_size = agent.step_size_at(state.learned)
     left_out: Mapping[Hashable, str] = {}
     try:
         if agent.screening is not None and heard:
@@ -394,7 +459,7 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
                 cross=cross,
                 step_size=step_size,
                 regularization=cast(float, agent.regularization),
-                samples=state.samples,
+                samples=state.learned,
                 combined=combined is not None,
             )
             model, report = agent.rule.learn(
@@ -416,11 +481,13 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
     after = State(
         name=state.name,
         model=model,
-        samples=state.samples + len(points),
+        samples=state.samples + (0 if replayed else len(points)),
         steps=state.steps + 1,
         edges=edges,
         shown=agent.rule.shown(model, combined),
         baseline_loss=baseline_loss,
+        replayed=state.replayed + (len(points) if replayed else 0),
+        reservoir=None if (kept := state.reservoir) is None else kept.spent() if replayed else kept.add(points, targets),
     )
     info = Info(
         batch_size=len(points),
@@ -428,8 +495,9 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         order=model.function.order,
         norm=norm,
         step_size=step_size,
-        penalty=agent.consensus.penalty(state.samples),
+        penalty=agent.consensus.penalty(state.learned),
         heard=len(heard) - len(left_out),
+        replayed=replayed,
         left_out=left_out,
         **report.facts(),
     )
@@ -463,7 +531,7 @@ def _combined(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Model
     model = state.model
     # who hears nobody in a round that is meant for it stays where it is, and may still take note
     if not update.is_identity or agent.consensus.exchanges(state.steps + 1):
-        model = agent.rule.combine(model, update, agent.compression, samples=state.samples)
+        model = agent.rule.combine(model, update, agent.compression, samples=state.learned)
     return model, edges, model.function
 
 
@@ -496,8 +564,8 @@ def _watch(agent: Agent, state: State, step_size: float, losses: Floats, targets
 def _diverged(agent: Agent, state: State, step_size: float, reason: str) -> Diverged:
     return Diverged(
         agent=state.name,
-        samples=state.samples,
+        samples=state.learned,
         step_size=step_size,
-        penalty=agent.consensus.penalty(state.samples),
+        penalty=agent.consensus.penalty(state.learned),
         reason=reason,
     )

@@ -14,7 +14,8 @@ from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.runtimes.simulation import Round
 
-__all__ = ["Measures", "accuracies", "disagreement", "errors", "losses", "measure", "projection_gap"]
+__all__ = ["AgentMeasures", "Measures", "accuracies", "disagreement", "edge_disagreements", "errors", "losses", "measure"]
+__all__ += ["measure_agents", "projection_gap", "summarize"]
 
 
 def losses(functions: Sequence[Expansion], loss: Loss, points: Floats, targets: Any) -> Floats:
@@ -36,12 +37,17 @@ def errors(functions: Sequence[Expansion], points: Floats, targets: Any) -> Floa
 
 def disagreement(functions: Sequence[Expansion], graph: Graph) -> float:
     """Σ_(i,j)∈E ‖f_i − f_j‖² in the Hilbert norm; as in the paper, both directions of an edge count."""
+    return float(sum(2.0 * edge_disagreements(functions, graph)))
+
+
+def edge_disagreements(functions: Sequence[Expansion], graph: Graph) -> Floats:
+    """‖f_i − f_j‖² in the Hilbert norm along each edge, in the order of `graph.edges`."""
     squares = [f.inner(f) for f in functions]
-    total = 0.0
-    for i, j in graph.edges:
+    out = np.zeros(len(graph.edges))
+    for n, (i, j) in enumerate(graph.edges):
         inner = float((functions[i].weights * functions[j].evaluate(functions[i].centers)).sum())
-        total += 2.0 * max(squares[i] + squares[j] - 2.0 * inner, 0.0)
-    return total
+        out[n] = max(squares[i] + squares[j] - 2.0 * inner, 0.0)
+    return out
 
 
 def projection_gap(now: Round) -> tuple[float, float]:
@@ -118,6 +124,25 @@ class Measures:
     """Agents whose cap on the model order made them exceed the budget in this round."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AgentMeasures:
+    """The same round agent by agent and edge by edge: what `Measures` sums up.
+
+    Attributes
+    ----------
+    losses : ndarray
+        The mean held-out loss of each agent.
+    scores : ndarray
+        Held-out accuracy for class targets, root mean square error for values; of each agent.
+    disagreements : ndarray
+        ‖f_i − f_j‖² in the Hilbert norm along each edge, in the order of `graph.edges`.
+    """
+
+    losses: Floats
+    scores: Floats
+    disagreements: Floats
+
+
 def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> Measures:
     """Take all measures of a round on held-out samples.
 
@@ -148,13 +173,28 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
     >>> measure(last, agent=agent, graph=graph, points=x, targets=np.sin(3 * x)).disagreement
     0.0
     """
+    return summarize(now, measure_agents(now, agent=agent, graph=graph, points=points, targets=targets), agent=agent)
+
+
+def measure_agents(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any) -> AgentMeasures:
+    """Every agent's loss and score on held-out samples, and the disagreement along every edge."""
     checked = agent.loss.check("measure", targets, rows=len(points), outputs=agent.outputs)
     outputs = [f(points) for f in now.functions]
-    objective = float(sum(agent.loss.value(z, checked).mean() for z in outputs))
     if agent.loss.classifies:
-        worst, scores = min, [float((z.argmax(axis=1) == checked).mean()) for z in outputs]
+        scores = [float((z.argmax(axis=1) == checked).mean()) for z in outputs]
     else:
-        worst, scores = max, [math.sqrt(((z - checked) ** 2).mean()) for z in outputs]
+        scores = [math.sqrt(((z - checked) ** 2).mean()) for z in outputs]
+    return AgentMeasures(
+        losses=np.array([agent.loss.value(z, checked).mean() for z in outputs]),
+        scores=np.array(scores),
+        disagreements=edge_disagreements(now.functions, graph),
+    )
+
+
+def summarize(now: Round, found: AgentMeasures, *, agent: Agent) -> Measures:
+    """One line of a record from what was measured of each agent."""
+    objective = float(sum(found.losses))
+    worst = min if agent.loss.classifies else max
     orders = [f.order for f in now.functions]
     infos = [info for info in now.infos if info is not None]
     gap, bound = projection_gap(now)
@@ -164,9 +204,9 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
         samples=max(now.samples),
         objective=objective,
         regularized_objective=objective + sum(_regularizer(agent, state) for state in now.states),
-        disagreement=disagreement(now.functions, graph),
-        score_mean=float(np.mean(scores)),
-        score_worst=worst(scores),
+        disagreement=float(sum(2.0 * found.disagreements)),
+        score_mean=float(np.mean(found.scores)),
+        score_worst=float(worst(found.scores)),
         order_mean=float(np.mean(orders)),
         order_max=max(orders),
         penalty=max((info.penalty for info in infos), default=0.0),

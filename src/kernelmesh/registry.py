@@ -27,7 +27,7 @@ ROLES: Mapping[str, str] = {
     "kernel": "kernelmesh.numerics.kernels",
     "loss": "kernelmesh.numerics.losses",
     "schedule": "kernelmesh.numerics.schedules",
-    "compression": "kernelmesh.numerics.compression",
+    "compression": "kernelmesh.numerics.shared_dictionary",
     "graph": "kernelmesh.numerics.graphs",
     "consensus": "kernelmesh.consensus",
     "rule": "kernelmesh.rules",

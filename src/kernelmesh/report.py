@@ -1,10 +1,7 @@
-"""Numbers → tables, pictures and one page, written to a folder. Nothing is computed here that a run has not measured."""
+"""Numbers → tables and pictures, written to a folder. Nothing is computed here that a run has not measured."""
 
-import base64
 import csv
-import html
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +59,7 @@ class Findings:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Report:
-    """What a run leaves behind: a summary, its tables, the settings that repeat it, figures, and one page with all of it."""
+    """What a run leaves behind: a summary, its tables, the settings that repeat it, figures, and how to read them."""
 
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
@@ -72,72 +69,22 @@ class Report:
     def write(self, folder: Path) -> list[Path]:
         """Write everything; returns the files."""
         folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / "summary.json", folder / "config.json"]
+        files = [folder / "summary.json", folder / "config.json", folder / "report.json"]
         files[0].write_text(json.dumps(dict(self.summary), indent=2) + "\n")
         files[1].write_text(json.dumps({"experiment": self.summary["experiment"], **self.config}, indent=2) + "\n")
+        notes = {"paragraphs": list(self.findings.paragraphs), "printed": list(self.findings.printed)}
+        files[2].write_text(json.dumps(notes, indent=2) + "\n")
         for name, rows in self.findings.tables.items():
             files.append(folder / f"{name}.csv")
             with files[-1].open("w", newline="") as file:
                 writer = csv.DictWriter(file, list(rows[0]) if rows else [])
                 writer.writeheader()
                 writer.writerows(rows)
-        pictures = {}
         for name, figure in self.findings.figures.items():
             for suffix in ("png", "svg"):
                 files.append(folder / f"{name}.{suffix}")
                 figure.savefig(files[-1], dpi=150)
-            pictures[name] = base64.b64encode((folder / f"{name}.png").read_bytes()).decode()
-        files.append(folder / "report.html")
-        files[-1].write_text(_page(self, pictures))
         return files
-
-
-def _format(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else str(value)
-    return str(value)
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = list(rows[0]) if rows else []
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    lines = ("".join(f"<td>{html.escape(_format(row[name]))}</td>" for name in names) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _page(report: Report, pictures: Mapping[str, str]) -> str:
-    """One page that needs nothing else: styles and pictures are inside."""
-    part, findings, name = html.escape, report.findings, html.escape(report.summary["experiment"])
-    remark = f'<p class="remark">{part(text)}</p>' if (text := report.summary["remark"]) else ""
-    paragraphs = "".join(f"<p>{part(text)}</p>" for text in findings.paragraphs)
-    images = "".join(
-        f'<figure><img alt="{part(title)}" src="data:image/png;base64,{data}"><figcaption>{part(title)}</figcaption></figure>'
-        for title, data in pictures.items()
-    )
-    printed = [title for title in findings.printed if title in findings.tables]
-    tables = "".join(f"<h2>{part(title)}</h2>{_table(findings.tables[title])}" for title in printed)
-    facts = _table([{"quantity": key, "value": value} for key, value in report.summary.items() if key != "remark"])
-    settings = _table([{"setting": key, "value": value} for key, value in report.config.items()])
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{name}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; margin: 1rem 0; font-size: 0.9rem; display: block; overflow-x: auto; }}
-th, td {{ text-align: left; padding: 0.2rem 0.8rem; border-bottom: 1px solid #ddd; font-variant-numeric: tabular-nums; }}
-img {{ max-width: 100%; }} figure {{ margin: 1rem 0; }} figcaption {{ color: #666; font-size: 0.85rem; }}
-.remark {{ border-left: 4px solid #D55E00; padding: 0.5rem 1rem; background: #fdf3ec; }}
-summary {{ cursor: pointer; }}
-</style></head><body>
-<h1>{name}</h1>
-{remark}{paragraphs}
-<h2>summary</h2>{facts}
-{images}{tables}
-<details><summary>settings (config.json repeats the run: kernelmesh run {name} --config config.json)</summary>
-{settings}</details>
-</body></html>
-"""
 
 
 def draw_path(axes: Axes, record: Sequence[Measures], quantity: str, *, label: str) -> None:

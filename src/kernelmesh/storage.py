@@ -19,11 +19,12 @@ from safetensors.numpy import save
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import integer, matrix, non_negative
 from kernelmesh.consensus import EdgeMemory
-from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
+from kernelmesh.errors import MISSING, InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
 from kernelmesh.messages import Offer, Terms
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import InverseGram
+from kernelmesh.numerics.reservoir import Reservoir
 from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["pack", "read", "understood", "unpack", "write"]
@@ -31,6 +32,8 @@ __all__ = ["pack", "read", "understood", "unpack", "write"]
 VERSION = "4"
 _READABLE = ("2", "3", "4")
 # What was called otherwise before version 4.
+_LATEST = 1 << 62  # what a clock can say
+_WIDEST = 1 << 15  # rows of a workspace: 8 GB
 _FORMER = {"centres": "centers", "yardstick": "baseline_loss"}
 
 
@@ -116,7 +119,8 @@ def _renamed(name: str) -> str:
 def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) -> dict[str, NDArray[Any]]:
     """Everything a state holds; neighbors are numbered as in `names`.
 
-    With its workspace, M² numbers more, whoever goes on from the file goes on bit for bit; else P is formed anew.
+    With its workspace, M² numbers more, and its reservoir, which has samples, whoever goes on from the file goes on bit for
+    bit; else P is formed anew and the reservoir is filled anew.
     """
     functions: dict[str, Expansion | Offer] = {"function": state.model.function}
     if state.shown is not None:
@@ -127,6 +131,10 @@ def pack(state: State, names: Sequence[Hashable], *, workspace: bool = False) ->
         **(_pack_workspace(state.model) if workspace else {}),
         **{f"model.{name}": array for name, array in state.model.arrays().items()},
     }
+    if state.replayed:
+        arrays["replayed"] = np.array([state.replayed], dtype=np.int64)
+    if workspace and state.reservoir is not None:
+        arrays |= {f"reservoir.{name}": array for name, array in state.reservoir.arrays().items()}
     for neighbor, edge in state.edges.items():
         of = f"edge.{names.index(neighbor)}"
         arrays[of] = np.array([edge.epoch, edge.done, edge.acts, edge.behind], dtype=np.int64)
@@ -161,11 +169,13 @@ def _pack_workspace(model: Model) -> dict[str, NDArray[Any]]:
 
 def _unpack_workspace(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:
     """The model with the workspace of the file, if there is one."""
-    if "workspace.inverse" not in arrays or model.workspace is None:
+    if not any(key.startswith("workspace.") for key in arrays) or model.workspace is None:
         return model
     order = model.function.order
     inverse = matrix("file", "workspace.inverse", arrays["workspace.inverse"], rows=order, columns=order)
     width, changes, generation, probed = (integer("file", "workspace.clock", n, minimum=0) for n in arrays["workspace.clock"])
+    if width > _WIDEST:
+        raise InvalidArgument("file", "workspace.clock", f"have a width of at most {_WIDEST}", width)
     square_norm, bound = (float(n) for n in arrays["workspace.numbers"])
     non_negative("file", "workspace.numbers", bound)
     if not math.isnan(square_norm):  # it is with rules that do not keep track of it
@@ -174,15 +184,45 @@ def _unpack_workspace(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model
     return dataclasses.replace(model, square_norm=square_norm, workspace=workspace, generation=generation)
 
 
+class _Arrays(dict[str, NDArray[Any]]):
+    """The arrays of a file, which know what has been read of them; one that is missing is refused by name."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        super().__init__(arrays)
+        self._read: set[str] = set()
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        if key not in self:
+            raise InvalidArgument("file", key, "be there", MISSING)
+        self._read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default  # noqa: SIM401 (which would call itself)
+
+    def check_all_read(self) -> None:
+        """Refuse what belongs to nothing: either it should not be there, or what it belongs to is missing."""
+        # what a model or a workspace keeps is of no use where settings have changed
+        left = [key for key in self if key not in self._read and not key.startswith(("model.", "workspace."))]
+        if left:
+            raise InvalidArgument("file", left[0], "belong to a part of the state", Verbatim("one that is not there"))
+
+
 def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, names: Sequence[Hashable]) -> State:
     """The state that `pack` took apart, with everything checked."""
+    with np.errstate(over="raise", invalid="raise"):  # numbers that are so large are no function
+        return _unpacked(agent, _Arrays(arrays), name, names)
 
+
+def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Hashable]) -> State:
     def function(of: str) -> Expansion | None:
         if f"{of}.centers" not in arrays:
             return None
         centers = matrix("file", f"{of}.centers", arrays[f"{of}.centers"], columns=agent.dimension)
         weights = matrix("file", f"{of}.weights", arrays[f"{of}.weights"], columns=agent.outputs, rows=len(centers))
-        if f"{of}.moments" not in arrays:
+        # what is shown is a function whatever is gathered
+        gathers = agent.rule.gathers if of == "function" else agent.consensus.exchange.statistics and of != "shown"
+        if not gathers:
             return Expansion(agent.kernel, centers, weights)
         return Statistics(agent.kernel, centers, weights, arrays[f"{of}.moments"])
 
@@ -191,7 +231,9 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
         if f is None:
             return None
         epoch, exchange, done, digest = (integer("file", f"{of}.terms", n, minimum=0) for n in arrays[f"{of}.terms"])
-        share = non_negative("file", f"{of}.share", float(arrays[f"{of}.share"][0]))
+        share = _one("file", f"{of}.share", arrays[f"{of}.share"])
+        if not 0.0 <= share <= 1.0:
+            raise InvalidArgument("file", f"{of}.share", "be a number from 0 to 1", share)
         moments = f.moments if isinstance(f, Statistics) else None
         return Offer(f.centers, f.weights, Terms(epoch, exchange, done, digest, share), moments=moments)
 
@@ -208,19 +250,51 @@ def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, 
         )
 
     samples, steps = (integer("file", "clock", n, minimum=0) for n in arrays["clock"])
+    arrays["function.centers"]  # the one that must be there
     found = function("function")
     started = agent.start(name=name, function=found)
     if found is not None and started.function.order == found.order:
         # the file has the points in their order; `start` may have left some out
         model = _unpack_workspace(started.model, arrays)
-        of_model = {key.removeprefix("model."): value for key, value in arrays.items() if key.startswith("model.")}
+        if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= _LATEST).all():
+            raise InvalidArgument("file", "model.clock", f"have numbers of at most {_LATEST}", Verbatim("larger ones"))
+        of_model = _Arrays({key.removeprefix("model."): arrays[key] for key in arrays if key.startswith("model.")})
         started = dataclasses.replace(started, model=agent.rule.unpack(model, of_model))
+        of_model.check_all_read()
     numbers = [int(key.split(".")[1]) for key in arrays if key.startswith("edge.") and key.count(".") == 1]
-    return dataclasses.replace(
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(names):
+        raise InvalidArgument(
+            "file", "edge", f"have numbers below {len(names)}", Verbatim(f"{min(numbers)} to {max(numbers)}")
+        )
+    state = dataclasses.replace(
         started,
         samples=samples,
         steps=steps,
         edges={names[n]: edge(f"edge.{n}") for n in sorted(numbers)},
         shown=agent.rule.shown(started.model, function("shown")),
-        baseline_loss=float(arrays["baseline_loss"][0]),
+        baseline_loss=non_negative("file", "baseline_loss", _one("file", "baseline_loss", arrays["baseline_loss"])),
+        replayed=sum(integer("file", "replayed", n, minimum=0) for n in arrays.get("replayed", ())),
+        reservoir=_unpack_reservoir(agent, started.reservoir, arrays),
     )
+    arrays.check_all_read()
+    return state
+
+
+def _one(owner: str, argument: str, array: NDArray[Any]) -> float:
+    """The number in an array of one."""
+    if array.shape != (1,) or array.dtype.kind != "f":
+        found = Verbatim(f"shape {array.shape}, dtype {array.dtype}")
+        raise InvalidArgument(owner, argument, "be an array of one floating-point number", found)
+    return float(array[0])
+
+
+def _unpack_reservoir(agent: Agent, empty: Reservoir | None, arrays: _Arrays) -> Reservoir | None:
+    """The reservoir of the file, if the agent still has one; an empty one where the file has none."""
+    parts = {key.removeprefix("reservoir."): arrays[key] for key in arrays if key.startswith("reservoir.")}
+    if empty is None or not parts:
+        return empty
+    found = empty.restored(parts, dimension=agent.dimension)
+    if found.points is None:
+        return found
+    targets = agent.loss.check("file", found.targets, rows=found.kept, outputs=agent.outputs)
+    return dataclasses.replace(found, targets=targets)

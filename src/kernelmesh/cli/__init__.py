@@ -2,10 +2,10 @@
 
 import sys
 
-from kernelmesh.cli import agents, experiments, meshes  # each adds its commands
+from kernelmesh.cli import agents, dashboards, experiments, meshes  # each adds its commands
 from kernelmesh.cli.base import app, stderr
 
-__all__ = ["agents", "app", "experiments", "main", "meshes"]
+__all__ = ["agents", "app", "dashboards", "experiments", "main", "meshes"]
 
 
 def main() -> None:

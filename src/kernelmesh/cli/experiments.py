@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from kernelmesh.cli.base import app, console, fail, reported, say, stderr
 from kernelmesh.errors import InvalidArgument, KernelMeshError, MissingExtra, Verbatim
 
 if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these commands need
-    from kernelmesh.experiments import Event, Experiment, Finished
+    from kernelmesh.experiments import Event, Experiment, Finished, Observer
 
 __all__ = ["list_experiments", "run", "show"]
 
@@ -150,11 +152,16 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the results (runs/NAME if not given); earlier ones are replaced.")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the run on a page while it learns, and until Ctrl-C when it has ended.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="The port of the page of --watch; 0: any that is free.")] = 8765,
 ) -> None:
-    """Run an experiment; write its summary, tables, settings, figures and a page to a folder.
+    """Run an experiment; write its summary, tables, settings, figures and a recording to a folder.
 
     What is not given is as in the paper, or as the experiment's file says; `kernelmesh show NAME` lists all settings.
     Ctrl-C stops after the current step and saves the results so far, a second Ctrl-C stops at once; --resume continues.
+    `kernelmesh dashboard DIR` shows what is in the folder, and `kernelmesh report DIR` writes it as one page.
     """
     options = {
         "seed": seed,
@@ -170,7 +177,33 @@ def run(
     given = {key: value for key, value in options.items() if value is not None}
     folder = out or Path("runs") / name
     experiment, chosen = _prepared(name, folder, config, given, change or [], everything=everything)
-    _report(_run(experiment, chosen, folder, table=everything, resume=resume), folder)
+    with reported("run"):
+        finished = _watched(experiment, chosen, folder, port if watch else None, table=everything, resume=resume)
+    if finished.outcome.exit_code:
+        fail(str(finished.outcome), code=finished.outcome.exit_code)
+
+
+def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None, *, table: bool, resume: bool) -> Finished:
+    """Run, with a recorder and, if a port is given, a page; print the summary."""
+    from kernelmesh.dashboard.recorder import Recorder
+
+    recorder = Recorder(folder)
+    if port is None:
+        finished = _run(experiment, config, folder, recorder, table=table, resume=resume)
+        _report(finished, folder)
+        return finished
+    from kernelmesh.cli.dashboards import announce
+    from kernelmesh.dashboard.live_source import LiveSource
+    from kernelmesh.dashboard.serving import Dashboard
+
+    with Dashboard([LiveSource(recorder, experiment.name, folder)], port=port) as page:
+        announce(page)
+        finished = _run(experiment, config, folder, recorder, table=table, resume=resume)
+        with contextlib.suppress(KeyboardInterrupt):
+            _report(finished, folder)
+            say(f"The run has ended; its page stays at {page.url} until Ctrl-C.")
+            threading.Event().wait()
+    return finished
 
 
 def _prepared(
@@ -211,14 +244,14 @@ def _check_writable(folder: Path) -> None:
         raise InvalidArgument("run", "--out", "be a writable folder", found) from None
 
 
-def _run(experiment: Experiment, config: Any, folder: Path, *, table: bool, resume: bool) -> Finished:
+def _run(experiment: Experiment, config: Any, folder: Path, recorder: Observer, *, table: bool, resume: bool) -> Finished:
     """Run, with a progress bar; whatever goes wrong is said in one line."""
     from kernelmesh.experiments import run
 
     try:
         with _Bar(experiment.name) as bar, warnings.catch_warnings():
             warnings.showwarning = _warn
-            observers = (_FreshStart(folder), bar.show) if resume else (bar.show,)
+            observers = (_FreshStart(folder), bar.show, recorder) if resume else (bar.show, recorder)
             return run(experiment, config, folder, table=table, resume=resume, observers=observers, stop=bar.stop_requested)
     except ValueError as error:
         fail(str(error), code=2)
@@ -229,13 +262,12 @@ def _run(experiment: Experiment, config: Any, folder: Path, *, table: bool, resu
 
 
 def _report(finished: Finished, folder: Path) -> None:
-    """Print the summary and leave with the exit code of the outcome."""
+    """Print the summary, and where everything is."""
     summary = {key: value for key, value in finished.report.summary.items() if key != "remark"}
     _print_table({key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in summary.items()})
     names = ", ".join(file.name for file in finished.files)
     console.print(f"\nwritten to {folder}: {names}", highlight=False, soft_wrap=True)
-    if finished.outcome.exit_code:
-        fail(str(finished.outcome), code=finished.outcome.exit_code)
+    say(f"`kernelmesh dashboard {folder}` shows it; `kernelmesh report {folder}` writes it as one page.")
 
 
 def _settings(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelmesh.deploy.processes import AgentProcess
     from kernelmesh.deploy.watching import AgentView
 
-__all__ = ["mesh_init", "mesh_status", "mesh_up"]
+__all__ = ["mesh_init", "mesh_quarantine", "mesh_release", "mesh_status", "mesh_up"]
 
 mesh = typer.Typer(help="A network of agents: create one, run it on this machine, watch it.", no_args_is_help=True)
 app.add_typer(mesh, name="mesh")
@@ -36,7 +36,7 @@ def mesh_init(
     tls: Annotated[bool, typer.Option("--tls", help="Create an authority and a certificate for each agent.")] = False,
     host: Annotated[str, typer.Option(help="Where the agents listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The first agent's port; the others have the next ones.")] = 7450,
-    protocol: Annotated[str, typer.Option(help="How agents come to agree.")] = "exact-diffusion",
+    protocol: Annotated[str, typer.Option(help="How agents come to agree.")] = "shared-statistics",
     mode: Annotated[str, typer.Option(help="free (each agent at its own pace) or lock-step.")] = "free",
     partition: Annotated[str, typer.Option(help="What each agent sees: one-class or identical.")] = "one-class",
     samples: Annotated[int, typer.Option(help="Samples for each agent.")] = 60_000,
@@ -123,7 +123,7 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
             views = watcher.poll()
             ended = all(view.stream_ended for view in views)
             live.update(_table(views, _ALL_ENDED if ended and not until_done else ""))
-            if ended and until_done:
+            if until_done and all(view.is_done for view in views):
                 return
             stop.wait(_POLL_EVERY)
 
@@ -142,6 +142,36 @@ def mesh_status(
     console.print(_table(views))
     if not all(view.answers for view in views):
         raise typer.Exit(1)
+
+
+@mesh.command("quarantine")
+def mesh_quarantine(
+    folder: Annotated[Path, typer.Argument(help="A folder that `mesh init` created.")],
+    agent: Annotated[str, typer.Argument(help="The agent that the others are not to listen to.")],
+) -> None:
+    """Have all agents of a mesh neither listen to nor answer one of them, without a restart, until it is released."""
+    _exclude("mesh quarantine", folder, agent, excluded=True)
+
+
+@mesh.command("release")
+def mesh_release(
+    folder: Annotated[Path, typer.Argument(help="A folder that `mesh init` created.")],
+    agent: Annotated[str, typer.Argument(help="The agent that is to be listened to again.")],
+) -> None:
+    """Have all agents of a mesh listen again to one that was quarantined."""
+    _exclude("mesh release", folder, agent, excluded=False)
+
+
+def _exclude(command: str, folder: Path, agent: str, *, excluded: bool) -> None:
+    from kernelmesh.deploy import config, mesh_folder
+
+    with reported(command):
+        changed = mesh_folder.exclude(folder, agent, excluded=excluded)
+    state = "quarantined" if excluded else "released"
+    if not changed:
+        say(f"{agent} is {'already' if excluded else 'not'} quarantined.")
+        return
+    say(f"{agent} is {state}: agents that read {folder / config.QUARANTINE} heed it within a second or two.")
 
 
 def _table(views: Sequence[AgentView], footer: str = "") -> Group:

@@ -1,24 +1,23 @@
 """The role that every protocol plays, and what it declares about itself."""
 
-import hashlib
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
 from kernelmesh.checks import Floats, integer
+from kernelmesh.consensus.duals import digest
 from kernelmesh.messages import Function, Message, Offer, Points, Probe, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.numerics.schedules import Doubling, Schedule, as_schedule
-from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "NUMBERED_STATISTICS", "POINTS_FOR_VALUES", "PROBES_FOR_VALUES"]
+__all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "NUMBERED_STATISTICS", "NUMBERED_WEIGHTS"]
+__all__ += ["POINTS_FOR_VALUES", "PROBES_FOR_VALUES"]
 __all__ += ["Consensus", "Coupled", "EdgeMemories", "EdgeMemory", "Exchange", "Heard", "Spaced", "StepInputs", "Tuning"]
 
 
@@ -36,6 +35,8 @@ class Exchange:
     """Whether both ends keep count of what they said over each edge, so that each uses the same two functions once."""
     statistics: bool = False
     """Whether what is offered are `Statistics` of samples instead of functions."""
+    shared: bool = False
+    """Whether functions are over points that all agents share, which the compression `SharedDictionary` sees to."""
 
 
 NOTHING = Exchange()
@@ -48,6 +49,8 @@ FUNCTIONS = Exchange(replies=(Function,))
 """Whole functions go out."""
 NUMBERED_OFFERS = Exchange(replies=(Offer,), numbered=True)
 """Functions go out, each for one numbered exchange over one edge."""
+NUMBERED_WEIGHTS = Exchange(replies=(Offer,), numbered=True, shared=True)
+"""Functions over shared points go out, each for one numbered exchange over one edge: weights only, once points are known."""
 NUMBERED_STATISTICS = Exchange(replies=(Offer,), numbered=True, statistics=True)
 """Statistics of samples go out, each for one numbered exchange over one edge."""
 
@@ -68,7 +71,7 @@ class EdgeMemory:
     done: int = 0
     """Exchanges completed at this end in this epoch."""
     acts: int = 0
-    """Rounds, the newest included, in which the dual still acts: it begins anew with every exchange that is completed."""
+    """Rounds, the newest included, in which the dual still acts or the edge counts as alive; anew with every exchange."""
     offered: Offer | None = None
     """Ours in the exchange that is open."""
     before: Offer | None = None
@@ -79,6 +82,8 @@ class EdgeMemory:
     """Whether the other end, when last heard, had not completed the exchange that we had."""
     handed: Expansion | None = None
     """The dual with which this epoch began, at the end that hands it over; kept until the other end is known to have it."""
+    newest: Offer | None = field(default=None, init=False, repr=False)
+    """What was last told over this edge in the open exchange, for whoever asks again; it follows from the rest."""
 
     def with_acts(self, acts: int) -> Self:
         """The same with another number of rounds in which the dual acts."""
@@ -87,7 +92,7 @@ class EdgeMemory:
         out.__dict__.update(self.__dict__, acts=acts)
         return out
 
-    @cached_property
+    @property
     def digest(self) -> int:
         """Of the dual without regard to its sign: the same at both ends while they are opposite.
 
@@ -95,10 +100,7 @@ class EdgeMemory:
         """
         if self.dual is None or self.done == 0:
             return 0
-        data = self.dual.centers.tobytes() + np.abs(self.dual.weights).tobytes()
-        if isinstance(self.dual, Statistics):
-            data += np.abs(self.dual.moments).tobytes()
-        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
+        return digest(self.dual)
 
 
 EdgeMemories = Mapping[Hashable, EdgeMemory]
@@ -163,8 +165,8 @@ class Tuning:
     """A mini-batch of each agent, or points like them."""
     stiffness: float
     """`Graph.stiffness` of the network."""
-    every: int = 1
-    """k, for protocols that need not exchange in every round."""
+    every: int | None = None
+    """k, for protocols that need not exchange in every round; None: what suits the protocol, its `usual_every`."""
 
 
 @runtime_checkable
@@ -183,6 +185,8 @@ class Consensus(Protocol):
         k: exchanges happen in every k-th round, all the others are an agent's own.
     relays : bool
         Whether an agent without samples takes part in rounds (`relay`), so that it holds its neighbors together.
+    replays : bool
+        Whether an agent whose stream has ended may learn from samples that it has kept (`Agent.replay`).
     agreement : Any
         The settings that both ends of an edge must have in common, as JSON can hold them.
 
@@ -198,6 +202,8 @@ class Consensus(Protocol):
     """Whether an agent without samples takes part in rounds (`relay`), so that it holds its neighbors together."""
     every: int = 1
     """k: exchanges happen in every k-th round. A field of protocols that leave it open."""
+    usual_every: ClassVar[int] = 1
+    """k that a network gets which is set up without one."""
 
     def exchanges(self, step: int) -> bool:
         """Whether agents talk before they take this step, counted from 1. Otherwise a step hears nothing."""
@@ -234,6 +240,11 @@ class Consensus(Protocol):
     def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         """`move` without samples, where the protocol relays; otherwise the agent stays where it is."""
         return Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)))
+
+    @property
+    def replays(self) -> bool:
+        """Whether an agent whose stream has ended may learn from samples that it has kept (`Agent.replay`)."""
+        return bool(self.exchange.replies) and not self.exchange.statistics  # in which samples would count twice
 
     @property
     def agreement(self) -> Any:
@@ -287,4 +298,4 @@ class Spaced(Consensus, Protocol):
 
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
-        return cls(every=tuning.every)
+        return cls(every=tuning.every or cls.usual_every)

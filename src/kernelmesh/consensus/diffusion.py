@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.checks import Floats
 from kernelmesh.consensus.base import FUNCTIONS, EdgeMemories, Heard, Spaced, StepInputs
+from kernelmesh.consensus.local import Local
 from kernelmesh.messages import Function
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.received import Received
 from kernelmesh.registry import register
 
 __all__ = ["Diffusion"]
@@ -38,20 +39,25 @@ class Diffusion(Spaced):
     relays = True
 
     def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        centers, weights, own = _average(np.empty((0, function.dimension)), np.empty((0, function.outputs)), heard)
-        return Update(centers, weights, own, shared=True)
+        received, own = _average(heard)
+        nothing = np.empty((0, function.dimension)), np.empty((0, function.outputs))
+        return Update(*nothing, own, received=received)
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        centers, weights, own = _average(inputs.points, np.zeros_like(inputs.here), heard)
-        here = own * inputs.here + inputs.function.kernel(inputs.points, centers) @ weights
-        coefficients = inputs.shrink * weights
-        coefficients[: len(inputs.points)] = -inputs.step_size / len(inputs.points) * inputs.loss.slope(here, inputs.targets)
-        return Update(centers, coefficients, inputs.shrink * own, shared=True)
+        received, own = _average(heard)
+        if received is None:
+            return Local().move(inputs, (), edges)
+        here = own * inputs.here + inputs.function.kernel(inputs.points, received.points) @ received.weights
+        slope = inputs.loss.slope(here, inputs.targets)
+        push = -inputs.step_size / len(inputs.points) * slope
+        received = received.with_weights(inputs.shrink * received.weights)
+        return Update(inputs.points, push, inputs.shrink * own, inputs.cross, received=received)
 
 
-def _average(points: Floats, weights: Floats, heard: Sequence[Heard]) -> tuple[Floats, Floats, float]:
-    """Some points and weights, then those of Σ_j a_ij f_j, and a_ii."""
+def _average(heard: Sequence[Heard]) -> tuple[Received | None, float]:
+    """Σ_j a_ij f_j, and a_ii."""
     there = [(said.reply, said.weight) for said in heard if isinstance(said.reply, Function)]
-    own = 1.0 - sum(weight for _, weight in there)
-    centers = np.concatenate([points, *(g.centers for g, _ in there)])
-    return centers, np.concatenate([weights, *(weight * g.weights for g, weight in there)]), own
+    if not there:
+        return None, 1.0
+    terms = [(g.centers, weight * g.weights) for g, weight in there]
+    return Received.of(terms).put_together(), 1.0 - sum(weight for _, weight in there)

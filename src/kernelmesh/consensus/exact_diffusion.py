@@ -1,22 +1,19 @@
 """Diffusion without bias: a dual function on every edge carries what the two ends still owe each other."""
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import integer
-from kernelmesh.consensus.base import NUMBERED_OFFERS, Consensus, EdgeMemories, EdgeMemory, Heard, StepInputs, Tuning
-from kernelmesh.consensus.local import Local
-from kernelmesh.consensus.numbered import Completed, complete, offer
+from kernelmesh.consensus.base import NUMBERED_OFFERS, Tuning
+from kernelmesh.consensus.duals import Shared, opposite
+from kernelmesh.consensus.edge_duals import EdgeDuals
+from kernelmesh.consensus.numbered import Completed
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.messages import Message, Offer
+from kernelmesh.messages import Offer
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.compression import Update, compressed_distinct
+from kernelmesh.numerics.compression import compressed_distinct
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.projection import without
@@ -25,19 +22,18 @@ from kernelmesh.registry import register
 
 __all__ = ["ExactDiffusion"]
 
-# A dual of up to this many points is compressed in every exchange, a larger one in one of so many.
+# A dual of up to this many points is compressed in every other exchange, a larger one in one of so many.
 _FEW, _TURN = 96, 8
 # So many points that neither end has any more may stay in a dual: this many, or one part in so many of the others.
 _ROOM, _PART = 16, 2
 # Up to this many points of a dual are compressed one by one, which leaves fewest.
 _SMALL = 256
-# Compressed duals that somebody still holds, by what they were made from.
-_FOUND: WeakValueDictionary[tuple[bytes, float, int], Expansion] = WeakValueDictionary()
+_SHARED = Shared()
 
 
 @register("consensus")
 @dataclass(frozen=True, kw_only=True)
-class ExactDiffusion(Consensus):
+class ExactDiffusion(EdgeDuals):
     """With ā_ij half the Metropolis weight of an edge, ā_ii the rest, and C for compression:
 
     f_i ← C_ε[Σ_j ā_ij φ_j],  λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)]   from the functions φ that the neighbors sent, then
@@ -74,23 +70,16 @@ class ExactDiffusion(Consensus):
     """
 
     exchange = NUMBERED_OFFERS
-    relays = True
+    usual_every = 4  # docs/consensus.md, "Exchanging less often"
 
     budget: Schedule | float
-    every: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", as_schedule("ExactDiffusion", "budget", self.budget))
         if not isinstance(self.budget, Constant):
             # both ends must use the same δ in the same round, and they may have seen different numbers of samples
             raise InvalidArgument("ExactDiffusion", "budget", "be a constant number >= 0", self.budget)
-        integer("ExactDiffusion", "every", self.every, minimum=1)
-
-    @property
-    def _part(self) -> float:
-        """ā_ij / a_ij."""
-        # duals that act at once are stable with half of it only; spread over rounds they bear all of it, which is faster
-        return 0.5 if self.every <= 2 else 1.0
+        super().__post_init__()
 
     @property
     def agreement(self) -> Any:
@@ -98,37 +87,10 @@ class ExactDiffusion(Consensus):
 
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
-        return cls(budget=tuning.dual_budget, every=tuning.every)
+        return cls(budget=tuning.dual_budget, every=tuning.every or cls.usual_every)
 
-    def tell(
-        self, function: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None = None
-    ) -> Message:
-        return offer(function, edge, share, there)
-
-    def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
-        def renew(exchange: Completed, is_first: bool) -> Expansion:
-            weight = self._part * exchange.weight
-            return self._dual(exchange.before, function.kernel, exchange.ours, exchange.theirs, weight, is_first)
-
-        done, after = complete(function, heard, edges, renew)
-        completed = {exchange.neighbor for exchange in done}
-        # a dual acts for k rounds from the one in which its exchange was completed
-        after = {
-            name: edge.with_acts(self.every if name in completed else max(min(edge.acts, self.every) - 1, 0))
-            for name, edge in after.items()
-        }
-        own = 1.0
-        centers, weights = [np.empty((0, function.dimension))], [np.empty((0, function.outputs))]
-        for exchange in done:
-            weight = self._part * exchange.weight
-            centers.append(exchange.theirs.centers)
-            weights.append(weight * exchange.theirs.weights)
-            if not exchange.is_late:
-                own -= weight
-            else:  # the two ends must add opposite things, so what counts is what was offered, not what we are now
-                centers.append(exchange.ours.centers)
-                weights.append(-weight * exchange.ours.weights)
-        return Update(np.concatenate(centers), np.concatenate(weights), own, shared=True), after
+    def renewed(self, exchange: Completed, kernel: Kernel, weight: float, is_first: bool) -> Expansion:
+        return self._dual(exchange.before, kernel, exchange.ours, exchange.theirs, weight, is_first)
 
     def _dual(
         self, dual: Expansion | None, kernel: Kernel, ours: Offer, theirs: Offer, weight: float, is_first: bool
@@ -139,49 +101,31 @@ class ExactDiffusion(Consensus):
         its turn now and then, and when many points are left that neither end has any more.
         """
         first, second = (ours, theirs) if is_first else (theirs, ours)
-        if dual is None:
-            dual = Expansion.zero(kernel, dimension=ours.centers.shape[1], outputs=ours.weights.shape[1])
-        points = np.concatenate([first.centers, second.centers])
+        before = dual if dual is None or is_first else opposite(dual)
+        settings = weight, cast(Constant, self.budget).value, kernel
+        found = _SHARED.take(before, first, second, *settings)
+        if found is None:
+            nothing = Expansion.zero(kernel, dimension=ours.centers.shape[1], outputs=ours.weights.shape[1])
+            found = self._renewed(before or nothing, first, second, weight)
+            _SHARED.keep(found, before, first, second, *settings)
+        return found if is_first else opposite(found)
+
+    def _renewed(self, dual: Expansion, first: Offer, second: Offer, weight: float) -> Expansion:
+        points = np.concatenate([dual.centers, first.centers, second.centers])
         change = np.concatenate([-weight * first.weights, weight * second.weights])
-        bits = np.concatenate([dual.centers, points]).view(np.uint64)
-        fresh, weights, live = compiled.folding.gather(bits, dual.weights if is_first else -dual.weights, change)
-        centers = np.concatenate([dual.centers, points[fresh]]) if len(fresh) else dual.centers
-        found = Expansion.trusted(kernel, centers, weights)
+        fresh, weights, live = compiled.folding.gather(points.view(np.uint64), dual.weights, change)
+        centers = np.concatenate([dual.centers, points[dual.order :][fresh]]) if len(fresh) else dual.centers
+        found = Expansion.trusted(dual.kernel, centers, weights)
         count = int(np.count_nonzero(live))
         room = max(_ROOM, count // _PART)
-        if found.order <= _FEW or ours.terms.exchange % _TURN == 1 or len(live) - count > room:
+        turn = 2 if found.order <= _FEW else _TURN
+        if first.terms.exchange % turn == 1 or len(live) - count > room:
             found = self._compressed(found, live, room)
-        return found if is_first else Expansion.trusted(kernel, found.centers, -found.weights)
-
-    def _compressed(self, dual: Expansion, live: NDArray[np.bool_], room: int) -> Expansion:
-        """C_δ: of all points while they are few, else of those that neither end has any more, half of `room` at most.
-
-        The result depends on its arguments alone; where both ends are in one process, the second takes that of the first.
-        """
-        budget = cast(Constant, self.budget).value
-        data = b"".join((dual.centers.tobytes(), dual.weights.tobytes(), live.tobytes()))
-        key = hashlib.blake2b(data, digest_size=16).digest(), budget, room
-        found = _FOUND.get(key)
-        if found is None or found.kernel != dual.kernel:
-            if dual.order <= _SMALL:
-                found, _ = compressed_distinct(dual.kernel, dual.centers, dual.weights, budget)
-            else:
-                found = without(dual, np.flatnonzero(~live), budget, max_left=room // 2)
-            _FOUND[key] = found
         return found
 
-    def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        # the duals are all that is left of the second move; the first one has been made
-        nothing = Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)), shared=True)
-        return self._with_duals(nothing, edges)
-
-    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        return self._with_duals(Local().move(inputs, (), edges), edges)
-
-    def _with_duals(self, update: Update, edges: EdgeMemories) -> Update:
-        """The update with (1/k) Σ_j λ_ij added, over the edges on which an exchange was completed less than k rounds ago."""
-        # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
-        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts]
-        if not duals:
-            return update
-        return update.joined([dual.centers for dual in duals], [dual.weights / self.every for dual in duals])
+    def _compressed(self, dual: Expansion, live: NDArray[np.bool_], room: int) -> Expansion:
+        """C_δ: of all points while they are few, else of those that neither end has any more, half of `room` at most."""
+        budget = cast(Constant, self.budget).value
+        if dual.order <= _SMALL:
+            return compressed_distinct(dual.kernel, dual.centers, dual.weights, budget)[0]
+        return without(dual, np.flatnonzero(~live), budget, max_left=room // 2)

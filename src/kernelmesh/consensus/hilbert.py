@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
-
 from kernelmesh.checks import Floats, integer
 from kernelmesh.consensus.base import FUNCTIONS, Coupled, EdgeMemories, Heard, StepInputs, Tuning
 from kernelmesh.messages import Function
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.received import Received
 from kernelmesh.registry import register
 
 __all__ = ["Hilbert"]
@@ -54,18 +53,15 @@ class Hilbert(Coupled):
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
         # what is stable falls with k, and so does the ceiling
-        return replace(super().tuned(replace(tuning, limit=tuning.limit / tuning.every)), every=tuning.every)
+        every = tuning.every or cls.usual_every
+        return replace(super().tuned(replace(tuning, limit=tuning.limit / every)), every=every)
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         there = [said.reply for said in heard if isinstance(said.reply, Function)]
         strength = inputs.step_size * self.every * self.penalty(inputs.samples)
         push = -inputs.step_size / len(inputs.points) * inputs.slope
-        return Update(
-            np.concatenate([inputs.points, *(g.centers for g in there)]),
-            np.concatenate([push, *(strength * g.weights for g in there)]),
-            inputs.shrink - strength * len(there),
-            shared=True,
-        )
+        received = Received.of([(g.centers, strength * g.weights) for g in there]) if there else None
+        return Update(inputs.points, push, inputs.shrink - strength * len(there), inputs.cross, received=received)
 
     def max_stable_penalty(self, kernel: Kernel, batches: Sequence[Floats], step_size: float, stiffness: float) -> float:
         pull = step_size * self.every * stiffness

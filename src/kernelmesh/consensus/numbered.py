@@ -106,9 +106,14 @@ def _open(value: Expansion, edge: EdgeMemory, share: float) -> Offer:
     """Ours in the open exchange: what was offered before, else what we are now."""
     if edge.offered is not None:
         return edge.offered
+    newest, moments = edge.newest, value.moments if isinstance(value, Statistics) else None
+    same = newest is not None and newest.centers is value.centers and newest.weights is value.weights
+    if newest is not None and same and newest.moments is moments and newest.terms.share == share:
+        return newest  # what was told before the step is what the step uses
     terms = Terms(edge.epoch, edge.done + 1, edge.done, edge.digest, share)
-    moments = value.moments if isinstance(value, Statistics) else None
-    return Offer(value.centers, value.weights, terms, moments=moments)
+    ours = Offer(value.centers, value.weights, terms, moments=moments)
+    object.__setattr__(edge, "newest", ours)
+    return ours
 
 
 def _common_epoch(edge: EdgeMemory, theirs: Offer) -> int:

@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise MissingExtra("TLS certificates", "zenoh") from error
 
-__all__ = ["create_authority", "issue", "tls_problems"]
+__all__ = ["create_authority", "issue", "tls_problems", "valid_until"]
 
 _Key = ec.EllipticCurvePrivateKey
 _AUTHORITY_DAYS = 3652
@@ -133,6 +133,12 @@ def _write(folder: Path, name: str, builder: x509.CertificateBuilder, key: _Key,
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
     return paths
+
+
+def valid_until(path: Path) -> float:
+    """When the first of the certificates in a file expires, in seconds since 1970."""
+    found = x509.load_pem_x509_certificates(path.read_bytes())
+    return min(one.not_valid_after_utc.timestamp() for one in found)
 
 
 def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | None) -> Iterator[InvalidArgument]:

@@ -2,26 +2,33 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kernelmesh.agent import Agent
 from kernelmesh.checks import non_negative
-from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local
-from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection
+from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local, SharedDiffusion, SharedStatistics
+from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection, usual_replay
 from kernelmesh.deploy.tables import Table, declared, read_root, with_tables
 from kernelmesh.deploy.toml_positions import KeyPath, locate
 from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Problem, Verbatim
 from kernelmesh.numerics.compression import Compression, Komp
 from kernelmesh.numerics.schedules import Constant, Power, Schedule
+from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import kinds
-from kernelmesh.rules import Gradient
+from kernelmesh.rules import Gradient, Rule, SecondOrder
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint_with
 from kernelmesh.schema import settings_of
 from kernelmesh.streams import Columns, Paced, Source, StreamKind
 
-__all__ = ["Config", "InvalidConfig", "read"]
+__all__ = ["QUARANTINE", "Config", "InvalidConfig", "read"]
+
+QUARANTINE = "quarantine.txt"
+"""The file, beside those of the agents, with the names of agents that are not listened to."""
+
+# The largest model orders on hosts where a file names none.
+_MAX_ORDER, _MAX_SECOND_ORDER = 500, 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,8 @@ class Config:
     stay: bool
     """Whether to continue to answer when the stream has ended."""
     log: str
+    quarantine: Path
+    """The file with the names of agents that are not listened to."""
 
     @property
     def mode(self) -> str:
@@ -66,21 +75,31 @@ def read(path: str | os.PathLike[str]) -> Config:
     root = read_root(path)
     top = AgentSection(**root.read(AgentSection))
     tls = _tls(root)
-    membership = _membership(root, top, tls)
-    model, stream, folder = (root.table(name) for name in ("model", "stream", "checkpoint"))
-    agent = None if model is None else _agent(model, alone=not root.values.get("neighbors"))
+    model, table, folder = (root.table(name) for name in ("model", "stream", "checkpoint"))
+    agent = None if model is None else _agent(model, top, alone=not root.values.get("neighbors"))
+    stream = None if table is None else _stream(table, model, agent)
+    max_points = top.max_points or _usual_points(agent, stream)
     parts: dict[str, Any] = {
         "agent": agent,
-        "membership": membership,
-        "stream": stream and _stream(stream, model, agent),
+        "membership": _membership(root, top, tls, max_points),
+        "stream": stream,
         "checkpoint": folder and folder.make(CheckpointSection),
     }
     root.finish(settings_of(AgentSection), tables=filter(None, SECTIONS))
     root.problems.check()
-    return Config(path=path.absolute(), stay=top.at_end == "stay", log=top.log, **parts)
+    quarantine = top.quarantine or path.absolute().parent / QUARANTINE
+    return Config(path=path.absolute(), stay=top.at_end == "stay", log=top.log, quarantine=quarantine, **parts)
 
 
-def _membership(root: Table, top: AgentSection, tls: Tls | None) -> Membership | None:
+def _usual_points(agent: Agent | None, stream: StreamSection | None) -> int:
+    """A limit that honest neighbors with the same settings never exceed."""
+    order = None
+    if agent is not None:
+        order = getattr(agent.compression, "max_order", None) or getattr(agent.rule, "max_order", None)
+    return max(order or _MAX_ORDER, 4 * (0 if stream is None else stream.batch_size))
+
+
+def _membership(root: Table, top: AgentSection, tls: Tls | None, max_points: int) -> Membership | None:
     if top.insecure and tls is not None:
         root.wrong("insecure", "be false or left out with TLS", True)
     lock_step = top.mode == "lock-step"
@@ -91,6 +110,7 @@ def _membership(root: Table, top: AgentSection, tls: Tls | None) -> Membership |
         "neighbors": _neighbors(root, encrypted=tls is not None),
         "lock_step": lock_step,
         "tls": tls,
+        "max_points": max_points,
         **{key: getattr(top, key) for key in ("name", "mesh", "listen", "patience", "max_bytes", "insecure")},
     }
     return root.build(Membership, values) if root.ok("name") else None
@@ -133,7 +153,7 @@ def _tls(root: Table) -> Tls | None:
     return table.build(Tls, values)
 
 
-def _agent(table: Table, *, alone: bool) -> Agent | None:
+def _agent(table: Table, top: AgentSection, *, alone: bool) -> Agent | None:
     settings = settings_of(ModelSection)
     rule = table.value(settings["rule"]) or Gradient()
     # what the rule has no use for need not be there; where it is, the agent refuses it
@@ -143,9 +163,27 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
         _expand_parsimony(table, values["step_size"], rule.budget_exponent)
     if "compression" not in absent:
         values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
-    values["consensus"] = table.value(settings["consensus"]) or _usual_consensus(values.get("compression"), alone=alone)
+    values |= _capped(rule, values.get("compression"))
+    values["consensus"] = table.value(settings["consensus"])
+    if values["consensus"] is None:
+        values["consensus"] = Local() if alone else _usual_consensus(rule, values.get("compression"))
+    usual = usual_replay(values["consensus"], lock_step=top.mode == "lock-step", alone=alone)
+    values["replay"] = values.get("replay", usual)
+    if values["replay"] and (top.mode, top.at_end) == ("lock-step", "leave"):
+        remedy = 'an agent that leaves cannot join rounds that others still take; write at_end = "stay"'
+        table.wrong("replay", 'be 0 with mode = "lock-step" and at_end = "leave"', values["replay"], remedy)
     table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
+
+
+def _capped(rule: Any, compression: Any) -> dict[str, Any]:
+    """Rule and compression with a largest model order: on a host, nothing may make a model grow for ever."""
+    values = {"rule": rule}
+    if isinstance(rule, SecondOrder) and rule.max_order is None:
+        values["rule"] = replace(rule, max_order=_MAX_SECOND_ORDER)
+    if isinstance(compression, Komp) and compression.max_order is None:
+        values["compression"] = replace(compression, max_order=_MAX_ORDER)
+    return values
 
 
 def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> None:
@@ -165,10 +203,14 @@ def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> Non
     model.values = {**model.values, "compression": written_out}
 
 
-def _usual_consensus(compression: Compression | None, *, alone: bool) -> Consensus:
-    """The best choice where none is named: without bias if both ends of an edge can use the same budget."""
-    if alone:
-        return Local()
+def _usual_consensus(rule: Rule, compression: Compression | None) -> Consensus:
+    """The best choice where none is named: the one that rule or compression are for, else without bias if both ends of an
+    edge can use the same budget.
+    """
+    if rule.gathers:
+        return SharedStatistics()
+    if isinstance(compression, SharedDictionary):
+        return SharedDiffusion()
     budget = _constant(compression.budget) if isinstance(compression, Komp) else None
     return Diffusion() if budget is None else ExactDiffusion(budget=budget / 4)
 

@@ -15,6 +15,8 @@ from kernelmesh.errors import Diverged, InvalidArgument, InvalidConfig, Verbatim
 from kernelmesh.schema import settings_of
 
 if TYPE_CHECKING:
+    from kernelmesh.runtimes.expiry import Expiry
+    from kernelmesh.runtimes.membership import Tls
     from kernelmesh.runtimes.runner import AgentRunner
 
 __all__ = ["launch", "preview", "stream_mistakes", "warm_up"]
@@ -24,9 +26,11 @@ def launch(config: Config) -> AgentRunner:
     """Open everything that an agent needs; the `turns` of the runner are the run. On an error, what was opened is closed."""
     # only those who run agents need zenoh
     from kernelmesh.runtimes.checkpoints import CheckpointStore
+    from kernelmesh.runtimes.name_list import NameList
     from kernelmesh.runtimes.runner import AgentRunner
     from kernelmesh.runtimes.zenoh import ZenohCarrier
 
+    tls = config.membership.tls
     warm_up(config)
     with contextlib.ExitStack() as opened:
         with stream_mistakes(config):
@@ -37,9 +41,27 @@ def launch(config: Config) -> AgentRunner:
         key = config.stream.kind.subscription
         carrier = ZenohCarrier(config.membership, feeds={} if key is None else {key: source.publish})
         opened.enter_context(contextlib.closing(carrier))
-        runner = AgentRunner(config.agent, config.membership, source, carrier, store=store, stay=config.stay)
+        runner = AgentRunner(
+            config.agent,
+            config.membership,
+            source,
+            carrier,
+            store=store,
+            stay=config.stay,
+            quarantine=NameList(config.quarantine),
+            revoked=None if tls is None or tls.revoked is None else NameList(tls.revoked),
+            expiry=None if tls is None else _expiry(config.membership.name, tls),
+        )
         opened.pop_all()  # the runner closes them
     return runner
+
+
+def _expiry(name: str, tls: Tls) -> Expiry:
+    from kernelmesh.deploy.certificates import valid_until
+    from kernelmesh.runtimes.expiry import Expiry
+
+    files = {f"the certificate of {name}": tls.certificate, "the certificate of the authority": tls.authority}
+    return Expiry({what: valid_until(file) for what, file in files.items()})
 
 
 def warm_up(config: Config) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from kernelmesh.checks import Floats, Ints, non_negative
 from kernelmesh.consensus import Consensus, Tuning
 from kernelmesh.consensus.base import POINTS_FOR_VALUES
+from kernelmesh.deploy.config import QUARANTINE
+from kernelmesh.deploy.sections import usual_replay
 from kernelmesh.deploy.template import render
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics.compression import Komp
@@ -18,13 +20,15 @@ from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import kebab, kinds
 from kernelmesh.rules import Landmarks
 from kernelmesh.runtimes.membership import Membership, Tls
-from kernelmesh.schema import at_least, check_settings, flag, one_of, setting
+from kernelmesh.runtimes.name_list import read_names
+from kernelmesh.schema import at_least, check_settings, did_you_mean, flag, one_of, setting
 from kernelmesh.streams import Mixture
 
-__all__ = ["PARTITIONS", "TOPOLOGIES", "MeshPlan", "agents_of", "create_mesh", "protocols"]
+__all__ = ["PARTITIONS", "TOPOLOGIES", "MeshPlan", "agents_of", "create_mesh", "exclude", "protocols"]
 
 # The fewest agents that make each.
 TOPOLOGIES = {"ring": 3, "line": 1, "star": 2, "complete": 1, "random": 1}
@@ -59,7 +63,7 @@ class MeshPlan:
     host: str = setting("127.0.0.1", doc="where the agents listen")
     port: int = setting(7450, check=at_least(1), doc="the first agent's; the others have the next ones")
     protocol: str = setting(
-        "exact-diffusion", check=lambda *given: one_of(*protocols())(*given), doc="how agents come to agree"
+        "shared-statistics", check=lambda *given: one_of(*protocols())(*given), doc="how agents come to agree"
     )
     mode: str = setting("free", check=one_of("free", "lock-step"), doc="as in an agent's file")
     partition: str = setting("one-class", check=one_of(*PARTITIONS), doc="what each agent sees")
@@ -149,6 +153,25 @@ def create_mesh(folder: str | os.PathLike[str], plan: MeshPlan | None = None) ->
     return files
 
 
+def exclude(folder: str | os.PathLike[str], name: str, *, excluded: bool = True) -> bool:
+    """Put an agent into the folder's quarantine, or release it; whether that changed anything.
+
+    Running agents heed it within about a second, and those that start later too. Other lines and comments stay.
+    """
+    files = agents_of(folder)
+    path, names = Path(folder) / QUARANTINE, [file.stem for file in files]
+    if name not in names:
+        raise InvalidArgument("mesh", "agent", f"be one of {', '.join(names)}", name, remedy=did_you_mean(name, names))
+    if (name in read_names(path)) == excluded:
+        return False
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else ["# agents that others do not listen to"]
+    lines = [*lines, name] if excluded else [line for line in lines if line.partition("#")[0].strip() != name]
+    draft = path.with_name(f".{path.name}")
+    draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    os.replace(draft, path)
+    return True
+
+
 def agents_of(folder: str | os.PathLike[str]) -> list[Path]:
     """The agents' files in a mesh's folder, in the order of their names."""
     folder = Path(folder)
@@ -175,7 +198,10 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
     model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "consensus": consensus}
     if consensus.exchange.statistics:
         return model | {"rule": Landmarks()}
-    return model | {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": Komp(budget=_BUDGET)}
+    compression = SharedDictionary() if consensus.exchange.shared else Komp(budget=_BUDGET)
+    model |= {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": compression}
+    replay = usual_replay(consensus, lock_step=plan.mode == "lock-step", alone=plan.agents == 1)
+    return model | ({"replay": replay} if replay else {})
 
 
 def _rounded(consensus: Any) -> Any:
@@ -210,7 +236,7 @@ def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
         "checkpoint": {"folder": Path("state") / member.name, "every": 100},
     }
     if member.tls is not None:
-        values["tls"] = vars(member.tls)
+        values["tls"] = {key: value for key, value in vars(member.tls).items() if value is not None}
     return render(title, values, stream_kind="file")
 
 

@@ -22,10 +22,20 @@ from kernelmesh.schema import at_least, flag, one_of, path, setting, texts
 from kernelmesh.streams import StreamKind
 
 __all__ = ["SECTIONS", "AgentSection", "CheckpointSection", "ModelSection", "NeighborsSection", "StreamSection"]
+__all__ += ["usual_replay"]
 
 _AGENT = {field.name: field.default for field in dataclasses.fields(Agent)}
 _positive_or_infinite = partial(positive, infinite=True)
 _MEMBERSHIP = {field.name: field.default for field in dataclasses.fields(Membership)}
+
+
+USUAL_REPLAY = 256
+"""Rows of its own stream that an agent keeps where its file does not say."""
+
+
+def usual_replay(consensus: Consensus, *, lock_step: bool, alone: bool) -> int:
+    """How many samples an agent keeps to replay unless told otherwise."""
+    return USUAL_REPLAY if consensus.replays and consensus.relays and not (lock_step or alone) else 0
 
 
 def _targets(owner: str, argument: str, value: Any) -> tuple[str, ...]:
@@ -51,7 +61,9 @@ class AgentSection:
         doc='"free": each agent at its own pace; "lock-step": every round waits for all neighbors',
     )
     patience: float = setting(
-        _MEMBERSHIP["patience"], check=patience, doc="seconds to wait for neighbors in a round; must be left out in lock step"
+        _MEMBERSHIP["patience"],
+        check=patience,
+        doc="how slow answers may be, in seconds: a question is given up after twice as long, at least 2 s; not in lock step",
     )
     at_end: str = setting(
         "stay", check=one_of("stay", "leave"), doc='when the stream has ended: "stay" and continue to answer, or "leave"'
@@ -59,6 +71,21 @@ class AgentSection:
     log: str = setting("info", check=one_of("debug", "info", "warning", "error"), doc="debug, info, warning or error")
     insecure: bool = setting(_MEMBERSHIP["insecure"], check=flag, doc="true: listen on a real network without TLS")
     max_bytes: int = setting(_MEMBERSHIP["max_bytes"], check=at_least(1024), doc="the largest message that is read, in bytes")
+
+    quarantine: Path | None = setting(
+        None,
+        check=path,
+        example='"quarantine.txt"',
+        unset='"quarantine.txt" beside this file',
+        doc="a file of agents' names, one per line, that are not listened to; read again while running",
+    )
+    max_points: int | None = setting(
+        None,
+        check=at_least(1),
+        example="500",
+        unset="the model's max_order, or 4 times batch_size if that is more",
+        doc="the most points in a function or question of a neighbor, and that all neighbors together add to one step",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +105,7 @@ class ModelSection:
         example='{ kind = "Averaged" }',
         unset="Gradient, as in the paper",
         doc="how the function moves when samples arrive; SecondOrder, for an agent without neighbors, and Landmarks take no "
-        "step_size and no compression",
+        "step_size and no compression; max_order of SecondOrder is 2000 unless given",
     )
     regularization: float | None = setting(
         None,
@@ -102,13 +129,14 @@ class ModelSection:
         example='{ kind = "Komp", budget = 0.2 }',
         unset="left out with SecondOrder and Landmarks",
         doc="a smaller budget gives a finer model of more points; parsimony = K is short for the budget K η^1.5, "
-        "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K",
+        "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K; max_order is 500 unless given",
     )
     consensus: Consensus | None = setting(
         None,
         role="consensus",
         example='{ kind = "Diffusion" }',
-        unset="ExactDiffusion with a quarter of a constant budget, Diffusion without one, Local without neighbors",
+        unset="SharedStatistics with Landmarks, SharedDiffusion with a SharedDictionary, ExactDiffusion with a quarter of a "
+        "constant budget, Diffusion without one, Local without neighbors",
         doc="how agents come to agree",
     )
     radius: float = setting(_AGENT["radius"], check=_positive_or_infinite, doc="the largest norm that the function may have")
@@ -116,6 +144,14 @@ class ModelSection:
         _AGENT["explosion"],
         check=_positive_or_infinite,
         doc="a mini-batch this many times worse than predicting 0 means that the agent has diverged",
+    )
+    replay: int | None = setting(
+        None,
+        check=at_least(0),
+        example="256",
+        unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion when running freely with neighbors, else 0",
+        doc="samples of its own that the agent keeps, also in its checkpoint, and learns from while its stream has ended or "
+        "pauses and others learn; 0: none",
     )
 
 

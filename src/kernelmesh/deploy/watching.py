@@ -8,6 +8,7 @@ from typing import Self
 from kernelmesh.deploy.client import AgentClient
 from kernelmesh.deploy.processes import AgentProcess, ProcessState
 from kernelmesh.errors import UnreachableAgent
+from kernelmesh.runtimes.expiry import WARN_DAYS
 from kernelmesh.runtimes.status import Status
 
 __all__ = ["AgentView", "MeshWatcher"]
@@ -43,6 +44,12 @@ class AgentView:
     def stream_ended(self) -> bool:
         """Whether its stream had ended when it last answered."""
         return self.status is not None and self.status.ended
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its stream had ended and, in lock step, no round was left in which others needed it."""
+        status = self.status
+        return status is not None and status.ended and not (status.replaying and status.mode == "lock-step")
 
     @property
     def alive_neighbors(self) -> int | None:
@@ -109,12 +116,23 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
         return
     if status.ended:
         yield "stream has ended"
+    if status.replaying and not stale:
+        yield "replays its samples"
     if status.waiting_for and not stale:
         yield f"waits for {', '.join(status.waiting_for)}"
     if status.out_of_step:
         yield f"out of step with {', '.join(status.out_of_step)}: see the log"
-    if ignored := [name for name, neighbor in status.neighbors.items() if neighbor.ignored]:
-        yield f"ignores {', '.join(ignored)}"
+    for verb, which in (("ignores", "ignored"), ("quarantines", "quarantined")):
+        if names := [name for name, neighbor in status.neighbors.items() if getattr(neighbor, which)]:
+            yield f"{verb} {', '.join(names)}"
+    for verb, which in (("refused", "refused"), ("left out", "left_out")):
+        counts = {name: getattr(neighbor, which) for name, neighbor in status.neighbors.items() if getattr(neighbor, which)}
+        if counts:
+            yield f"{verb}: " + ", ".join(f"{count} of {name}" for name, count in counts.items())
+    if status.expires is not None and status.expires <= WARN_DAYS:
+        yield "certificate has expired" if status.expires < 0 else f"certificate expires in {status.expires:.1f} days"
+    if status.recoveries:
+        yield f"went back to an earlier function {status.recoveries}×"
     if status.bad_rows:
         yield f"{status.bad_rows} invalid rows"
     if status.trouble:

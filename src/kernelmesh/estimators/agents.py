@@ -26,6 +26,7 @@ from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Learner
 from kernelmesh.estimators.defaults import TOLERANCE
 from kernelmesh.estimators.targets import Classification, Regression
+from kernelmesh.numerics.losses import CurvedLoss
 from kernelmesh.streams import deal
 
 __all__ = ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifier", "OnlineKernelRegressor"]
@@ -70,21 +71,24 @@ class OnlineKernelClassifier(Classification, _Single):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=0.7 √(v / 2)), with the other rules √(v / 2): in `fit`, v is the sum of the features'
-        variances; `partial_fit` takes features for standardized, and v is their number.
+        κ; by default a Gaussian. With the second-order rule its bandwidth is chosen along with λ, starting from 0.7 √(v / 2):
+        in `fit` by at most 1024 of the rows, in `partial_fit` by the first 128, 256, 512 and 1024. With the other rules it is
+        √(v / 2). In `fit`, v is the sum of the features' variances; `partial_fit` takes features for standardized, and v is
+        their number.
     loss : Loss, optional
         ℓ, with class targets; by default Logistic().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.02, max_order=2000), in `partial_fit` with half_life=10_000. An object is
+        "second-order" is SecondOrder(budget=0.01, max_order=2000), in `partial_fit` with half_life=10_000. An object is
         taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows; with
-        the others it weighs against the mean loss and is 10⁻⁶.
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows, from
+        where it is chosen along with the bandwidth if `kernel` is left out too; with the others it weighs against the mean
+        loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.02; with the others it is how far compression may move the
+        points may raise the loss, for each sample, by default 0.01; with the others it is how far compression may move the
         function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
@@ -114,6 +118,8 @@ class OnlineKernelClassifier(Classification, _Single):
 
     Attributes
     ----------
+    kernel_, regularization_ : Kernel, float
+        κ and λ, as given or chosen.
     n_iter_ : int
         How many passes `fit` has completed.
     classes_ : ndarray of shape (classes,)
@@ -146,21 +152,24 @@ class OnlineKernelRegressor(Regression, _Single):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(v / 2)): in `fit`, v is the sum of the features' variances; `partial_fit` takes
-        features for standardized, and v is their number.
+        κ; by default a Gaussian. With the second-order rule its bandwidth is chosen along with λ, starting from √(v / 2): in
+        `fit` by at most 1024 of the rows, in `partial_fit` by the first 128, 256, 512 and 1024. With the other rules it is
+        √(v / 2). In `fit`, v is the sum of the features' variances; `partial_fit` takes features for standardized, and v is
+        their number.
     loss : Loss, optional
         ℓ, with value targets; by default Squared().
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.005, max_order=2000), in `partial_fit` with half_life=10_000. An object is
+        "second-order" is SecondOrder(budget=0.0025, max_order=2000), in `partial_fit` with half_life=10_000. An object is
         taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows; with
-        the others it weighs against the mean loss and is 10⁻⁶.
+        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows, from
+        where it is chosen along with the bandwidth if `kernel` is left out too; with the others it weighs against the mean
+        loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.005; with the others it is how far compression may move the
+        points may raise the loss, for each sample, by default 0.0025; with the others it is how far compression may move the
         function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
@@ -190,6 +199,8 @@ class OnlineKernelRegressor(Regression, _Single):
 
     Attributes
     ----------
+    kernel_, regularization_ : Kernel, float
+        κ and λ, as given or chosen.
     n_iter_ : int
         How many passes `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
@@ -258,6 +269,10 @@ class _Mesh(Learner):
 
     @property
     def _default_rule(self) -> str:
+        exchange = getattr(self.consensus, "exchange", None)  # what is no protocol is refused later
+        shares = self.consensus is None or (exchange is not None and exchange.statistics)
+        if shares and isinstance(self._default_loss if self.loss is None else self.loss, CurvedLoss):
+            return "landmarks"
         # large steps need a loss with bounded slope, as those for classes have it, and no penalty, whose bound they lower
         return "averaged" if self._classifies and not isinstance(self.consensus, Penalty | Hilbert) else "gradient"
 
@@ -337,46 +352,51 @@ class KernelMeshClassifier(Classification, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(v / 2)), with the second-order rule 0.7 √(v / 2): in `fit`, v is the sum of the
-        features' variances; `partial_fit` takes features for standardized, and v is their number.
+        κ; by default Gaussian(bandwidth=0.7 √(v / 2)), with the rules "averaged" and "gradient" √(v / 2): in `fit`, v is the
+        sum of the features' variances; `partial_fit` takes features for standardized, and v is their number.
     loss : Loss, optional
         ℓ, with class targets; by default Logistic().
     graph : Graph, networkx graph or list of edges, optional
         Who talks to whom; by default a ring of 5 agents.
     consensus : Consensus, optional
-        How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
-        only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
+        How agents come to agree; by default SharedStatistics(): neighbors average sums over their samples, and each learns
+        what a learner with all the data would, also classes or regions that only others see. With rules that take a step
+        size it is Diffusion(): neighbors average their functions.
     faults : Faults, optional
         What goes wrong among the agents: messages that are lost, agents that are away, edges that come and go. Rounds count
         from 1 in every call of `fit` and `partial_fit`. Files do not keep it.
     rule : str or Rule, optional
-        How an agent learns: "averaged" (the default) or "gradient" (the default with the protocols Penalty and Hilbert, which
-        need small steps), another registered rule by its name, or an object such as Averaged(fidelity=0.2). "second-order"
-        is for agents that learn alone, with consensus=Local().
+        How an agent learns: "landmarks" (the default), "averaged" (the default with protocols that exchange functions or
+        values, and with losses without curvature) or "gradient" (the default with the protocols Penalty and Hilbert, which
+        need small steps), another registered rule by its name, or an object such as Landmarks(max_order=300).
+        "second-order" is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows; with
-        the others it weighs against the mean loss and is 10⁻⁶.
+        λ. With "landmarks" and "second-order" it is 1/C of an SVM, for each agent: by default 0.005 times the mean of κ(x, x)
+        over the first rows with "landmarks", by default 0.05 times the mean with "second-order". With the others it weighs
+        against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
-        ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.02; with the others it is how far compression may move the
-        function in a step, and by default follows from `parsimony`.
+        ε: larger means fewer points and a coarser function; not with "landmarks". With the second-order rule it is by how
+        much the removal of points may raise the loss, for each sample, by default 0.01; with the others it is how far
+        compression may move the function in a step, and by default follows from `parsimony`.
     max_order : int, optional
-        The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 2000 with the
+        The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 500 with
+        "landmarks": neighbors send each other up to max_order² / 2 numbers in every round. By default 2000 with the
         second-order rule, which keeps two matrices of max_order² numbers for each agent (64 MB), and none with the others.
     half_life : float, optional
-        Samples of an agent after which what was learned weighs half, for streams that change; by default nothing is lost.
+        Samples of an agent after which what was learned weighs half, for streams that change; math.inf means that nothing is
+        forgotten. By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with "landmarks".
         The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
-        η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3 (gradient), divided by the
-        mean of κ(x, x) over the first rows.
+        η, below 1 / regularization; only with "averaged" and "gradient". By default 100 (averaged) or 3 (gradient), divided
+        by the mean of κ(x, x) over the first rows.
     parsimony : float, optional
         K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06): larger means fewer
-        points and a coarser function. Not with the second-order rule, nor where `budget` is set.
+        points and a coarser function. Only with these two, and not where `budget` is set.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows, of which each agent sees a part, at most; by default 5, with the rule "gradient"
-        50. `partial_fit` goes over them once.
+        How often `fit` goes over the rows, of which each agent sees a part, at most; by default 2, with the rule "averaged" 5
+        and with "gradient" 50. `partial_fit` goes over them once.
     tol : float or None
         `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
         more than this share (below 1) of the lowest before; None makes all passes.
@@ -387,6 +407,8 @@ class KernelMeshClassifier(Classification, _Mesh):
 
     Attributes
     ----------
+    kernel_, regularization_ : Kernel, float
+        κ and λ, as given or chosen.
     n_iter_ : int
         How many passes `fit` has completed.
     classes_ : ndarray of shape (classes,)
@@ -428,38 +450,43 @@ class KernelMeshRegressor(Regression, _Mesh):
     graph : Graph, networkx graph or list of edges, optional
         Who talks to whom; by default a ring of 5 agents.
     consensus : Consensus, optional
-        How agents come to agree; by default Diffusion(): neighbors average their functions. Agents then come to know what
-        only others see, another class or region; with ExactDiffusion as well as a learner with all the data.
+        How agents come to agree; by default SharedStatistics(): neighbors average sums over their samples, and each learns
+        what a learner with all the data would, also classes or regions that only others see. With rules that take a step
+        size it is Diffusion(): neighbors average their functions.
     faults : Faults, optional
         What goes wrong among the agents: messages that are lost, agents that are away, edges that come and go. Rounds count
         from 1 in every call of `fit` and `partial_fit`. Files do not keep it.
     rule : str or Rule, optional
-        How an agent learns: "gradient" (the default) or "averaged", another registered rule by its name, or an
-        object such as Averaged(fidelity=0.2). "second-order" is for agents that learn alone, with consensus=Local().
+        How an agent learns: "landmarks" (the default), "gradient" (the default with protocols that exchange functions or
+        values, and with losses without curvature) or "averaged", another registered rule by its name, or an object such as
+        Landmarks(max_order=300). "second-order" is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows; with
-        the others it weighs against the mean loss and is 10⁻⁶.
+        λ. With "landmarks" and "second-order" it is 1/C of an SVM, for each agent: by default 0.1 times the mean of κ(x, x)
+        over the first rows with "landmarks", by default 0.6 times the mean with "second-order". With the others it weighs
+        against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
-        ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.005; with the others it is how far compression may move the
-        function in a step, and by default follows from `parsimony`.
+        ε: larger means fewer points and a coarser function; not with "landmarks". With the second-order rule it is by how
+        much the removal of points may raise the loss, for each sample, by default 0.0025; with the others it is how far
+        compression may move the function in a step, and by default follows from `parsimony`.
     max_order : int, optional
-        The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 2000 with the
+        The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 500 with
+        "landmarks": neighbors send each other up to max_order² / 2 numbers in every round. By default 2000 with the
         second-order rule, which keeps two matrices of max_order² numbers for each agent (64 MB), and none with the others.
     half_life : float, optional
-        Samples of an agent after which what was learned weighs half, for streams that change; by default nothing is lost.
+        Samples of an agent after which what was learned weighs half, for streams that change; math.inf means that nothing is
+        forgotten. By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with "landmarks".
         The rule "gradient" cannot be told to forget.
     step_size : float or Schedule, optional
-        η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1 (gradient), divided by the
-        mean of κ(x, x) over the first rows. Steps well above that diverge.
+        η, below 1 / regularization; only with "averaged" and "gradient". By default 1.5 (averaged) or 1 (gradient), divided
+        by the mean of κ(x, x) over the first rows. Steps well above that diverge.
     parsimony : float, optional
         K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01): larger means fewer
-        points and a coarser function. Not with the second-order rule, nor where `budget` is set.
+        points and a coarser function. Only with these two, and not where `budget` is set.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows, of which each agent sees a part, at most; by default 5, with the rule "gradient"
-        50. `partial_fit` goes over them once.
+        How often `fit` goes over the rows, of which each agent sees a part, at most; by default 2, with the rule "averaged" 5
+        and with "gradient" 50. `partial_fit` goes over them once.
     tol : float or None
         `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
         more than this share (below 1) of the lowest before; None makes all passes.
@@ -470,6 +497,8 @@ class KernelMeshRegressor(Regression, _Mesh):
 
     Attributes
     ----------
+    kernel_, regularization_ : Kernel, float
+        κ and λ, as given or chosen.
     n_iter_ : int
         How many passes `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)

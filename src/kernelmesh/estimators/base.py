@@ -1,19 +1,35 @@
 """What the four estimators share."""
 
 import contextlib
+import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Faults, Graph, Round, State, simulate, storage
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    Consensus,
+    Expansion,
+    Faults,
+    Gaussian,
+    Graph,
+    Kernel,
+    Round,
+    State,
+    simulate,
+    storage,
+)
 from kernelmesh.checks import Floats, Ints, integer, positive
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.estimators.choice import MARKS, Beginning, prefixes, suited
+from kernelmesh.estimators.defaults import defaults_of
 from kernelmesh.estimators.parameters import Parameters
 from kernelmesh.estimators.progress import Progress
 from kernelmesh.estimators.scale import warn_of_empty, warn_of_scales
@@ -38,6 +54,10 @@ class Learner(Parameters, ABC):
     _states: tuple[State, ...]
     _sent: Ints
     """Floats and bytes that each agent has sent, 2 × agents."""
+    _beginning: Beginning | None
+    """The first rows of a stream, as long as width and λ may still change."""
+    regularization_: float
+    """λ, as given or chosen."""
 
     # -- what varies with the targets ----------------------------------------------------------------------------------
 
@@ -103,6 +123,8 @@ class Learner(Parameters, ABC):
             self._begin(X, self._observe(y), complete=True)
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
             rows, passes, targets = self._dealt(len(X), agents, rng), self._passes(self._agent.rule), self._targets(y)
+            if self._beginning is not None:
+                self._suit_to_all(X, targets)
             streams = self._streams(X, targets, rows, passes=passes, rng=rng)
             longest = max(range(len(streams)), key=lambda i: len(streams[i]))
             loss = self._loss_on(X, targets)
@@ -132,25 +154,63 @@ class Learner(Parameters, ABC):
                 self._begin(X, self._observe(known), complete=False)
             else:
                 self._agent: Agent = self._gone_on()
-            streams = self._streams(X, self._targets(y), self._dealt(len(X), agents, None))
-            states = self._states
-            if max(map(len, streams)) > 1 or len(states) > 1:  # one step of one agent leaves its state as it was if it fails
-                states = tuple(state.copy() for state in states)
-            for now in self._rounds(streams, states):
-                states = now.states
-            self._states = states
+            targets, dealt = self._targets(y), self._dealt(len(X), agents, None)
+            if self._beginning is None:
+                self._learn_once(X, targets, dealt, undone=False)
+            else:
+                self._learn_beginning(self._beginning, X, targets)
         return self
+
+    def _learn_once(self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, undone: bool) -> None:
+        """Learn from these rows once; `undone` is for calls that do more, after which all may have to be as before."""
+        streams, states = self._streams(X, targets, rows), self._states
+        # one step of one agent leaves its state as it was if it fails
+        if undone or max(map(len, streams)) > 1 or len(states) > 1:
+            states = tuple(state.copy() for state in states)
+        for now in self._rounds(streams, states):
+            states = now.states
+        self._states = states
+
+    def _learn_beginning(self, beginning: Beginning, X: Floats, targets: NDArray[Any]) -> None:
+        """Learn from these rows once, and look again at width and λ wherever a choice is due."""
+        for rows in beginning.parts(len(X)):
+            self._learn_once(X[rows], targets[rows], [np.arange(len(X[rows]))], undone=True)
+            beginning = beginning.grown(X[rows], targets[rows])
+            if beginning.due:
+                found = suited(self._agent, beginning.points, beginning.targets, regularizes=self.regularization is None)
+                if found.agent is not self._agent and found.state is not None:
+                    self._agent, self._states = found.agent, (found.state,)
+                    self.regularization_ = cast(float, found.agent.regularization)
+        self._beginning = None if beginning.complete else beginning
+
+    def _suit_to_all(self, X: Floats, targets: NDArray[Any]) -> None:
+        """Choose width and λ by some of the rows, of which there will be no more."""
+        self._beginning = None
+        weight = cast(float, self._agent.regularization) / self.regularization_
+        agent = dataclasses.replace(self._agent, regularization=self.regularization_)
+        some = np.random.default_rng(0).permutation(len(X))
+        for rows in prefixes(len(X)):
+            seen = some[:rows]
+            agent = suited(agent, X[seen], targets[seen], regularizes=self.regularization is None).agent
+        if self.verbose and len(X) >= MARKS[0]:
+            bandwidth = cast(Gaussian, agent.kernel).bandwidth
+            print(f"{type(self).__name__}: bandwidth {bandwidth:.3g}, regularization {agent.regularization:.3g}", flush=True)
+        self.regularization_ = cast(float, agent.regularization)
+        self._agent = dataclasses.replace(agent, regularization=weight * self.regularization_)
+        self._states = (self._agent.start(name=self._network.names[0]),)
 
     def _begin(self, X: Floats, outputs: int, *, complete: bool) -> None:
         """Check the settings and start every agent from nothing. `X` may be all there is, or the beginning of a stream."""
         try:
             self._network, consensus = self._cooperation()
-            self._agent = self._settle(X, outputs, consensus, repeats=complete)
+            self._agent, self.regularization_ = self._settle(X, outputs, consensus, repeats=complete)
         except InvalidArgument as error:
             # the user has set parameters of this estimator, not of the parts it is built from
             raise error.owned_by(type(self).__name__) from None
         self._states = tuple(self._agent.start(name=name) for name in self._network.names)
         self._sent = np.zeros((2, len(self._states)), dtype=np.int64)
+        chooses = self.kernel is None and not self._cooperates and defaults_of(type(self._agent.rule)).suits
+        self._beginning = Beginning.empty(self._agent) if chooses else None
         if self.kernel is None:
             warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
 
@@ -216,6 +276,12 @@ class Learner(Parameters, ABC):
         check_is_fitted(self)
         return tuple(state.function for state in self._states)
 
+    @property
+    def kernel_(self) -> Kernel:
+        """The kernel, as given or chosen."""
+        check_is_fitted(self)
+        return self._agent.kernel
+
     def _outputs(self, X: Any, agent: Hashable | None) -> Floats:
         functions = self._functions
         X = validate_data(self, X, reset=False, dtype=np.float64, order="C")
@@ -247,6 +313,8 @@ class Learner(Parameters, ABC):
         arrays: dict[str, NDArray[Any]] = {}
         for i, state in enumerate(self._states):
             arrays |= {f"{i}.{name}": array for name, array in storage.pack(state, network.names).items()}
+        if self._beginning is not None:
+            arrays |= self._beginning.arrays()
         parameters = self.get_params(deep=False)
         if not isinstance(parameters["random_state"], int | np.integer | None):
             parameters["random_state"] = None  # a generator's position has no meaning in another process
@@ -255,6 +323,7 @@ class Learner(Parameters, ABC):
             "parameters": _described(parameters, network),
             "began_with": _described(self._began_with, network),
             "size": self._size,
+            "regularization": self.regularization_,
             "sent": self._sent.tolist(),
             "features": self.n_features_in_,
             "passes": getattr(self, "n_iter_", None),
@@ -299,6 +368,8 @@ class Learner(Parameters, ABC):
         self._network = network = settled.pop("graph")
         self._sent = _sent(settings.get("sent"), agents=len(network))
         self._agent = agent = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
+        self.regularization_ = positive("file", "regularization", settings.get("regularization", agent.regularization))
+        self._beginning = Beginning.restored(arrays, agent)
         of: dict[str, dict[str, NDArray[Any]]] = {}
         for key, array in arrays.items():
             number, _, name = key.partition(".")

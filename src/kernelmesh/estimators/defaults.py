@@ -32,6 +32,8 @@ class Defaults:
     """The same in networks, where each agent sees only a part of the rows."""
     width: ByTargets = _STANDARD
     """The bandwidth of the default kernel, in units of √(Σ_j σ_j² / 2), with the standard deviations σ_j of the features."""
+    suits: bool = False
+    """Whether a single learner then suits that bandwidth, and λ, to the first rows."""
     step_size: ByTargets | None = None
     """η."""
     parsimony: ByTargets | None = None
@@ -74,13 +76,14 @@ _SECOND_ORDER = Defaults(
     # one pass finds nearly all there is; another makes up for what came before the dictionary was good
     passes=2,
     network_passes=2,
-    # classes: anything from half to twice of it does nearly as well, but narrower kernels need more points
+    # where the choice of both begins; without it, no width serves all sets
     width=ByTargets(classes=0.7, values=1.0),
+    suits=True,
     # classes: 1/C of an SVM with C = 20; values: below that, small sets with much noise are overfitted
     regularization=ByTargets(classes=0.05, values=0.6),
     sums=True,
-    # classes: nats for each sample; values: of a squared error whose largest possible gain is ½
-    budget=ByTargets(classes=0.02, values=0.005),
+    # classes: nats for each sample, four times of which costs some sets points; values: of a squared error of at most ½
+    budget=ByTargets(classes=0.01, values=0.0025),
     # anything from a quarter to four times of it does as well
     novelty=0.01,
     # two matrices of 2000² numbers are 64 MB

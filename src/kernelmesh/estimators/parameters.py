@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from kernelmesh import Agent, Averaged, Consensus, Komp, Rule, Schedule
+from kernelmesh import Agent, Averaged, Consensus, Komp, Landmarks, Rule, Schedule, SharedDictionary
 from kernelmesh.checks import Floats, integer, non_negative
 from kernelmesh.errors import InvalidArgument, format_value
 from kernelmesh.estimators.defaults import TOLERANCE, ByTargets, defaults_of
@@ -84,8 +84,8 @@ class Parameters(BaseEstimator, ABC):
     def _default_rule(self) -> str:
         """The name of the best rule for this estimator."""
 
-    def _settle(self, X: Floats, outputs: int, consensus: Consensus, *, repeats: bool) -> Agent:
-        """Check every parameter and fill in those that were not set.
+    def _settle(self, X: Floats, outputs: int, consensus: Consensus, *, repeats: bool) -> tuple[Agent, float]:
+        """Check every parameter and fill in those that were not set; gives the agent, and λ as the user would set it.
 
         `X` only serves to size the defaults. Where its rows will be gone over repeatedly, and a rule adds up losses, λ weighs
         against that many times the sum over the rows: it means the same for any number of passes.
@@ -106,12 +106,13 @@ class Parameters(BaseEstimator, ABC):
         regularization = self.regularization
         if regularization is None and usual.regularization is not None:
             regularization = cast(float, self._by_targets(usual.regularization)) * size
-        if usual.sums and repeats:
-            regularization = non_negative(owner, "regularization", regularization) * passes
+        weight = passes if usual.sums and repeats else 1
+        if weight != 1:
+            regularization = non_negative(owner, "regularization", regularization) * weight
         self._size = size
         self._began_with = self._settled_parameters()
-        step_size, compression = self._steps(rule, size) if rule.takes_step_size else (None, None)
-        return Agent(
+        step_size, compression = self._steps(rule, size, consensus) if rule.takes_step_size else (None, None)
+        agent = Agent(
             dimension=X.shape[1],
             outputs=outputs,
             kernel=kernel,
@@ -122,6 +123,7 @@ class Parameters(BaseEstimator, ABC):
             compression=compression,
             consensus=consensus,
         )
+        return agent, cast(float, agent.regularization) / weight
 
     def _default_kernel(self, X: Floats, rule: Rule, *, complete: bool) -> Kernel:
         """A Gaussian, as wide as the distances of the rows; rows that are only a beginning are taken for standardized."""
@@ -188,7 +190,7 @@ class Parameters(BaseEstimator, ABC):
         rule = self._chosen_rule(streaming=True)
         settings: dict[str, Any] = {"rule": rule}
         if rule.takes_step_size:
-            settings["step_size"], settings["compression"] = self._steps(rule, self._size)
+            settings["step_size"], settings["compression"] = self._steps(rule, self._size, agent.consensus)
         if "regularization" in changed:
             settings["regularization"] = self.regularization
         return dataclasses.replace(agent, **settings)
@@ -214,11 +216,17 @@ class Parameters(BaseEstimator, ABC):
                 rule = f"be left out with the rule {kebab(kind.__name__)}, which has no use for it"
                 raise InvalidArgument(owner, argument, rule, value, remedy=_REMEDIES[argument])
 
-    def _steps(self, rule: Rule, size: float) -> tuple[float | Schedule, Compression]:
+    def _steps(self, rule: Rule, size: float, consensus: Consensus) -> tuple[float | Schedule, Compression]:
         """The step size, and a compression whose budget goes with it."""
         owner, usual, max_order = type(self).__name__, defaults_of(type(rule)), _limit(self.max_order)
         base = cast(float, self._by_targets(usual.step_size))
         step_size = base / size if self.step_size is None else self.step_size
+        if isinstance(consensus, Consensus) and consensus.exchange.shared:
+            for argument in ("budget", "parsimony"):
+                if (value := getattr(self, argument)) is not None:
+                    refused, remedy = f"be left out with {type(consensus).__name__}", "max_order limits the points"
+                    raise InvalidArgument(owner, argument, refused, value, remedy=remedy)
+            return step_size, SharedDictionary(max_order=max_order or cast(int, defaults_of(Landmarks).max_order))
         if self.budget is not None:
             if self.parsimony is not None:
                 raise InvalidArgument(owner, "parsimony", "be left out where budget is set", self.parsimony)

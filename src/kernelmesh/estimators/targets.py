@@ -188,10 +188,15 @@ class Regression(RegressorMixin, Learner):
         self.target_offset_ = table.mean(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
             spread = table.std(axis=0)
+            if (spread < 1e-150).any():  # squares of deviations as small are 0, or not exact
+                away = table - self.target_offset_
+                unit = np.abs(away).max(axis=0)
+                unit[unit == 0.0] = 1.0
+                spread = np.where(spread < 1e-150, unit * (away / unit).std(axis=0), spread)
         if not np.isfinite(spread).all():
             found = Verbatim(f"values up to {np.abs(table).max():g}")
             raise InvalidArgument(type(self).__name__, "y", "have a finite variance", found)
-        self.target_scale_ = np.where(spread > 1e-12 * np.abs(self.target_offset_).clip(1e-300), spread, 1.0)
+        self.target_scale_ = np.where(spread > 1e-12 * np.abs(self.target_offset_), spread, 1.0)
         return int(table.shape[1])
 
     def _targets(self, y: NDArray[Any]) -> Floats:

@@ -5,6 +5,6 @@ Every runtime talks through this package, and a protocol need only declare its `
 
 from kernelmesh.exchange.link import Link, MissingBase
 from kernelmesh.exchange.outbox import Outbox
-from kernelmesh.exchange.reading import disagreement, read_question, read_reply
+from kernelmesh.exchange.reading import DUAL_POINTS, check_points, disagreement, read_question, read_reply
 
-__all__ = ["Link", "MissingBase", "Outbox", "disagreement", "read_question", "read_reply"]
+__all__ = ["DUAL_POINTS", "Link", "MissingBase", "Outbox", "check_points", "disagreement", "read_question", "read_reply"]

@@ -7,7 +7,6 @@ that it has nothing and is sent whole functions again. What arrives is bit for b
 """
 
 import hashlib
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,13 +100,18 @@ class Link:
 class _Version:
     """The centers of a function that went over the link, and their digest once it is asked for."""
 
+    __slots__ = ("_digest", "centers")
+
     def __init__(self, centers: Floats) -> None:
         self.centers = centers.copy() if centers.flags.writeable else centers
+        self._digest: int | None = None
 
-    @cached_property
+    @property
     def digest(self) -> int:
-        data = hashlib.blake2b(np.ascontiguousarray(self.centers).tobytes(), digest_size=8).digest()
-        return int.from_bytes(data, "big") >> 1
+        if self._digest is None:
+            data = hashlib.blake2b(np.ascontiguousarray(self.centers).tobytes(), digest_size=8).digest()
+            self._digest = int.from_bytes(data, "big") >> 1
+        return self._digest
 
 
 def _forget(versions: dict[int, _Version], *, but: int) -> None:
@@ -123,13 +127,30 @@ def _with_revision(message: Function | Offer, revision: Revision | None) -> Func
     return Function(message.centers, message.weights, revision, message.moments)
 
 
-def _changed_rows(centers: Floats, base: Floats) -> NDArray[np.int32]:
-    """The rows that are not as in the base, all those behind its end included."""
-    if centers is base:
-        return np.empty(0, dtype=np.int32)
-    shared = min(len(base), len(centers))
-    changed = np.flatnonzero((_bits(centers[:shared]) != _bits(base[:shared])).any(axis=1))
-    return np.concatenate([changed, np.arange(shared, len(centers))]).astype(np.int32)
+class _Changes:
+    """The rows that are not as in a base, all those behind its end included.
+
+    An agent tells all its neighbors the same function, mostly as a difference to the same base: the newest answer is kept.
+    """
+
+    def __init__(self) -> None:
+        nothing = np.empty((0, 0))
+        self._newest: tuple[Floats, Floats, NDArray[np.int32]] = nothing, nothing, np.empty(0, dtype=np.int32)
+
+    def __call__(self, centers: Floats, base: Floats) -> NDArray[np.int32]:
+        was, before, rows = self._newest
+        if was is centers and before is base:
+            return rows
+        shared = 0 if centers is base else min(len(base), len(centers))
+        start = len(centers) if centers is base else shared
+        changed = np.flatnonzero((_bits(centers[:shared]) != _bits(base[:shared])).any(axis=1))
+        rows = np.concatenate([changed, np.arange(start, len(centers))]).astype(np.int32)
+        if not (centers.flags.writeable or base.flags.writeable):
+            self._newest = centers, base, rows
+        return rows
+
+
+_changed_rows = _Changes()
 
 
 def _full(message: Difference, base: Floats) -> Function | Offer:

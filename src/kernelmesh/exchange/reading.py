@@ -12,11 +12,26 @@ from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange.link import Link
 from kernelmesh.messages import Function, Message, Offer, Values, decode
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["disagreement", "read_question", "read_reply"]
+__all__ = ["DUAL_POINTS", "check_points", "disagreement", "read_question", "read_reply"]
+
+DUAL_POINTS = 3
+"""How many times more points a dual may have: those of both ends, and half as many again that neither has any more."""
+_ANY = 1 << 31  # more rows than any message can have
 
 
-def read_question(agent: Agent, data: bytes, *, max_bytes: int) -> Message | None:
+def check_points(what: str, message: Message, max_points: int) -> None:
+    """Refuse a message with more points than a step may be made to deal with, whatever else it says."""
+    found = max(len(getattr(message, name)) for name in message.tables)
+    if found > max_points:
+        raise RefusedMessage(f"{what}: must have at most {max_points} points", found)
+    dual = getattr(message, "dual", None)
+    if dual is not None:
+        check_points(f"{what}: dual", dual, DUAL_POINTS * max_points)
+
+
+def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int = _ANY) -> Message | None:
     """A neighbor's question, which is empty where nothing depends on its points; or `RefusedMessage`, `InvalidArgument`."""
     wanted = agent.consensus.exchange.question
     if wanted is None:
@@ -26,14 +41,17 @@ def read_question(agent: Agent, data: bytes, *, max_bytes: int) -> Message | Non
     question: Message = decode(data, max_bytes=max_bytes)
     if not isinstance(question, wanted):
         raise RefusedMessage(f"question: must be {wanted.kind}", question.kind)
+    check_points("question", question, max_points)
     check_message(agent, "exchange", "question", question)
     return question
 
 
-def read_reply(agent: Agent, data: bytes, link: Link, *, rows: int | None, max_bytes: int) -> Message:
+def read_reply(agent: Agent, data: bytes, link: Link, *, rows: int | None, max_bytes: int, max_points: int = _ANY) -> Message:
     """What a neighbor said, as it was before it was packed for the link; `rows` is how many points it was asked about."""
     exchange = agent.consensus.exchange
-    message: Message = link.unpack(decode(data, max_bytes=max_bytes))
+    packed: Message = decode(data, max_bytes=max_bytes)
+    check_points("answer", packed, max_points if rows is None else max(max_points, rows))  # before the link keeps a copy
+    message = link.unpack(packed)
     if not isinstance(message, exchange.replies):
         wanted = " or ".join(kind.kind for kind in exchange.replies) or "nothing"
         raise RefusedMessage(f"answer: must be {wanted}", message.kind)
@@ -47,9 +65,16 @@ def disagreement(agent: Agent, state: State, points: Floats, heard: Sequence[Hea
     for said in heard:
         if isinstance(said.reply, Values):
             there = said.reply.values
-        elif isinstance(said.reply, Function | Offer) and said.reply.moments is None:
-            there = Expansion(agent.kernel, said.reply.centers, said.reply.weights)(points)
+        elif isinstance(said.reply, Function | Offer):
+            there = _function(agent, said.reply)(points)
         else:
             continue
         gaps.append(((here - there) ** 2).sum(axis=1).mean())
     return math.sqrt(float(np.mean(gaps))) if gaps else None
+
+
+def _function(agent: Agent, said: Function | Offer) -> Expansion:
+    """What a neighbor has sent as a function; statistics lead to one."""
+    if said.moments is None:
+        return Expansion(agent.kernel, said.centers, said.weights)
+    return agent.start(function=Statistics(agent.kernel, said.centers, said.weights, said.moments)).function

@@ -9,14 +9,15 @@ from kernelmesh.errors import MissingExtra
 
 # the modules whose import registers an experiment
 _SHIPPED: tuple[str, ...] = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "local_steps", "violation")
-_SHIPPED += ("theory", "baselines", "drift", "byzantine")
+_SHIPPED += ("ending_streams", "theory", "baselines", "drift", "byzantine")
 
 try:
     from kernelmesh.experiments.base import Experiment, Session, run
     from kernelmesh.experiments.cells import Cell, means
     from kernelmesh.experiments.events import Event, Finished, Observer
+    from kernelmesh.experiments.network import Network
     from kernelmesh.experiments.settings import describe_settings, settings_of
-    from kernelmesh.experiments.trial import Network, Trial, learn
+    from kernelmesh.experiments.trial import Trial, learn
     from kernelmesh.report import Findings
 
     for _module in _SHIPPED:

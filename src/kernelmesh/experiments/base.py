@@ -10,9 +10,10 @@ from typing import Any
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.experiments.cells import Cell, run_cells
 from kernelmesh.experiments.events import Event, Finished, Observer, Progress, Started
+from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.outcome import Complete, Interrupted, Outcome
 from kernelmesh.experiments.settings import settings_of
-from kernelmesh.experiments.trial import Network, Stop, Trial, learn
+from kernelmesh.experiments.trial import Stop, Trial, learn
 from kernelmesh.report import Findings, Report
 
 __all__ = ["Experiment", "Job", "Session", "run"]

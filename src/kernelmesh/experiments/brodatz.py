@@ -14,21 +14,24 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kernelmesh import Agent, ArrayStream, Doubling, Gaussian, Graph, register, storage
+from kernelmesh.checks import Ints
 from kernelmesh.consensus import Tuning
 from kernelmesh.experiments import Cell, Experiment, Findings, Network, Session, Trial, settings_of
 from kernelmesh.experiments.alone import learn_alone, warm_up
 from kernelmesh.experiments.learning import LearningSettings, agent_for
-from kernelmesh.experiments.protocols import ProtocolName
+from kernelmesh.experiments.protocols import ProtocolName, check_every
 from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive
 from kernelmesh.experiments.textures.histograms import HISTOGRAMS, Patches, features
 from kernelmesh.experiments.textures.images import load
 from kernelmesh.numerics.products import product
 from kernelmesh.report import draw_path
 from kernelmesh.schema import one_of, setting
-from kernelmesh.streams import StreamSlice
+from kernelmesh.streams import StreamSlice, deal_unevenly
 
 __all__ = ["EXPERIMENT", "Config", "prepare"]
 
+PARTITIONS = ("identical", "uneven")
+Partition = Annotated[str, one_of(*PARTITIONS)]
 SPLITS = ("random", "disjoint")
 Split = Annotated[str, one_of(*SPLITS)]
 _SAFE = 0.5  # share of what is stable at which c is capped with larger steps than the printed ones
@@ -48,7 +51,14 @@ class Config(LearningSettings, owner="brodatz"):
     companion: bool = setting(True, doc="train with the other split, too, so that both numbers stand together")
     samples: Count = setting(10_000, doc="patches in the training set")
     held_out: Count = setting(5_000, doc="patches that accuracy is measured on")
-    epochs: Count = setting(10, doc="epochs; each agent sees all training samples in each, in an order of its own")
+    partition: Partition = setting(
+        "identical",
+        doc="what each agent sees: identical (all training samples, in an order of its own), as printed, or uneven (a share "
+        "of its own, with classes in proportions from Dirichlet(`concentration`))",
+    )
+    concentration: Positive = setting(0.1, doc="α of the uneven partition; smaller means fewer classes for each agent")
+    epochs: Count = setting(10, doc="epochs; each agent sees all its training samples in each")
+    every: Count = setting(1, doc="rounds between two exchanges, for protocols that leave it open")
     textons: Count = setting(256, doc="clusters of filter responses that histograms count")
     patch: Count = setting(24, doc="pixels along each side of a patch")
     histogram: Annotated[str, one_of(*HISTOGRAMS)] = setting(
@@ -61,6 +71,10 @@ class Config(LearningSettings, owner="brodatz"):
     batch_size: Count = setting(32, doc="samples per step")
     coupling: Positive = setting(0.02, doc="c, the same throughout")
     measure_every: Index = setting(0, doc="rounds between two measurements; 0: one epoch")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_every(self.owner, self.every, self.protocol)
 
     @property
     def kernel(self) -> Gaussian:
@@ -77,8 +91,27 @@ class Config(LearningSettings, owner="brodatz"):
             kernel=self.kernel,
             batches=[patches.points[: self.batch_size]],
             stiffness=graph.stiffness,
+            every=self.every,
         )
         return agent_for(self, (self.textons, classes), self.kernel, self.consensus(tuning))
+
+    def hands(self, labels: Ints, rng: np.random.Generator) -> list[Ints]:
+        """Which training samples each agent sees."""
+        if self.partition == "identical":
+            return [np.arange(len(labels))] * self.agents
+        return deal_unevenly(labels, agents=self.agents, concentration=self.concentration, rng=rng)
+
+    def centralized(self, patches: Patches, classes: int) -> float:
+        """The accuracy of one learner with the same rule, all training samples and as many epochs."""
+        # where λ weighs against a sum over samples, each agent of a network has its share of it
+        weight = self.landmarks_regularization * self.agents
+        own = dataclasses.replace(
+            self, agents=1, protocol="local", every=1, rule=self.learns_by, landmarks_regularization=weight
+        )
+        stream = ArrayStream(
+            patches.points, patches.labels, batch_size=self.batch_size, passes=self.epochs, rng=_rng(self).spawn(1)[0]
+        )
+        return learn_alone(own.agent(patches, Graph.line(1), classes), stream, patches).accuracy
 
 
 def run(config: Config, session: Session) -> Findings:
@@ -89,7 +122,8 @@ def run(config: Config, session: Session) -> Findings:
         results[other] = _train(dataclasses.replace(config, split=other), session)
     main = results[config.split]
     summary = {
-        **{name: getattr(config, name) for name in ("seed", "rule", "protocol", "agents", "split")},
+        "rule": config.learns_by,
+        **{name: getattr(config, name) for name in ("seed", "protocol", "agents", "split", "partition")},
         **main.trial.summary(),
         "overlap": main.patches.overlap,
         "svm_accuracy": main.svm,
@@ -97,6 +131,8 @@ def run(config: Config, session: Session) -> Findings:
         "product_seconds": main.product_seconds,
         "training_over_product_seconds": main.trial.seconds / main.product_seconds,
     }
+    if main.centralized is not None:
+        summary["centralised_accuracy"] = main.centralized
     tables = {"rounds": main.trial.rounds}
     if companion := results.get(other):
         tables[f"rounds_{other}"] = companion.trial.rounds
@@ -173,6 +209,7 @@ class _Result:
     patches: Patches
     svm: float
     product_seconds: float
+    centralized: float | None = None
 
 
 def _train(config: Config, session: Session) -> _Result:
@@ -183,8 +220,8 @@ def _train(config: Config, session: Session) -> _Result:
     rng = _rng(config)
     graph = Graph.random(config.agents, probability=0.2, rng=rng)
     streams = [
-        ArrayStream(patches.points, patches.labels, batch_size=config.batch_size, passes=config.epochs, rng=own)
-        for own in rng.spawn(config.agents)
+        ArrayStream(patches.points[rows], patches.labels[rows], batch_size=config.batch_size, passes=config.epochs, rng=own)
+        for rows, own in zip(config.hands(patches.labels, rng), rng.spawn(config.agents), strict=True)
     ]
     per_epoch = len(streams[0]) // config.epochs
     trial = session.train(
@@ -201,7 +238,9 @@ def _train(config: Config, session: Session) -> _Result:
         )
     )
     svm, _ = patches.batch_svm(gamma=0.5 / config.variance)
-    return _Result(trial=trial, patches=patches, svm=svm, product_seconds=_product_seconds(trial, config))
+    centralized = config.centralized(patches, classes) if config.partition == "uneven" and session.complete else None
+    seconds = _product_seconds(trial, config)
+    return _Result(trial=trial, patches=patches, svm=svm, product_seconds=seconds, centralized=centralized)
 
 
 def _rng(config: Config) -> np.random.Generator:

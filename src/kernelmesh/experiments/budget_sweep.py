@@ -51,7 +51,9 @@ def reference(config: Config) -> Mapping[str, Any]:
 def run(config: Config, session: Session) -> Findings:
     """All protocols at all budgets, then all rules, over the seeds."""
     budget, values = _SWEPT.get(config.rule, _SWEPT["gradient"])
-    networks = {(name, k): f"{name}-{k:g}" for name in protocols() for k in values}
+    # where points are shared, there is no budget
+    swept = [name for name, kind in protocols().items() if not (kind.exchange.shared or kind.exchange.statistics)]
+    networks = {(name, k): f"{name}-{k:g}" for name in swept for k in values}
     cells = {
         group: Cell(heterogeneous.cell, _with_budget(config, budget, k, protocol=name))
         for (name, k), group in networks.items()

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.outcome import Outcome
-from kernelmesh.metrics import Measures
+from kernelmesh.metrics import AgentMeasures, Measures
 from kernelmesh.report import Report
 from kernelmesh.runtimes.simulation import Round
 
-__all__ = ["CellFinished", "Event", "Finished", "Measured", "Observer", "Progress", "Started"]
+__all__ = ["CellFinished", "Event", "Finished", "Measured", "NetworkStarted", "Observer", "Progress", "Started"]
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,23 @@ class Progress:
 
 
 @dataclass(frozen=True, eq=False)
+class NetworkStarted:
+    """A network is about to learn: who takes part, with what settings, and on what it will be measured."""
+
+    part: str
+    network: Network
+    rounds_before: int
+    """How many rounds an earlier run, which this one resumes, has made."""
+
+
+@dataclass(frozen=True, eq=False)
 class Measured:
     """A round of a network was measured."""
 
     part: str
     round: Round
     measures: Measures
+    agents: AgentMeasures
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,5 +71,5 @@ class Finished:
     files: Sequence[Path]
 
 
-Event = Started | Progress | Measured | CellFinished | Finished
+Event = Started | Progress | NetworkStarted | Measured | CellFinished | Finished
 Observer = Callable[[Event], None]

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from kernelmesh import UnstablePenalty, register
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, gmm, learn, means
-from kernelmesh.experiments.mixture import PARTITIONS, MixtureConfig, Partition, Task, takes_every
-from kernelmesh.experiments.protocols import ProtocolName, protocols
+from kernelmesh.experiments.mixture import PARTITIONS, MixtureConfig, Partition, Task
+from kernelmesh.experiments.protocols import ProtocolName, protocols, takes_every
 from kernelmesh.experiments.settings import Count, PositiveOrInf
 from kernelmesh.report import COLORS
 from kernelmesh.schema import setting
@@ -25,7 +25,7 @@ __all__ = ["EXPERIMENT", "Config", "cell"]
 class Config(MixtureConfig, owner="heterogeneous"):
     """One cell of the table, by default the hardest with the best protocol; `seeds` is for the whole table."""
 
-    protocol: ProtocolName = "exact-diffusion"
+    protocol: ProtocolName = "shared-statistics"
     partition: Partition = "one-class"
     penalty_limit: PositiveOrInf = 0.5
     seeds: Count = setting(10, doc="seeds of the whole table (`--all`)")
@@ -50,7 +50,7 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstablePenalty)  # the printed schedule is there to show it
         trial = learn(Task.draw(config).network(), only_ends=True)
-    where = {"partition": config.partition, "rule": config.rule, "protocol": config.protocol, "seed": config.seed}
+    where = {"partition": config.partition, "rule": config.learns_by, "protocol": config.protocol, "seed": config.seed}
     return {**where, **trial.row(), "seconds": trial.seconds}
 
 
@@ -73,6 +73,7 @@ def _groups(config: Config) -> dict[tuple[str, str], Config]:
         )
         for partition in PARTITIONS
         for name in protocols()
+        if name == "local" or config.suits(name)
     }
     if config.rule != "gradient":  # the rest is about its settings
         return rows

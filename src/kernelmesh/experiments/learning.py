@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Landmarks, Local, SecondOrder
+from kernelmesh import Agent, Averaged, Compression, Consensus, Kernel, Komp, Landmarks, Local, SecondOrder, SharedDictionary
 from kernelmesh.consensus import Tuning
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.experiments.protocols import ProtocolName, protocol, protocols
@@ -78,29 +78,32 @@ class LearningSettings(Settings, owner="network"):
         SecondOrder.iterations, doc="majorize-minimize iterations of `second-order` and `landmarks` per step, at most"
     )
     landmarks_regularization: Positive = setting(Landmarks.usual_regularization, doc="λ of `landmarks`, for each agent")
-    landmarks_novelty: Positive = setting(Landmarks.novelty, doc="ν of `landmarks`")
+    landmarks_novelty: Positive = setting(Landmarks.novelty, doc="ν of `landmarks` and of `shared-diffusion`")
     half_life: PositiveOrInf = setting(math.inf, doc="samples after which all rules but `gradient` have forgotten half")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rule == "gradient" and self._shares_statistics:
-            object.__setattr__(self, "rule", "landmarks")  # which it takes, and the default does not keep
-        if self.agents > 1 and self.protocol != "local" and not self.learns_with_others:
-            others = " or shared-statistics" if rules()[self.rule].gathers else ""
-            rule = f"be local{others} with the rule {self.rule}{'' if others else ', which learns alone'}"
+        kind = rules()[self.learns_by]
+        if self.agents > 1 and self.protocol != "local" and not (kind.listens or self.learns_with_others):
+            others = " or shared-statistics" if kind.gathers else ""
+            rule = f"be local{others} with the rule {self.learns_by}{'' if others else ', which learns alone'}"
             remedy = "`--protocol local`, or a network of one with `--agents 1`"
             raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
 
     @property
-    def learns_with_others(self) -> bool:
-        """Whether what neighbors say can take part in a step."""
-        rule = rules()[self.rule]
-        return rule.listens or (rule.gathers and self._shares_statistics)
+    def learns_by(self) -> str:
+        """The name of the rule: protocols that share statistics have `landmarks` in place of the default."""
+        return "landmarks" if self.rule == "gradient" and _shares_statistics(self.protocol) else self.rule
 
     @property
-    def _shares_statistics(self) -> bool:
-        kind = protocols().get(self.protocol)
-        return kind is not None and kind.exchange.statistics
+    def learns_with_others(self) -> bool:
+        """Whether what neighbors say can take part in a step."""
+        return self.suits(self.protocol)
+
+    def suits(self, name: str) -> bool:
+        """Whether the rule can learn with what neighbors say by a protocol."""
+        rule = rules()[self.rule]
+        return (rule.gathers or self.rule == "gradient") if _shares_statistics(name) else rule.listens
 
     @property
     def initial_step_size(self) -> float:
@@ -115,6 +118,12 @@ class LearningSettings(Settings, owner="network"):
 
     def consensus(self, tuning: Tuning) -> Consensus:
         """The protocol, set up for a network; rules that learn alone have none."""
+        if self.agents > 1 and rules()[self.rule].listens and not self.learns_with_others:
+            rule, remedy = (
+                f"exchange functions or values with the rule {self.rule}",
+                "for example `--protocol exact-diffusion`",
+            )
+            raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
         return protocol(self.protocol, tuning) if self.learns_with_others else Local()
 
     def learning_rule(self) -> Rule:
@@ -135,8 +144,14 @@ class LearningSettings(Settings, owner="network"):
                 "iterations": self.second_order_iterations,
             },
         }
-        kind: Callable[..., Rule] = rules()[self.rule]
-        return kind(**own.get(self.rule, {}))
+        kind: Callable[..., Rule] = rules()[self.learns_by]
+        return kind(**own.get(self.learns_by, {}))
+
+
+def _shares_statistics(name: str) -> bool:
+    """Whether a protocol does, by its name."""
+    kind = protocols().get(name)
+    return kind is not None and kind.exchange.statistics
 
 
 class Rates(NamedTuple):
@@ -177,10 +192,12 @@ def agent_for(
     }
     if not rule.takes_step_size:
         own = {"second-order": settings.second_order_regularization, "landmarks": settings.landmarks_regularization}
-        return Agent(**shared, rule=rule, regularization=own.get(settings.rule))
-    compression = (
-        Komp.averaging(eta, parsimony=settings.averaged_parsimony, max_order=cap)
-        if isinstance(rule, Averaged)
-        else Komp.parsimonious(eta, parsimony=settings.parsimony, max_order=cap)
-    )
+        return Agent(**shared, rule=rule, regularization=own.get(settings.learns_by))
+    compression: Compression
+    if consensus.exchange.shared:
+        compression = SharedDictionary(novelty=settings.landmarks_novelty, max_order=cap or SharedDictionary.max_order)
+    elif isinstance(rule, Averaged):
+        compression = Komp.averaging(eta, parsimony=settings.averaged_parsimony, max_order=cap)
+    else:
+        compression = Komp.parsimonious(eta, parsimony=settings.parsimony, max_order=cap)
     return Agent(**shared, rule=rule, step_size=eta, regularization=settings.regularization, compression=compression)

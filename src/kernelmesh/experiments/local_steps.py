@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from kernelmesh import register
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, heterogeneous, means
-from kernelmesh.experiments.mixture import MixtureConfig, takes_every
-from kernelmesh.experiments.protocols import protocols
+from kernelmesh.experiments.mixture import MixtureConfig
+from kernelmesh.experiments.protocols import protocols, takes_every
 from kernelmesh.experiments.settings import Count
 from kernelmesh.report import panel, style_of
 from kernelmesh.schema import setting
@@ -38,7 +38,7 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
 
 def run(config: Config, session: Session) -> Findings:
     """Every protocol that exchanges functions, with every k, over the seeds."""
-    groups = {(name, k): f"{name}-{k}" for name in protocols() if takes_every(name) for k in _EVERY}
+    groups = {(name, k): f"{name}-{k}" for name in protocols() if takes_every(name) and config.suits(name) for k in _EVERY}
     cells = {
         group: Cell(cell, dataclasses.replace(config, protocol=name, every=k)) for (name, k), group in groups.items()
     } | {"reference": Cell(heterogeneous.reference, config)}

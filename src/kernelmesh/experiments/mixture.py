@@ -13,19 +13,18 @@ import numpy as np
 from kernelmesh import Agent, ArrayStream, Consensus, Gaussian, Graph, Local, Mixture
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import Tuning
-from kernelmesh.errors import InvalidArgument
 from kernelmesh.experiments.alone import Alone, learn_alone
 from kernelmesh.experiments.learning import LearningSettings, agent_for
-from kernelmesh.experiments.protocols import ProtocolName, protocols
+from kernelmesh.experiments.network import Network
+from kernelmesh.experiments.protocols import ProtocolName, check_every
 from kernelmesh.experiments.samples import Samples
 from kernelmesh.experiments.settings import Count, NonNegative, Positive, PositiveOrInf, settings_of
-from kernelmesh.experiments.trial import Network
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
 from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.schema import one_of, setting
 from kernelmesh.streams import StreamSlice
 
-__all__ = ["PARTITIONS", "LossName", "MixtureConfig", "Partition", "Task", "takes_every"]
+__all__ = ["PARTITIONS", "LossName", "MixtureConfig", "Partition", "Task"]
 
 PARTITIONS = ("identical", "two-class", "one-class")
 _LOSSES: dict[str, Loss] = {"logistic": Logistic(), "hinge": Hinge()}
@@ -74,9 +73,7 @@ class MixtureConfig(LearningSettings, owner="mixture"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.every > 1 and not takes_every(self.protocol):
-            remedy = "only protocols that exchange functions can leave rounds out"
-            raise InvalidArgument(self.owner, "every", f"be 1 with {self.protocol}", self.every, remedy=remedy)
+        check_every(self.owner, self.every, self.protocol)
 
     @property
     def dual_budget(self) -> float:
@@ -88,15 +85,6 @@ class MixtureConfig(LearningSettings, owner="mixture"):
         """The step size over the samples."""
         eta, half = self.initial_step_size, self.step_halves
         return eta if half == math.inf else InverseTime(scale=eta * half, offset=half)
-
-
-def takes_every(name: str) -> bool:
-    """Whether a protocol leaves open in which rounds agents talk.
-
-    >>> takes_every("diffusion"), takes_every("penalty")
-    (True, False)
-    """
-    return "every" in getattr(protocols().get(name), "__dataclass_fields__", ())
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -5,10 +5,11 @@ import inspect
 from typing import Annotated
 
 from kernelmesh.consensus import Consensus, Penalty, Tuning
+from kernelmesh.errors import InvalidArgument
 from kernelmesh.registry import kebab, kinds
 from kernelmesh.schema import one_of
 
-__all__ = ["CAPPED", "ProtocolName", "describe_protocols", "protocol", "protocols"]
+__all__ = ["CAPPED", "ProtocolName", "check_every", "describe_protocols", "protocol", "protocols", "takes_every"]
 
 CAPPED = "capped-penalty"
 """`penalty` with c capped at half of what is stable, whatever other limit is set."""
@@ -22,8 +23,9 @@ def protocols() -> dict[str, type[Consensus]]:
     ['local', 'penalty']
     """
     known = {kebab(name): kind for name, kind in kinds("consensus").items()}
-    order = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion", "shared-statistics")
-    return {name: known.pop(name) for name in order} | known
+    order = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion")
+    shared = ("shared-diffusion", "shared-statistics")
+    return {name: known.pop(name) for name in (*order, *shared)} | known
 
 
 def describe_protocols() -> dict[str, str]:
@@ -46,3 +48,19 @@ def protocol(name: str, tuning: Tuning) -> Consensus:
     if name == CAPPED:
         return Penalty.tuned(dataclasses.replace(tuning, limit=_SAFE))
     return protocols()[name].tuned(tuning)
+
+
+def takes_every(name: str) -> bool:
+    """Whether a protocol leaves open in which rounds agents talk.
+
+    >>> takes_every("diffusion"), takes_every("penalty")
+    (True, False)
+    """
+    return "every" in getattr(protocols().get(name), "__dataclass_fields__", ())
+
+
+def check_every(owner: str, every: int, name: str) -> None:
+    """Refuse to leave rounds out with a protocol that cannot."""
+    if every > 1 and not takes_every(name):
+        remedy = "only protocols that exchange functions or statistics can leave rounds out"
+        raise InvalidArgument(owner, "every", f"be 1 with {name}", every, remedy=remedy)

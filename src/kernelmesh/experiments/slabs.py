@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kernelmesh import Agent, ArrayStream, Consensus, Doubling, Expansion, Gaussian, Graph, Local, Squared, simulate
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    Doubling,
+    Expansion,
+    Gaussian,
+    Graph,
+    Landmarks,
+    Local,
+    SharedDictionary,
+    Squared,
+    simulate,
+)
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Tuning
 from kernelmesh.experiments import Cell, Experiment, Findings, Network, Session, learn, means, settings_of
@@ -35,7 +47,7 @@ class Config(Settings, owner="slabs"):
     seeds: Count = setting(10, doc="seeds of the whole table (`--all`)")
     agents: Count = setting(10, doc="agents, each with a slab of its own")
     protocol: ProtocolName = setting(
-        "exact-diffusion", doc="how agents come to agree; `kernelmesh list --protocols` names the choices"
+        "shared-statistics", doc="how agents come to agree; `kernelmesh list --protocols` names the choices"
     )
     samples: Count = setting(4000, doc="samples of each agent")
     held_out: Count = setting(2000, doc="samples that errors are measured on")
@@ -44,7 +56,10 @@ class Config(Settings, owner="slabs"):
     step_size: Positive = setting(0.5, doc="η")
     parsimony: NonNegative = setting(0.04, doc="K of the budget, ε = K η^1.5")
     dual_parsimony: NonNegative = setting(0.01, doc="K of the duals of exact diffusion")
-    regularization: NonNegative = setting(1e-6, doc="λ")
+    regularization: NonNegative = setting(1e-6, doc="λ of gradient steps")
+    landmarks_regularization: Positive = setting(
+        Landmarks.usual_regularization, doc="λ of `landmarks`, by which agents learn that share statistics"
+    )
     batch_size: Count = setting(32, doc="samples per step")
     measure_every: Count = setting(8, doc="rounds between two measurements")
 
@@ -75,7 +90,7 @@ class Slabs:
         graph = Graph.line(config.agents)
         return cls(config=config, points=points, targets=targets, held_points=held_points, graph=graph)
 
-    def agent(self, consensus: Consensus | None = None) -> Agent:
+    def agent(self) -> Agent:
         """The settings of every agent."""
         config, kernel = self.config, Gaussian(bandwidth=self.config.bandwidth)
         tuning = Tuning(
@@ -85,11 +100,17 @@ class Slabs:
             kernel=kernel,
             batches=[x[: config.batch_size] for x in self.points],
             stiffness=self.graph.stiffness,
+            every=1,
             step_size=config.step_size,
         )
+        consensus = protocol(config.protocol, tuning)
+        if consensus.exchange.statistics:
+            learning: dict[str, Any] = {"rule": Landmarks(), "regularization": config.landmarks_regularization}
+            return Agent(dimension=1, outputs=1, kernel=kernel, loss=Squared(), consensus=consensus, **learning)
         rates = Rates(config.step_size, config.parsimony, config.regularization)
-        consensus = consensus or protocol(config.protocol, tuning)
-        return parsimonious_agent((1, 1), kernel, rates, consensus, loss=Squared())
+        alone = parsimonious_agent((1, 1), kernel, rates, Local(), loss=Squared())
+        compression = SharedDictionary() if consensus.exchange.shared else alone.compression
+        return dataclasses.replace(alone, consensus=consensus, compression=compression)
 
     def network(self) -> Network:
         """The network, ready to be trained; errors are against the truth."""
@@ -111,7 +132,8 @@ class Slabs:
         rng = np.random.default_rng([config.seed, 1])
         rows = rng.permutation(config.agents * config.samples)[: config.samples]
         x, y = np.concatenate(self.points)[rows], np.concatenate(self.targets)[rows]
-        *_, last = simulate(self.agent(Local()), Graph.line(1), [ArrayStream(x, y, batch_size=config.batch_size)])
+        alone = dataclasses.replace(self.agent(), consensus=Local())
+        *_, last = simulate(alone, Graph.line(1), [ArrayStream(x, y, batch_size=config.batch_size)])
         return float(errors(last.functions, self.held_points, truth(self.held_points))[0]), last.functions[0]
 
 

@@ -7,43 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelmesh import Agent, Graph, Measures, Round, errors, measure, simulate, storage
-from kernelmesh.checks import Floats, integer
+import numpy as np
+
+from kernelmesh import Measures, Round, errors, simulate, storage
+from kernelmesh.checks import integer
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.experiments.events import Measured, Observer, Progress
+from kernelmesh.experiments.events import Measured, NetworkStarted, Observer, Progress
+from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.outcome import Complete, Diverged, Interrupted, Outcome
+from kernelmesh.metrics import measure_agents, summarize
 from kernelmesh.streams import StreamSlice
 
-__all__ = ["Network", "Stop", "Trial", "learn"]
+__all__ = ["Stop", "Trial", "learn"]
 
 Stop = Callable[[], bool]
 """Asked after every step: whether to stop there and keep what has been computed."""
 
 _CHECKPOINT = "checkpoint.safetensors"
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Network:
-    """A network to be trained, and the samples that it is measured on."""
-
-    agent: Agent
-    graph: Graph
-    streams: Sequence[StreamSlice]
-    points: Floats
-    targets: Any
-    measure_every: int
-    """Rounds; the first and the last are always measured."""
-    settings: Any
-    """What a checkpoint must have been made with to be resumed; as JSON can hold it."""
-    save_every: int = 0
-    """Rounds between checkpoints, against power cuts; 0: only at the end."""
-    part: str = ""
-    """Its name, where an experiment trains several."""
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds there are."""
-        return max(len(stream) for stream in self.streams)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -114,9 +94,12 @@ def learn(
             _write(file, network, now, record, spent + time.perf_counter() - began)
 
     def take_measures(now: Round) -> None:
-        record.append(measure(now, agent=network.agent, graph=network.graph, points=network.points, targets=network.targets))
-        publish(Measured(network.part, now, record[-1]))
+        where = {"graph": network.graph, "points": network.points, "targets": network.targets}
+        each = measure_agents(now, agent=network.agent, **where)
+        record.append(summarize(now, each, agent=network.agent))
+        publish(Measured(network.part, now, record[-1], each))
 
+    publish(NetworkStarted(network.part, network, newest.number if newest else 0))
     publish(Progress(done=newest.number if newest else 0, total=total, unit="rounds", part=network.part))
     try:
         for now in _rounds(network, newest):
@@ -157,7 +140,7 @@ def _rounds(network: Network, before: Round | None) -> Iterator[Round]:
         yield dataclasses.replace(now, number=now.number + before.number, **sent)
 
 
-_SENT = ("floats_sent", "bytes_sent")
+_SENT = ("floats_sent", "bytes_sent", "edge_bytes")
 
 
 def _write(path: Path, network: Network, now: Round, record: Sequence[Measures], seconds: float) -> None:
@@ -183,7 +166,9 @@ def _read(path: Path, network: Network) -> tuple[Round | None, list[Measures], f
         for i, name in enumerate(names if not others else ()):
             own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{i}/")}
             states.append(storage.unpack(network.agent, own, name=name, names=names))
-        rounds, sent = integer("run", "rounds", about["rounds"], minimum=1), {name: arrays[name] for name in _SENT}
+        rounds = integer("run", "rounds", about["rounds"], minimum=1)
+        nothing = np.zeros(len(network.graph.edges), dtype=np.int64)  # edges were not counted in earlier versions
+        sent = {name: arrays.get(name, nothing) if name == "edge_bytes" else arrays[name] for name in _SENT}
         last = Round(number=rounds, states=tuple(states), infos=(None,) * len(states), **sent)
         # where a run was interrupted it was measured once more than otherwise
         record = [Measures(**line) for line in about["record"]]

@@ -13,7 +13,6 @@ Only a budget too fine for the conditioning of P (points that nearly coincide, a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Protocol, Self, cast, runtime_checkable
 
@@ -27,7 +26,8 @@ from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
-from kernelmesh.numerics.projection import select
+from kernelmesh.numerics.projection import Selection, select
+from kernelmesh.numerics.received import Received
 from kernelmesh.numerics.schedules import Constant, Power, Schedule, as_schedule
 from kernelmesh.registry import register
 
@@ -37,17 +37,19 @@ __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", 
 _TOLERANCE = 1e-12
 # Beyond this many new points times all points, the new ones that are needed are found by projections first.
 _MANY = 1 << 14
-# So many points may be exchanged at once however small a cap on the model order is.
-_FEWEST = 64
+# With a cap on the model order so many points may be exchanged at once: this many, or one part in so many of the cap.
+_FEWEST, _PART = 64, 8
+# Of the squared budget, what may go to projecting a few received points onto the dictionary.
+_LITTLE = 1.0 / 16.0
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """f̃ = shrink · f + Σ_b κ(x_b, ·) a_b: what a learning step wants to do to f before compression.
+    """f̃ = shrink · f + Σ_b κ(x_b, ·) a_b + s: what a learning step wants to do to f before compression.
 
-    `cross` may carry κ(X, D) when the caller has it already. `shared` says that many of the points are likely to be in the
-    dictionary already, bit for bit, or several times among the new ones, as functions of neighbors have it: they are then
-    put together first, so that a step costs what its different points cost. `moments` come with `Statistics`.
+    `cross` may carry κ(X, D) when the caller has it already. s is `received`; `shared` says that the points X themselves came
+    from neighbors. Many of those are likely to be in the dictionary already, bit for bit, or several times among the new
+    ones: they are put together first, so that a step costs what its different points cost. `moments` come with `Statistics`.
     """
 
     points: Floats
@@ -56,20 +58,19 @@ class Update:
     cross: Floats | None = None
     shared: bool = False
     moments: Floats | None = None
+    received: Received | None = None
 
     @property
     def is_identity(self) -> bool:
         """Whether f̃ = f."""
-        return not len(self.points) and self.shrink == 1.0
+        return not len(self.points) and self.shrink == 1.0 and self.received is None
 
-    def joined(self, points: Sequence[Floats], coefficients: Sequence[Floats]) -> Update:
-        """The same update with more points and their coefficients."""
-        return Update(
-            np.concatenate([self.points, *points]),
-            np.concatenate([self.coefficients, *coefficients]),
-            self.shrink,
-            shared=True,
-        )
+    def plain(self) -> Update:
+        """The same update with s among its points."""
+        if self.received is None:
+            return self
+        points = np.concatenate([self.points, self.received.points])
+        return Update(points, np.concatenate([self.coefficients, self.received.weights]), self.shrink, shared=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +193,7 @@ class Uncompressed:
         return Model(function, square_norm=function.inner(function))
 
     def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
-        f = model.function
+        f, update = model.function, update.plain()
         cross = f.kernel(update.points, f.centers) if update.cross is None else update.cross
         gram = f.kernel(update.points, update.points)
         added = compiled.pruning.growth(gram, cross, f.weights, update.coefficients, update.shrink)
@@ -320,14 +321,13 @@ class Komp:
         if (index := inverse.due(self.watch)) is not None:
             model, drifted = self._repair(model, inverse, index)
             repaired = repaired or drifted
-        if not update.shared:
+        if update.received is None and not update.shared:
             model, report = self._absorb(model, update, budget)
         else:
-            model, update = _put_together(model, update)
-            model, update, folded, square_error = _needed(model, update, budget, self.max_order)
-            left = math.sqrt(max(min(budget, 1e150) ** 2 - square_error, 0.0)) if square_error else budget
-            model, report = self._absorb(model, update, left)
-            error = math.hypot(report.error, math.sqrt(square_error))
+            model, plain, folded, before, both = _take_in(model, update, budget, self.max_order)
+            left = budget - before if both else math.sqrt(max(min(budget, 1e150) ** 2 - before**2, 0.0)) if before else budget
+            model, report = self._absorb(model, plain, left)
+            error = report.error + before if both else math.hypot(report.error, before)
             report = replace(report, error=error, budget=budget, removed=report.removed + folded)
         return model, replace(report, repaired=True) if repaired else report
 
@@ -360,6 +360,56 @@ class Komp:
         return self.start(f)
 
 
+_TakenIn = tuple[Model, Update, int, float, bool]
+
+
+def _take_in(model: Model, update: Update, budget: float, max_order: int | None) -> _TakenIn:
+    """The update without what was received: that has gone to the dictionary, but for the points which are needed.
+
+    Also how many of its points are not among them, how far that has led from f̃, and whether errors of what follows may point
+    the same way: samples may lie in the direction of what is missing, everything else is orthogonal to it.
+    """
+    received, f = update.received, model.function
+    if received is not None and received.distinct and len(update.points) and _few(f, len(received.points)):
+        return _settled(model, update, received, budget)
+    model, update = _put_together(model, update.plain())
+    f, new = model.function, len(update.points)
+    if _few(f, new):
+        return model, update, 0, 0.0, False
+    selected = _selected(model, update, budget, max_order)
+    if selected is None:
+        return model, update, 0, 0.0, False
+    moved = Expansion.trusted(f.kernel, f.centers, selected.weights)
+    model = replace(model, function=moved, square_norm=selected.square_norm)
+    kept = update.points[selected.kept]
+    return model, Update(kept, selected.coefficients), new - len(kept), math.sqrt(selected.square_error), False
+
+
+def _few(f: Expansion, new: int) -> bool:
+    """Whether so many new points can all be candidates for greedy removal."""
+    return new * (f.order + new) <= _MANY
+
+
+def _settled(model: Model, update: Update, received: Received, budget: float) -> _TakenIn:
+    """Samples, and a few points that were received: s goes to the dictionary and to those of its points that it needs."""
+    f = model.function
+    found = None
+    if f.order:
+        square_budget = _LITTLE * min(budget, 1e150) ** 2
+        found = received.settle(f, model.claim(), model.square_norm, update.shrink, square_budget)
+    if found is None:  # P cannot resolve so fine a budget
+        return model, update.plain(), 0, 0.0, False
+    moved = Expansion.trusted(f.kernel, f.centers, found.weights)
+    model = replace(model, function=moved, square_norm=found.square_norm)
+    points, coefficients, cross = update.points, update.coefficients, update.cross
+    if len(found.kept):
+        kept = received.points[found.kept]
+        points, coefficients = np.concatenate([points, kept]), np.concatenate([coefficients, found.coefficients])
+        cross = None if cross is None else np.concatenate([cross, f.kernel(kept, f.centers)])
+    folded = len(received.points) - len(found.kept)
+    return model, Update(points, coefficients, 1.0, cross), folded, math.sqrt(found.square_error), True
+
+
 def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
     """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one."""
     f = model.function
@@ -376,29 +426,21 @@ def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
     return replace(model, function=moved, square_norm=max(square_norm, 0.0)), Update(update.points[fresh], coefficients)
 
 
-def _needed(model: Model, update: Update, budget: float, max_order: int | None) -> tuple[Model, Update, int, float]:
-    """Where there are many new points: the update with those that are needed, how many are not, and the squared error.
+def _selected(model: Model, update: Update, budget: float, max_order: int | None) -> Selection | None:
+    """Which of many new points are needed, if that can be told.
 
     Half of the squared budget may go there; the rest is for greedy removal among the points that are left. A cap on the model
-    order, where it binds, lets half of the dictionary be exchanged at once.
+    order, where it binds, lets a part of the dictionary be exchanged at once.
     """
     f, new = model.function, len(update.points)
-    if new * (f.order + new) <= _MANY:
-        return model, update, 0, 0.0
     square_budget = min(budget, 1e150) ** 2
     inverse = model.claim()
     blur = 16.0 * np.finfo(float).eps * float((inverse.matrix.diagonal() * f.kernel.diag(f.centers)).max(initial=0.0))
     size = float((f.kernel.diag(update.points)[:, None] * update.coefficients**2).sum())
     if not blur * size <= 0.01 * square_budget:  # P cannot resolve so fine a budget
-        return model, update, 0, 0.0
-    most = new if max_order is None else max(max_order - f.order, 0) + max(_FEWEST, max_order // 2)
-    found = select(
-        f, inverse, model.square_norm, update.points, update.coefficients, update.shrink, 0.5 * square_budget, most
-    )
-    if found is None:
-        return model, update, 0, 0.0
-    moved = replace(model, function=Expansion.trusted(f.kernel, f.centers, found.weights), square_norm=found.square_norm)
-    return moved, Update(update.points[found.kept], found.coefficients), new - len(found.kept), found.square_error
+        return None
+    most = new if max_order is None else max(max_order - f.order, 0) + max(_FEWEST, max_order // _PART)
+    return select(f, inverse, model.square_norm, update.points, update.coefficients, update.shrink, 0.5 * square_budget, most)
 
 
 class _Breakdown(FloatingPointError):

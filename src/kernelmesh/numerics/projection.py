@@ -28,10 +28,10 @@ class Selection:
 
     kept: Ints
     """Which of the new points."""
+    coefficients: Floats
+    """Of those."""
     weights: Floats
     """Of the dictionary's points."""
-    coefficients: Floats
-    """Of the new points that are kept."""
     square_norm: float
     """Of the part over the dictionary alone."""
     square_error: float
@@ -87,7 +87,7 @@ def select(
     gained = _applied(inverse, onto) - product(lifted.T, share)
     image = onto - product(cross[chosen].T, share)
     grown = shrink**2 * square_norm + float(((2.0 * shrink * f.weights + gained) * image).sum())
-    return Selection(chosen, shrink * f.weights + gained, coefficients[chosen] + share, max(grown, 0.0), max(error, 0.0))
+    return Selection(chosen, coefficients[chosen] + share, shrink * f.weights + gained, max(grown, 0.0), max(error, 0.0))
 
 
 def _applied(inverse: InverseGram, right: Floats) -> Floats:

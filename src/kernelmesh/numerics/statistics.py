@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Ints, matrix
+from kernelmesh.checks import Floats, matrix
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.landmarks import united
 
 __all__ = ["Statistics"]
 
@@ -75,7 +76,7 @@ class Statistics(Expansion):
         terms = list(terms)
         centers, placed = self.centers, []
         for _, other in terms:
-            centers, place = _united(centers, other.centers)
+            centers, place = united(centers, other.centers)
             placed.append(place)
         order = len(centers)
         weights, moments = np.zeros((order, self.outputs)), np.zeros((order, order))
@@ -84,11 +85,3 @@ class Statistics(Expansion):
             compiled.symmetric.add_rows(weights, place, other.weights, factor)
             compiled.symmetric.add_square(moments, place, other.moments, factor)
         return Statistics.gathered(self.kernel, centers, weights, moments)
-
-
-def _united(centers: Floats, others: Floats) -> tuple[Floats, Ints]:
-    """The union of two sets of points, the first ones first, and where in it the others stand."""
-    if others is centers or (len(others) <= len(centers) and np.array_equal(centers[: len(others)], others)):
-        return centers, np.arange(len(others))
-    fresh, place = compiled.symmetric.places(np.concatenate([centers, others]).view(np.uint64), len(centers))
-    return np.concatenate([centers, others[fresh]]) if len(fresh) else centers, place

@@ -34,11 +34,12 @@ class AveragedModel(Model):
     samples: int = 0
     """How many samples there had been when the newest of them was."""
     scale: float = 0.0
-    """About ‖[α f, f̄]‖², which tells the compression how large its rounding errors may be."""
+    """About ‖[α f, f̄]‖², which tells the compression how large its rounding errors may be; NaN where it does not ask."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         clock = np.array([self.steps, self.samples], dtype=np.int64)
-        return {"average": self.average, "clock": clock, "scale": np.array([[self.scale]])}
+        scale = {} if math.isnan(self.scale) else {"scale": np.array([[self.scale]])}
+        return {"average": self.average, "clock": clock, **scale}
 
 
 @register("rule")
@@ -128,7 +129,12 @@ class Averaged(Rule):
         )
         joint = Model(Expansion.trusted(f.kernel, f.centers, both), square_norm=model.scale, **_workspace(model))
         coefficients = compiled.averaging.stack(update.coefficients, fidelity, update.coefficients, 0.0, weight)
-        step = Update(update.points, coefficients, 1.0, update.cross, update.shared)
+        received = update.received
+        if received is not None:
+            received = received.with_weights(
+                compiled.averaging.stack(received.weights, fidelity, received.weights, 0.0, weight)
+            )
+        step = Update(update.points, coefficients, 1.0, update.cross, update.shared, received=received)
         after, report = compression.absorb(joint, step, samples=samples)
         weights, average = compiled.averaging.split(after.function.weights, fidelity)
         function = Expansion.trusted(f.kernel, after.function.centers, weights)
@@ -143,7 +149,9 @@ class Averaged(Rule):
         f = model.function
         average = matrix("file", "model.average", arrays["average"], rows=f.order, columns=f.outputs)
         steps, samples = (integer("file", "model.clock", n, minimum=0) for n in arrays["clock"])
-        scale = float(matrix("file", "model.scale", arrays["scale"], rows=1, columns=1)[0, 0])
+        scale = math.nan
+        if "scale" in arrays:
+            scale = float(matrix("file", "model.scale", arrays["scale"], rows=1, columns=1)[0, 0])
         return AveragedModel(
             f, square_norm=math.nan, **_workspace(model), average=average, steps=steps, samples=samples, scale=scale
         )

@@ -14,7 +14,8 @@ from kernelmesh.consensus import StepInputs
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.landmarks import agreed, lower_root, novel, projection
+from kernelmesh.numerics.landmarks import inverse as inverse_of
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import product
 from kernelmesh.numerics.statistics import Statistics
@@ -23,8 +24,6 @@ from kernelmesh.rules.base import Move, Rule, check_curved
 
 __all__ = ["Landmarks", "LandmarksModel"]
 
-# Added to K, as a share of κ(z, z): points that different agents propose at the same time may nearly coincide.
-_NUGGET = 1e-8
 # R is formed anew after so many steps, or when so much has been forgotten since.
 _STEPS, _FORGOTTEN = 256, 0.05
 
@@ -151,7 +150,9 @@ class Landmarks(Rule):
         assert update.moments is not None
         old = model.statistics
         new = old.plus([(1.0, Statistics.gathered(old.kernel, update.points, update.coefficients, update.moments))])
-        stays = np.arange(new.order) if new.order == old.order and model.agreed else self._agreed(new)
+        stays = np.arange(new.order)
+        if new.order > old.order or not model.agreed:
+            stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order)
         inverse = model.inverse if len(stays) == new.order == old.order else None
         new = new if len(stays) == new.order else _restricted(new, stays)
         return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
@@ -164,25 +165,13 @@ class Landmarks(Rule):
         both = own.plus([(weight, said)])
         moments, sums = both.moments[: own.order, : own.order], both.weights[: own.order]
         try:
-            root = _root(model.regularization * model.inverse + moments)
+            root = lower_root(model.regularization * model.inverse + moments)
         except FloatingPointError:
             return None
         if not len(root):
             return Expansion.trusted(own.kernel, own.centers, np.zeros_like(own.weights))
         weights = product(model.inverse, cho_solve((root, True), sums, check_finite=False))
         return Expansion.trusted(own.kernel, own.centers, weights)
-
-    def _agreed(self, statistics: Statistics) -> Ints:
-        """Which points of a union stay: all agents with the same union keep the same ones.
-
-        They are considered in the order of a hash of their bits. So the point that comes first of all stays wherever it has
-        arrived, then the first of those that it does not make superfluous, and so on: the sets of all agents become one.
-        """
-        turn = np.argsort(compiled.folding.hashes(np.ascontiguousarray(statistics.centers).view(np.uint64)), kind="stable")
-        gram = statistics.kernel(statistics.centers, statistics.centers)
-        # given landmarks are as they are
-        tolerance = 0.0 if math.isinf(self.novelty) else self.novelty
-        return compiled.symmetric.spanning(gram, turn, tolerance, self.max_order)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
@@ -213,17 +202,9 @@ class Landmarks(Rule):
         room = self.max_order - model.function.order
         if room <= 0 or math.isinf(self.novelty):
             return model, cross, lifted
-        own = kernel.diag(points)
-        if not math.isfinite(float(np.add.reduce(own))):
-            raise FloatingPointError("κ(x, x) of the new samples is not finite")
-        schur = kernel(points, points)
-        everything = np.arange(len(points))
-        chosen, _ = compiled.newton.novel(schur, everything, cross, lifted, own, self.novelty, inputs.slope)
-        chosen = chosen[:room]
+        chosen, square = novel(kernel, points, cross, lifted, novelty=self.novelty, room=room)
         if not len(chosen):
             return model, cross, lifted
-        square = np.ascontiguousarray(schur[np.ix_(chosen, chosen)])
-        square[np.diag_indices(len(chosen))] += _NUGGET * own[chosen]
         model = _extended(model, points[chosen], lifted[chosen], square)
         cross = np.concatenate([cross, kernel(points, np.ascontiguousarray(points[chosen]))], axis=1)
         return model, cross, product(cross, model.inverse)
@@ -270,14 +251,9 @@ class Landmarks(Rule):
 
 def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | None = None) -> LandmarksModel:
     """The model that the statistics lead to, by R = P (λ P + Θ)⁻¹ P and W = P (λ P + Θ)⁻¹ β."""
-    from scipy.linalg import solve_triangular
-
     if inverse is None:
-        inverse = _inverse(statistics.kernel, statistics.centers)
-    root = _root(regularization * inverse + statistics.moments)
-    half, image = inverse, statistics.weights
-    if len(inverse):
-        half, image = (solve_triangular(root, table, lower=True, check_finite=False) for table in (half, image))
+        inverse = inverse_of(statistics.kernel, statistics.centers)
+    half, image = _halves(statistics, regularization, inverse)
     covariance, weights = (product(np.ascontiguousarray(half.T), np.ascontiguousarray(table)) for table in (half, image))
     return LandmarksModel(
         statistics,
@@ -289,43 +265,44 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
     )
 
 
+def _halves(statistics: Statistics, regularization: float, inverse: Floats) -> tuple[Floats, Floats]:
+    """H and G with R = Hᵀ H and W = Hᵀ G."""
+    from scipy.linalg import lapack, solve_triangular
+
+    moments, sums = statistics.moments, statistics.weights
+    if not len(inverse):
+        return inverse, sums
+    # Who completes an exchange late gives of what it had when it made its offer, and may have given it to others since.
+    # Then Θ has negative eigenvalues until something flows back.
+    _, in_debt = lapack.dpotrf(0.5 * regularization * inverse + moments, lower=1, clean=0, overwrite_a=1)
+    if in_debt:
+        return _halves_in_debt(moments, sums, regularization, inverse)
+    root = lower_root(regularization * inverse + moments)
+    half, image = (solve_triangular(root, table, lower=True, check_finite=False) for table in (inverse, sums))
+    return half, image
+
+
+def _halves_in_debt(moments: Floats, sums: Floats, regularization: float, inverse: Floats) -> tuple[Floats, Floats]:
+    """The same where Θ has negative eigenvalues: of directions in which more was given away than there was, nothing is known.
+
+    With P = L Lᵀ and L⁻¹ Θ L⁻ᵀ = Q Λ Qᵀ, R = L Q (λ + Λ)⁻¹ Qᵀ Lᵀ and W = L Q (λ + Λ)⁻¹ Qᵀ L⁻¹ β.
+    """
+    from scipy.linalg import eigh, solve_triangular
+
+    lower = lower_root(inverse.copy())
+    inner = solve_triangular(lower, moments, lower=True, check_finite=False)
+    inner = solve_triangular(lower, inner.T, lower=True, check_finite=False)
+    if not np.isfinite(inner).all():
+        raise FloatingPointError("the statistics are no longer finite")
+    values, vectors = eigh(0.5 * (inner + inner.T))
+    scale = 1.0 / np.sqrt(regularization + np.maximum(values, 0.0))
+    image = product(vectors.T, solve_triangular(lower, sums, lower=True, check_finite=False))
+    return scale[:, None] * product(lower, vectors).T, np.where(values < 0.0, 0.0, scale)[:, None] * image
+
+
 def _anew(model: LandmarksModel, *, inverse: Floats | None = None) -> LandmarksModel:
     """The same model with R, and P unless it is given, formed from its statistics."""
     return dataclasses.replace(_solved(model.statistics, model.regularization, inverse=inverse), agreed=model.agreed)
-
-
-def _inverse(kernel: Kernel, centers: Floats) -> Floats:
-    """(K + nugget)⁻¹."""
-    gram = kernel(centers, centers)
-    gram[np.diag_indices(len(gram))] += _NUGGET * kernel.diag(centers)
-    if not len(gram):
-        return gram
-    from scipy.linalg import lapack
-
-    factor = _root(gram)
-    lower, _ = lapack.dpotri(factor, lower=1)
-    return np.ascontiguousarray(np.tril(lower) + np.tril(lower, -1).T)
-
-
-def _root(square: Floats) -> Floats:
-    """A lower triangular factor; a little is added to the diagonal where rounding has made the matrix indefinite."""
-    from scipy.linalg import lapack
-
-    diagonal = np.diag_indices(len(square))
-    extra = 0.0
-    largest = float(np.abs(square[diagonal]).max(initial=0.0))
-    if not math.isfinite(largest):
-        raise FloatingPointError("the statistics are no longer finite")
-    for share in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
-        square[diagonal] += share * largest - extra
-        extra = share * largest
-        factor, failed = lapack.dpotrf(square, lower=1, clean=1)
-        if not failed:
-            return cast(Floats, factor)
-    # what flows between agents need not be positive at every moment: go on with the part that is
-    values, vectors = np.linalg.eigh(square)
-    half = vectors * np.sqrt(np.maximum(values, 1e-8 * largest))
-    return cast(Floats, cast(Any, np.linalg.qr(half.T, mode="r")).T)
 
 
 def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floats) -> LandmarksModel:
@@ -370,11 +347,8 @@ def _forgetting(model: LandmarksModel, kept: float) -> LandmarksModel:
 
 def _restricted(statistics: Statistics, stays: Ints) -> Statistics:
     """The statistics over some of the points: samples are projected onto what these span."""
-    leaves = np.setdiff1d(np.arange(statistics.order), stays)
     kernel, centers = statistics.kernel, np.ascontiguousarray(statistics.centers[stays])
-    onto = np.zeros((len(stays), statistics.order))
-    onto[np.arange(len(stays)), stays] = 1.0
-    onto[:, leaves] = product(_inverse(kernel, centers), kernel(centers, np.ascontiguousarray(statistics.centers[leaves])))
+    onto = projection(kernel, statistics.centers, stays, inverse=inverse_of(kernel, centers))
     moments = product(product(onto, statistics.moments), np.ascontiguousarray(onto.T))
     sums = product(onto, statistics.weights)
     return Statistics.gathered(kernel, centers, sums, 0.5 * (moments + moments.T))

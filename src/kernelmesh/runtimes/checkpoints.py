@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh import storage
-from kernelmesh.agent import Agent, State
+from kernelmesh.agent import Agent, State, check_message
 from kernelmesh.checks import integer
-from kernelmesh.errors import InvalidArgument, KernelMeshError, RefusedMessage, UnreadableFile
+from kernelmesh.errors import InvalidArgument, KernelMeshError, RefusedMessage, UnreadableFile, Verbatim
 from kernelmesh.messages import Function, Message, decode, encode
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.registry import describe, fingerprint
@@ -40,6 +40,7 @@ __all__ = ["Checkpoint", "CheckpointStore", "in_use"]
 _log = logging.getLogger("kernelmesh.agent")
 
 _KEPT = 2  # checkpoints
+_ASIDE = 10  # inputs of steps that failed
 # The keys of what was said in the round before; no agent can have such a name.
 _FUNCTION, _QUESTION = "/function", "/question"
 
@@ -74,12 +75,15 @@ class CheckpointStore:
     def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, every: int = 100) -> None:
         self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(agent.identity))
         self.every = integer("CheckpointStore", "every", every, minimum=1)
-        self._fingerprint = fingerprint({name: describe(value) for name, value in vars(agent).items()})
+        # a step on record is taken again whatever the size of the reservoir
+        about = {name: describe(value) for name, value in vars(agent).items() if name != "replay"}
+        self._fingerprint = fingerprint(about)
         self.newest: int | None = None
         """The step of the newest checkpoint that is known to be on disk."""
         self.trouble = ""
         """Why the last attempt to write failed; empty while all is well."""
         self._journal: BinaryIO | None = None
+        self._deaths: dict[int, int] | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 (held as long as the store lives)
@@ -170,6 +174,7 @@ class CheckpointStore:
             "names": names,
             "settings": self._settings,
             "position": None if checkpoint.position is None else dict(checkpoint.position),
+            "said": sorted(_words(checkpoint.previous)),
             "counts": {"floats_sent": checkpoint.traffic.floats, "bytes_sent": checkpoint.traffic.bytes},
         }
         try:
@@ -182,6 +187,13 @@ class CheckpointStore:
             self._broken(error)
             return False
         return True
+
+    def good(self, step: int, *, name: str) -> Checkpoint | None:
+        """The newest checkpoint of this step or an earlier one that can be read; None if there is none."""
+        for number in sorted((n for n in self._numbered("checkpoint-*.safetensors") if n <= step), reverse=True):
+            with contextlib.suppress(KernelMeshError, OSError):
+                return self._read(number, name)
+        return None
 
     def append(self, entry: Entry) -> None:
         """Put the input of a step on record; where that fails, learning goes on without."""
@@ -198,6 +210,35 @@ class CheckpointStore:
             self._journal = journal.create(self._path("journal", 0))
         except OSError as error:
             self._broken(error)
+
+    def set_aside(self, entry: Entry) -> Path:
+        """Keep the input of a step that failed in a file of its own, for inspection; only the newest few are kept."""
+        path = self.folder / f"poisoned-{entry.step:09d}.bin"
+        with contextlib.suppress(OSError):  # it is not needed to go on
+            with journal.create(path) as file:
+                journal.append(file, journal.Record(entry, self._fingerprint))
+            for old in sorted(self.folder.glob("poisoned-*.bin"))[:-_ASIDE]:
+                old.unlink(missing_ok=True)
+        return path
+
+    def replaying(self, step: int) -> int:
+        """Note that a step is about to be taken again; returns how many processes have died while they did just that."""
+        path = self.folder / "replaying"
+        if self._deaths is None:
+            self._deaths = {}
+            with contextlib.suppress(OSError, ValueError):
+                lines = path.read_text(encoding="ascii").splitlines()
+                self._deaths = {int(before): int(count) for before, count in map(str.split, lines)}
+        deaths = self._deaths.get(step, 0)
+        with contextlib.suppress(OSError):
+            counts = {**self._deaths, step: deaths + 1}
+            path.write_text("".join(f"{key} {count}\n" for key, count in counts.items()), encoding="ascii")
+        return deaths
+
+    def replayed(self) -> None:
+        """All steps on record have been taken again."""
+        with contextlib.suppress(OSError):
+            (self.folder / "replaying").unlink(missing_ok=True)
 
     def _broken(self, error: OSError) -> None:
         # a journal with a hole is worth nothing behind it: none is kept until the next checkpoint
@@ -225,7 +266,10 @@ class CheckpointStore:
         path = self._path("checkpoint", step)
         arrays, about = storage.read(path, kind="agent")
         with storage.understood(path, "the state of an agent"):
-            return self._checkpoint(path, name, arrays, about)
+            found = self._checkpoint(path, name, arrays, about)
+            if found.state.steps != step:
+                raise InvalidArgument("checkpoint", "clock", f"say {step} steps, as the name of the file", found.state.steps)
+            return found
 
     def _checkpoint(self, path: Path, name: str, arrays: dict[str, NDArray[Any]], about: Any) -> Checkpoint:
         if about["settings"] != self._settings:
@@ -234,19 +278,29 @@ class CheckpointStore:
             raise OtherAgent(f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings")
         if about["name"] != name:
             raise OtherAgent(f"{path}: the checkpoint is of agent {about['name']!r}, not of {name!r}")
-        state = storage.unpack(self._agent, _under("state/", arrays), name=name, names=about["names"])
-        pending, position = _under("pending/", arrays), about["position"]
+        names = _names(about["names"])
+        state = storage.unpack(self._agent, _under("state/", arrays), name=name, names=names)
+        for key in arrays:
+            if not key.startswith(("state/", "pending/", "said/")):
+                raise InvalidArgument(
+                    "checkpoint", key, "belong to the state, what was said, or what waits", Verbatim("neither")
+                )
+        pending, position, counts = _under("pending/", arrays), about["position"], about["counts"]
         if position is not None and not isinstance(position, dict):
             raise InvalidArgument("checkpoint", "position", "be an object", position)
         return Checkpoint(
             state=state,
             position=position,
             pending=Batch(pending["points"], pending["targets"]) if pending else None,
-            traffic=Traffic(about["counts"]["floats_sent"], about["counts"]["bytes_sent"]),
-            previous=self._previous(path, _under("said/", arrays), state),
+            traffic=Traffic(*(integer("checkpoint", key, counts[key], minimum=0) for key in ("floats_sent", "bytes_sent"))),
+            previous=self._previous(path, _under("said/", arrays), state, about.get("said")),
         )
 
-    def _previous(self, path: Path, arrays: dict[str, NDArray[Any]], state: State) -> Previous | None:
+    def _previous(
+        self, path: Path, arrays: dict[str, NDArray[Any]], state: State, listed: list[str] | None
+    ) -> Previous | None:
+        if listed is not None and sorted(arrays) != listed:  # files of earlier versions have no list
+            raise InvalidArgument("checkpoint", "said", f"have {', '.join(map(str, listed)) or 'nothing'}", sorted(arrays))
         if not arrays:
             return None
         try:
@@ -254,6 +308,8 @@ class CheckpointStore:
         except RefusedMessage:
             _log.warning("%s: written by another version; in lock step, neighbors one step behind cannot continue", path)
             return None
+        for key, message in words.items():
+            check_message(self._agent, "checkpoint", f"said {key}", message)
         function, question = words.pop(_FUNCTION, None), words.pop(_QUESTION, None)
         shown = state.function
         if isinstance(function, Function):
@@ -280,6 +336,13 @@ def in_use(folder: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def _names(names: Any) -> list[str]:
+    """The names of an agent and its neighbors, which edges are numbered by."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise InvalidArgument("checkpoint", "names", "be a list of different names", names)
+    return names
 
 
 def _words(previous: Previous | None) -> dict[str, Message]:

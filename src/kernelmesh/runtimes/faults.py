@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -69,8 +69,8 @@ class Faults:
         if self.edges is not None and not callable(self.edges):
             object.__setattr__(self, "edges", self._lists(self.edges))
         self._check_spans("absent", "be a list of pairs (first round, last round), counted from 1", 2)
-        if self.byzantine:
-            generator("Faults", self.rng)
+        if self.byzantine:  # drawn once, so that an attack is the same wherever and in whichever order it is computed
+            object.__setattr__(self, "_seed", int(generator("Faults", self.rng).integers(1 << 62)))
         self._check_spans("byzantine", "be a list of triples (attack, first round, last round), counted from 1", 3)
 
     def _check_spans(self, name: str, rule: str, length: int) -> None:
@@ -112,6 +112,10 @@ class Faults:
         """The attack of an agent in a round, and the rounds since it began; None while it is honest."""
         spans = self.byzantine.get(name, ())
         return next(((attack, number - first) for attack, first, last in spans if first <= number <= last), None)
+
+    def attack_rng(self, number: int, i: int, j: int) -> np.random.Generator:
+        """What decides what agent i says to j in a round of its attack."""
+        return np.random.default_rng([cast(int, self.__dict__["_seed"]), number, i, j])
 
     def lost(self) -> bool:
         """Whether the next message is lost."""

@@ -12,6 +12,7 @@ _FREE = 3  # offenses that have no consequences
 _FIRST, _LONGEST = 1.0, 300.0  # seconds
 _MAX_OFFENDERS = 256  # offenders remembered
 _MAX_LOGGED = 200
+_MILESTONES = frozenset(10**power for power in range(1, 10))  # counts that are logged
 
 _log = logging.getLogger("kernelmesh.agent")
 
@@ -53,6 +54,9 @@ class Guard:
         record.offenses += 1
         if self._new(name, str(getattr(error, "rule", error))):
             _log.warning("refused a message from %s: %s (further ones of this kind are only counted)", name, error)
+        count = self.refused[name]
+        if count in _MILESTONES and self._new(name, f"{count} so far"):
+            _log.warning("%d messages from %s have been refused so far", count, name)
         if record.offenses > _FREE and now >= record.until:
             record.pause = min(max(2.0 * record.pause, _FIRST), _LONGEST)
             record.until = now + record.pause

@@ -68,6 +68,12 @@ class Tls:
         example='["operator"]',
         doc="who else may request predictions and status, and publish to the stream's key",
     )
+    revoked: Path | None = setting(
+        None,
+        check=path,
+        example='"tls/revoked.txt"',
+        doc="a file of names, one per line, whose certificates are no longer accepted; read again while running",
+    )
 
     def __post_init__(self) -> None:
         for name in self.clients:
@@ -91,9 +97,11 @@ class Membership:
     lock_step: bool = False
     """Whether every round waits for all neighbors, as in simulation, instead of each agent going at its own pace."""
     patience: float = 0.5
-    """Seconds to wait for neighbors in a round when not in lock step."""
+    """How slow answers may be when not in lock step: a question is given up after twice as many seconds, at least 2."""
     max_bytes: int = 1 << 24
     """The largest message that is read."""
+    max_points: int = 500
+    """The most points that a function of a neighbor may have, and that all neighbors together may add to one step."""
     insecure: bool = False
     """Whether to listen on a real network without TLS."""
     tls: Tls | None = None
@@ -112,6 +120,7 @@ class Membership:
         object.__setattr__(self, "neighbors", MappingProxyType(dict(sorted(self.neighbors.items()))))
         patience("Membership", "patience", self.patience)
         integer("Membership", "max_bytes", self.max_bytes, minimum=1024)
+        integer("Membership", "max_points", self.max_points, minimum=1)
         if self.tls is None and not self.insecure and not _loopback(self.listen):
             raise InvalidArgument(
                 "Membership",

@@ -4,18 +4,23 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from msgspec import structs
 
 from kernelmesh.agent import Agent, State, check_message
-from kernelmesh.errors import Diverged, InvalidArgument, RefusedMessage
+from kernelmesh.errors import InvalidArgument, RefusedMessage
+from kernelmesh.exchange import check_points
 from kernelmesh.messages import Points, Values, decode, encode
 from kernelmesh.runtimes.carriers.base import Carrier
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
+from kernelmesh.runtimes.expiry import Expiry
 from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence, Request
 from kernelmesh.runtimes.membership import Membership
-from kernelmesh.runtimes.node import Action, FreeRunning, GiveUp, LockStep, Node, Send, Stepped, Turn
+from kernelmesh.runtimes.name_list import NameList
+from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Recover, Send, Stepped, Turn
+from kernelmesh.runtimes.node.attempt import is_huge, without
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import Batch, Source
 
@@ -23,6 +28,11 @@ __all__ = ["AgentRunner", "Poll"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
+_DEATHS = 3  # of processes that replay the same step, after which it is taken without the neighbors' words
+_MAX_REQUEST = 1 << 17  # points at which a client may ask for predictions at once
+_HELPED = 10_000  # samples without trouble after which going back to an earlier function has helped
+_MOST_ATTEMPTS = 3  # to go on from earlier functions
+_LOOK_EVERY = 1.0  # seconds between two looks at files that the operator may have changed
 _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
 
 
@@ -40,7 +50,9 @@ class Poll(NamedTuple):
 class AgentRunner:
     """Runs one agent in one thread. `turns` is the run; `stop` ends it from a signal handler or another thread.
 
-    Without a store nothing survives the process. With `stay` the agent goes on answering when its stream has ended.
+    Without a store nothing survives the process. With `stay` the agent goes on answering when its stream has ended. The
+    neighbors in the file `quarantine` are not listened to; those in `revoked` are also disconnected. `expiry` says until when
+    the agent's certificate is valid.
     """
 
     def __init__(
@@ -52,18 +64,28 @@ class AgentRunner:
         *,
         store: CheckpointStore | None = None,
         stay: bool = True,
+        quarantine: NameList | None = None,
+        revoked: NameList | None = None,
+        expiry: Expiry | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if agent.replay and membership.lock_step and not stay:
+            remedy = "who leaves cannot join rounds that others still take; let it stay, or leave replay out"
+            raise InvalidArgument("AgentRunner", "stay", "be true in lock step with replay", stay, remedy=remedy)
         self.agent, self.membership = agent, membership
         self._source, self._carrier, self._store, self._stay, self._clock = source, carrier, store, stay, clock
+        self._quarantine, self._revoked, self._expiry = quarantine, revoked, expiry
         self.mailbox = Mailbox()
-        self._stopping = self._closed = False
-        self._save_again = 0.0
+        self._stopping = self._closed = self._save_due = False
+        self._save_again = self._look_again = 0.0
+        self.recoveries = self._attempts = self._went_back_to = 0
+        self._recovered_at = -_HELPED
         pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)
         tokens = secrets.randbits(62), secrets.randbits(61)
         self.node = Node(agent, membership, pacing, tokens=tokens, now=clock())
         self._restore()
         carrier.open(self.mailbox)
+        self._watch_lists(clock())
 
     @property
     def state(self) -> State:
@@ -92,6 +114,8 @@ class AgentRunner:
             self._handle(self.mailbox.take(0.0), now)
         if self._stopping:
             return Poll(None, now, done=True)
+        if now >= self._look_again:
+            self._watch_lists(now)
         if self.node.wants_batch:
             self._take(now)
         turn = self._carry_out(self.node.proceed(now))
@@ -108,7 +132,7 @@ class AgentRunner:
             return
         self._closed = True
         try:
-            if self.node.has_batch:
+            if self.node.has_samples:
                 self._source.give_back()  # but not learned from: it will come again
             self.save(self._clock(), last=True)
         finally:
@@ -116,6 +140,22 @@ class AgentRunner:
             if self._store is not None:
                 self._store.close()
             self._carrier.close()
+
+    def _watch_lists(self, now: float) -> None:
+        """Heed what the operator has written since the last look, and the date."""
+        self._look_again = now + _LOOK_EVERY
+        lists = [names for names in (self._quarantine, self._revoked) if names is not None]
+        changed = [names for names in lists if names.changed(now)]
+        if changed:
+            names = frozenset().union(*(names.names for names in lists))
+            if self.membership.name in names:
+                _log.warning("this agent is quarantined or revoked by %s: others do not listen to it", changed[0].path)
+            self.node.exclude(names, now)
+        if self._revoked in changed and self._revoked is not None:
+            _log.warning("certificates revoked: %s; reconnecting", ", ".join(sorted(self._revoked.names)) or "none")
+            self._carrier.exclude(self._revoked.names)
+        if self._expiry is not None:
+            self._expiry.warn(now)
 
     def _take(self, now: float) -> None:
         batch = self._source.take()
@@ -151,6 +191,8 @@ class AgentRunner:
                 self._carrier.send(action.neighbor, action.data)
             elif isinstance(action, GiveUp):
                 self.mailbox.forget(action.ticket)
+            elif isinstance(action, Recover):
+                self._recover(action)
             else:
                 turn = action.turn or turn
                 self._record(action)
@@ -161,7 +203,8 @@ class AgentRunner:
         if store is None:
             return
         self._watch_trouble(lambda: store.append(stepped.entry))
-        if stepped.entry.step % store.every == 0:
+        if stepped.save or self._save_due or stepped.entry.step % store.every == 0:
+            self._save_due = False
             self.save(self._clock())
 
     # clients
@@ -174,6 +217,7 @@ class AgentRunner:
             points = decode(request.payload, max_bytes=self.membership.max_bytes)
             if not isinstance(points, Points):
                 raise RefusedMessage("request: must be points", points.kind)
+            check_points("request", points, _MAX_REQUEST)
             check_message(self.agent, "agent", "request", points)
             request.answer(encode(Values(self.agent.predict(self.state, points.points))))
         except (RefusedMessage, InvalidArgument) as error:
@@ -187,14 +231,18 @@ class AgentRunner:
             bad_rows=self._source.refused,
             checkpoint=None if store is None else store.newest,
             trouble="" if store is None else store.trouble,
+            recoveries=self.recoveries,
+            expires=None if self._expiry is None else self._expiry.days,
         )
 
     # what survives
 
-    def save(self, now: float, *, last: bool = False) -> None:
+    def save(self, now: float, *, last: bool = False, again: bool = False) -> None:
         """Write a checkpoint, unless nothing has been learned since; the last one also holds samples that wait."""
         store, source = self._store, self._source
-        if store is None or (store.newest == self.state.steps and not store.trouble and not last):
+        if store is None or (store.newest == self.state.steps and not store.trouble and not last and not again):
+            return
+        if self.node.absurd and not last:  # good ones must not be pushed out by those of a function that is about to go
             return
         self._save_again = now + _RETRY
         checkpoint = Checkpoint(
@@ -205,6 +253,34 @@ class AgentRunner:
             previous=self.node.previous_words(),
         )
         self._watch_trouble(lambda: store.save(checkpoint))
+
+    def _recover(self, wish: Recover) -> None:
+        """Go back to the last good checkpoint; if that does not help, to an older one, then to nothing learned at all.
+
+        The stream goes on where it is, and steps and samples count on.
+        """
+        now, state, store = self._clock(), self.state, self._store
+        if state.samples - self._recovered_at > _HELPED:
+            self._attempts, self._went_back_to = 0, state.steps
+        self._attempts += 1
+        self._recovered_at = state.samples
+        if self._attempts > _MOST_ATTEMPTS:
+            if wish.error is not None:
+                raise wish.error
+            if self._attempts == _MOST_ATTEMPTS + 1:
+                _log.error("%s, and going back to earlier functions did not help", wish.reason)
+            return
+        limit = min(wish.good, self._went_back_to - 1)
+        found = None if store is None or self._attempts == _MOST_ATTEMPTS else store.good(limit, name=self.membership.name)
+        good = self.agent.start(name=self.membership.name) if found is None else found.state
+        self._went_back_to = good.steps
+        where = "starting from nothing" if found is None else f"going back to the checkpoint of step {good.steps}"
+        _log.error("this agent's own function is absurd (%s): %s; the stream goes on", wish.reason, where)
+        self.node.recover(replace(good, samples=state.samples, steps=state.steps), now)
+        self.recoveries += 1
+        self._save_due = self.node.has_batch  # which is not part of any checkpoint
+        if not self._save_due:
+            self.save(now, again=True)
 
     def _watch_trouble(self, write: Callable[[], object]) -> None:
         """Write something, and log when that begins to fail and when it works again."""
@@ -224,23 +300,54 @@ class AgentRunner:
             return
         checkpoint, entries = store.restore(name=self.membership.name)
         if checkpoint is not None:
-            self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic)
-        position, replayed = (None if checkpoint is None else checkpoint.position), 0
+            state = checkpoint.state if self.membership.lock_step else self._without_huge_edges(checkpoint.state)
+            self.node.resume(state, checkpoint.previous, checkpoint.traffic)
+        position, taken = (None if checkpoint is None else checkpoint.position), 0
         for entry in entries:
-            try:
-                self.node.replay(entry)
-            except Diverged as error:
-                _log.error("step %d is not taken again: %s", entry.step, error)
+            if not self._replay(store, entry):
                 break
-            position, replayed = entry.position or position, replayed + len(entry.batch.points)
+            if entry.position is not None:  # else the samples are no new ones
+                position, taken = entry.position, taken + len(entry.batch.points)
         if checkpoint is None and not entries:
             self._watch_trouble(store.begin)
             return
         pending = None if checkpoint is None else checkpoint.pending
         if pending is not None:
-            pending = Batch(pending.points[replayed:], pending.targets[replayed:])
+            pending = Batch(pending.points[taken:], pending.targets[taken:])
         if position is not None:
             self._source.seek(position, pending)
         text = "resuming from step %d (%d samples), %d steps of it from the journal"
         _log.info(text, self.state.steps, self.state.samples, len(entries))
         self.save(self._clock())
+        store.replayed()
+
+    def _without_huge_edges(self, state: State) -> State:
+        """A state that forgets edges on which somebody got in more points than it may now; the two ends begin anew there."""
+        huge = {name for name, edge in state.edges.items() if is_huge(edge, self.membership.max_points)}
+        for name in sorted(map(str, huge)):
+            text = "what was exchanged with %s is too large for max_points = %d and is dropped; the edge begins anew"
+            _log.warning(text, name, self.membership.max_points)
+        return replace(state, edges={name: edge for name, edge in state.edges.items() if name not in huge})
+
+    def _replay(self, store: CheckpointStore, entry: Entry) -> bool:
+        """Take a step again; what it fails with is set aside, so that no restart fails with it. False: it cannot be taken."""
+        # a process that dies each time at the same step has no time to say why
+        deaths = 0 if self.membership.lock_step else store.replaying(entry.step)
+        if deaths >= 2 * _DEATHS:
+            store.set_aside(entry)
+            _log.error("step %d is not taken again: %d processes have died of it", entry.step, deaths)
+            return False
+        names: tuple[str, ...] = ()
+        try:
+            if deaths >= _DEATHS:
+                names = tuple(str(said.neighbor) for said in entry.heard)
+            names += self.node.replay(structs.replace(entry, heard=without(entry.heard, names)))
+        except Exception as error:
+            store.set_aside(entry)
+            _log.error("step %d is not taken again: %s", entry.step, error)
+            return False
+        if names:
+            path = store.set_aside(entry)
+            text = "step %d is taken again without the words of %s, which are set aside in %s"
+            _log.warning(text, entry.step, ", ".join(names), path)
+        return True

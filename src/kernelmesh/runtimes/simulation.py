@@ -4,7 +4,7 @@ import dataclasses
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -35,13 +35,15 @@ class Round:
     states : tuple of State
         The state of each agent after the round.
     infos : tuple of Info or None
-        What each step reported; None for an agent whose stream had ended.
+        What each step reported; None for an agent whose stream had ended, unless it has replayed samples.
     floats_sent, bytes_sent : ndarray of int
         How many numbers and bytes each agent has sent since the start.
+    edge_bytes : ndarray of int
+        How many bytes have crossed each edge of the graph since the start, in both directions, in the order of `graph.edges`.
     functions : tuple of Expansion
         What each agent has learned so far: immutable values that can be kept.
     samples : tuple of int
-        Samples that each agent has seen since its state was started.
+        Samples that each agent has seen since its state was started; replayed ones are not counted again.
 
     Examples
     --------
@@ -57,10 +59,12 @@ class Round:
     """Rounds so far, from 1."""
     states: tuple[State, ...]
     infos: tuple[Info | None, ...]
-    """What each step reported; None for an agent whose stream had ended."""
+    """What each step reported; None for an agent whose stream had ended, unless it has replayed samples."""
     floats_sent: Ints
     """Numbers that each agent has sent since the start."""
     bytes_sent: Ints
+    edge_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Bytes that have crossed each edge, in both directions, in the order of `graph.edges`."""
 
     @property
     def functions(self) -> tuple[Expansion, ...]:
@@ -69,7 +73,7 @@ class Round:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Samples that each agent has seen since its state was started."""
+        """Samples that each agent has seen since its state was started; replayed ones are not counted again."""
         return tuple(state.samples for state in self.states)
 
 
@@ -87,6 +91,10 @@ def simulate(
     round began; then all of them step. An agent whose stream has ended still answers, and still sends its function where a
     protocol sends functions, but is sent none. Where a protocol exchanges in every k-th round only, agents just step in the
     others; rounds are counted by the steps of the agents, so that a run that is continued goes on in the same rhythm.
+
+    With `Agent.replay`, an agent whose stream has ended goes on with samples that it has kept while another stream lasts, so
+    that the others do not forget what it has seen. It does so in a round if a path leads from it, over agents that have
+    samples or replay some, to one whose stream goes on.
 
     Parameters
     ----------
@@ -151,6 +159,9 @@ def _rounds(
         away = network.begin(number)
         # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
         checked = [None if batch is None or i in away else agent.check(*batch) for i, batch in enumerate(waiting)]
+        replaying = _replaying(graph, states, checked, away=away, waiting=waiting) if agent.replay else frozenset()
+        for i in replaying:
+            checked[i] = states[i].draw()
         if number == 1:
             _warn_if_unstable(agent, graph, streams, states, checked)
         heard = network.talk(states, checked) if _exchanges(agent, states, checked) else [[] for _ in states]
@@ -158,7 +169,7 @@ def _rounds(
         for i, batch in enumerate(checked):
             info = None
             if batch is not None:
-                states[i], info = network.step(states[i], batch, heard[i])
+                states[i], info = network.step(states[i], batch, heard[i], replayed=i in replaying)
                 waiting[i] = None
             infos.append(info)
         yield Round(
@@ -167,7 +178,24 @@ def _rounds(
             infos=tuple(infos),
             floats_sent=np.array(network.floats),
             bytes_sent=np.array(network.bytes),
+            edge_bytes=np.array([network.edge_bytes[edge] for edge in graph.edges], dtype=np.int64),
         )
+
+
+def _replaying(
+    graph: Graph, states: Sequence[State], batches: Sequence[object], *, away: Set[int], waiting: Sequence[object]
+) -> Set[int]:
+    """The agents without samples of their own that replay in this round: those to whom word has come that somebody learns."""
+    # the word goes from neighbor to neighbor, as in lock step, where nobody knows of the others in any other way
+    reached = {i for i, batch in enumerate(batches) if batch is not None}
+    news, found = list(reached), set()
+    while news:
+        for j in graph.neighbors[news.pop()]:
+            if j not in reached and j not in away and waiting[j] is None and states[j].can_replay:
+                reached.add(j)
+                found.add(j)
+                news.append(j)
+    return found
 
 
 def _exchanges(agent: Agent, states: Sequence[State], batches: Sequence[object]) -> bool:
@@ -223,6 +251,7 @@ class _Network:
     def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
         self._agent, self._graph, self._faults = agent, graph, faults
         self.floats, self.bytes = [0] * len(graph), [0] * len(graph)
+        self.edge_bytes: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._ties: list[list[Tie]] = Faults().ties(graph, 1) if faults is None else []
         self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
         self._number = 0
@@ -236,10 +265,12 @@ class _Network:
         self._ties = self._faults.ties(self._graph, number)
         return {i for i, name in enumerate(self._graph.names) if self._faults.away(name, number)}
 
-    def step(self, state: State, batch: tuple[Floats, Any], heard: Sequence[Heard]) -> tuple[State, Info | None]:
+    def step(
+        self, state: State, batch: tuple[Floats, Any], heard: Sequence[Heard], *, replayed: bool
+    ) -> tuple[State, Info | None]:
         """One agent's step. A bad agent that its own lies have led astray begins anew, and does not end the run."""
         try:
-            return advance(self._agent, state, *batch, heard)
+            return advance(self._agent, state, *batch, heard, replayed=replayed)
         except Diverged:
             if self._faults is None or state.name not in self._faults.byzantine:
                 raise
@@ -284,7 +315,7 @@ class _Network:
             question = outbox.question
             if question is None:
                 continue
-            self._count(i, question, len(self._ties[i]))
+            self._count(i, question, *(tie.number for tie in self._ties[i]))
             for tie in self._ties[i]:
                 j = tie.number
                 if (i, j) in lost:
@@ -292,7 +323,7 @@ class _Network:
                 answer = outboxes[j].reply(self._graph.names[i], tie.other_share, question)
                 if answer is not None:
                     answer = self._said(j, i, answer, outboxes)
-                    self._count(j, answer)
+                    self._count(j, answer, i)
                 out[j, i] = None if self._faults is not None and self._faults.lost() else answer
         return out
 
@@ -305,7 +336,7 @@ class _Network:
                 if message is not None:
                     message = self._said(i, tie.number, message, outboxes)
                     packed = self._links[i, tie.number].pack(message)
-                    self._count(i, packed)
+                    self._count(i, packed, tie.number)
                     if (i, tie.number) not in lost:
                         traveling[i, tie.number] = packed
         out: dict[tuple[int, int], Message | None] = {}
@@ -320,11 +351,13 @@ class _Network:
         """What agent i says to j: `message`, unless it is bad in this round."""
         faults = self._faults
         found = None if faults is None else faults.attack(self._graph.names[i], self._number)
-        if found is None or faults is None or faults.rng is None:
+        if found is None or faults is None:
             self._first_words.pop((i, j), None)
             return message
         attack, age = found
-        told = attack.distort(message, self._first_words.setdefault((i, j), message), age, faults.rng)
+        told = attack.distort(
+            message, self._first_words.setdefault((i, j), message), age, faults.attack_rng(self._number, i, j)
+        )
         if not isinstance(told, Offer):
             return told
         # it keeps its end of numbered exchanges in order, so that nothing but what it says gives it away
@@ -334,7 +367,9 @@ class _Network:
         )
         return dataclasses.replace(told, terms=terms)
 
-    def _count(self, sender: int, message: Message, times: int = 1) -> None:
+    def _count(self, sender: int, message: Message, *receivers: int) -> None:
         size = wire_size(message)
-        self.floats[sender] += times * size.floats
-        self.bytes[sender] += times * size.bytes
+        self.floats[sender] += len(receivers) * size.floats
+        self.bytes[sender] += len(receivers) * size.bytes
+        for receiver in receivers:
+            self.edge_bytes[min(sender, receiver), max(sender, receiver)] += size.bytes

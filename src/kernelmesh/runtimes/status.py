@@ -21,6 +21,11 @@ class NeighborStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether it is not listened to at the moment, because too much of what it sent was refused."""
     refused: int
     """Messages from it that were refused."""
+    left_out: int = 0
+    """Messages from it that were not used because all neighbors together sent too many points for one step."""
+
+    quarantined: bool = False
+    """Whether the operator has had it excluded."""
 
 
 class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,8 +68,16 @@ class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Rows of the stream that could not be used."""
     ended: bool = False
     """Whether its stream has ended."""
+    replayed: int = 0
+    """Samples learned from once more while the stream had ended or paused, over all restarts."""
+    replaying: bool = False
+    """Whether it does so at the moment."""
     checkpoint: int | None = None
     """The step of its newest checkpoint."""
+    recoveries: int = 0
+    """How often this process went back to an earlier function because its own was absurd."""
+    expires: float | None = None
+    """Days until its certificate, or that of the authority, expires; None without TLS."""
     trouble: str = ""
     """Why it cannot write checkpoints; empty while it can."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Ints, integer, matrix
+from kernelmesh.checks import Floats, Ints, integer, matrix, positive
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.streams.base import Batch
 
@@ -109,3 +109,32 @@ def deal(rows: int, *, agents: int, rng: np.random.Generator) -> list[Ints]:
     integer("deal", "agents", agents, minimum=1)
     shuffled = rng.permutation(rows)
     return [shuffled[agent::agents] for agent in range(agents)]
+
+
+def deal_unevenly(labels: Ints, *, agents: int, concentration: float, rng: np.random.Generator) -> list[Ints]:
+    """Deal row numbers out, equally many to each agent, with classes in proportions of its own from Dirichlet(α).
+
+    When a class has run out, an agent takes others, in its own proportions as far as they go.
+
+    >>> labels = np.repeat([0, 1], 50)
+    >>> hands = deal_unevenly(labels, agents=2, concentration=0.1, rng=np.random.default_rng(0))
+    >>> [len(hand) for hand in hands]
+    [50, 50]
+    """
+    integer("deal_unevenly", "agents", agents, minimum=1)
+    positive("deal_unevenly", "concentration", concentration)
+    classes = int(labels.max(initial=-1)) + 1
+    pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
+    out = []
+    for _ in range(agents):
+        wanted, mine = rng.dirichlet(np.full(classes, concentration)), [np.arange(0)]
+        missing = len(labels) // agents
+        while missing:
+            left = np.array([len(pool) > 0 for pool in pools])
+            shares = wanted * left if (wanted * left).sum() > 1e-12 else left.astype(float)
+            for c, count in enumerate(rng.multinomial(missing, shares / shares.sum())):
+                taken, pools[c] = pools[c][:count], pools[c][count:]
+                mine.append(taken)
+                missing -= len(taken)
+        out.append(rng.permutation(np.concatenate(mine)))
+    return out

@@ -18,6 +18,7 @@ from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 from kernelmesh.numerics.kernels import Gaussian, Kernel
 from kernelmesh.numerics.losses import Logistic, Squared
 from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.rules import Landmarks
 from kernelmesh.runtimes.simulation import simulate
 from kernelmesh.streams import ArrayStream
@@ -67,6 +68,8 @@ def check_consensus(
     learning: dict[str, Any] = {"loss": Logistic(), "step_size": step_size, "compression": Uncompressed()}
     if statistics:
         learning = {"loss": Squared(), "rule": Landmarks()}
+    elif found.shared:
+        learning["compression"] = SharedDictionary()
     kernel = Gaussian(bandwidth=0.6) if kernel is None else kernel
     agent = Agent(dimension=2, outputs=_CLASSES, kernel=kernel, consensus=protocol, **learning)
     rng = np.random.default_rng(0) if rng is None else rng

@@ -15,9 +15,21 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernelmesh.numerics.compiled import averaging, distances, exchange, folding, losses, newton, pruning, symmetric
+    from kernelmesh.numerics.compiled import (
+        averaging,
+        distances,
+        exchange,
+        folding,
+        losses,
+        newton,
+        pruning,
+        sampling,
+        selection,
+        symmetric,
+    )
 
-__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "symmetric"]
+__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "sampling"]
+__all__ += ["selection", "symmetric"]
 
 
 def __getattr__(name: str) -> ModuleType:

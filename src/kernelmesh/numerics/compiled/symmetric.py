@@ -7,6 +7,9 @@ from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, O
 
 __all__ = ["add_rows", "add_square", "lower_half", "places", "spanning", "whole"]
 
+# So many points are looked at together.
+_BLOCK = 32
+
 
 @compile_on_first_call()
 def lower_half(square: Matrix) -> OwnVector:
@@ -74,27 +77,32 @@ def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float)
 def spanning(gram: Matrix, turn: Indices, tolerance: float, limit: int) -> Indices:
     """Keep each point in turn whose distance² to the span of those kept before it exceeds tolerance · κ(x, x).
 
-    At most `limit` of them; they are given in the order of their numbers.
+    At most `limit` of them; they are given in the order of their numbers. A Cholesky factorization, a block at a time.
     """
     n = gram.shape[0]
-    factor = np.empty((min(limit, n), n))  # rows of the Cholesky factor, over all points
-    left = np.empty(n)
+    ordered = np.empty((n, n))
     for i in range(n):
-        left[i] = gram[i, i]
+        for j in range(n):
+            ordered[i, j] = gram[turn[i], turn[j]]
+    factor = np.empty((min(limit, n), n))  # rows of the factor, over all points that come later
     kept = np.zeros(n, dtype=np.bool_)
     count = 0
-    for j in turn:
-        if count == limit:
-            break
-        if not left[j] > tolerance * gram[j, j]:
-            continue
-        root = np.sqrt(left[j])
-        for i in range(n):
-            total = gram[j, i]
-            for a in range(count):
-                total -= factor[a, j] * factor[a, i]
-            factor[count, i] = total / root
-            left[i] -= factor[count, i] * factor[count, i]
-        kept[j] = True
-        count += 1
+    for start in range(0, n, _BLOCK):
+        size = min(_BLOCK, n - start)
+        block = ordered[start : start + size, start:].copy()
+        if count:
+            earlier = factor[:count, start:].copy()
+            block -= np.dot(earlier[:, :size].copy().T, earlier)
+        for j in range(size):
+            if count == limit:
+                break
+            if not block[j, j] > tolerance * ordered[start + j, start + j]:
+                continue
+            row = block[j] / np.sqrt(block[j, j])
+            factor[count, start:] = row
+            count += 1
+            kept[turn[start + j]] = True
+            for i in range(j + 1, size):
+                for k in range(i, n - start):
+                    block[i, k] -= row[i] * row[k]
     return np.flatnonzero(kept)

@@ -1,5 +1,6 @@
 """The role of whatever moves bytes between agents. It knows nothing of what they mean."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 from kernelmesh.runtimes.mailbox import Mailbox
@@ -20,6 +21,9 @@ class Carrier(Protocol):
 
     def send(self, neighbor: str, data: bytes) -> None:
         """Send bytes to a neighbor, without waiting for it."""
+
+    def exclude(self, names: Collection[str]) -> None:
+        """Close the connections of these names, of neighbors or clients, and carry nothing for them; all others again."""
 
     def close(self) -> None:
         """Cease to carry."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence
 
@@ -48,8 +48,9 @@ class MemoryNetwork:
         self._now = now
         while self._under_way and self._under_way[0][0] <= now:
             _, _, receiver, arrival = heapq.heappop(self._under_way)
-            if receiver in self._open:
-                self._open[receiver][1].put(arrival)
+            carrier, mailbox = self._open.get(receiver, (None, None))
+            if carrier is not None and mailbox is not None and arrival.sender not in carrier.excluded:
+                mailbox.put(arrival)
 
     def attach(self, carrier: MemoryCarrier, mailbox: Mailbox) -> None:
         """A carrier begins to listen; neighbors learn of each other."""
@@ -80,12 +81,17 @@ class MemoryCarrier:
 
     def __init__(self, network: MemoryNetwork, name: str, neighbors: tuple[str, ...]) -> None:
         self._network, self.name, self.neighbors = network, name, neighbors
+        self.excluded: frozenset[str] = frozenset()
 
     def open(self, mailbox: Mailbox) -> None:
         self._network.attach(self, mailbox)
 
     def send(self, neighbor: str, data: bytes) -> None:
-        self._network.send(self.name, neighbor, data)
+        if neighbor not in self.excluded:
+            self._network.send(self.name, neighbor, data)
+
+    def exclude(self, names: Collection[str]) -> None:
+        self.excluded = frozenset(names)
 
     def close(self) -> None:
         self._network.detach(self)

@@ -1,23 +1,25 @@
-"""The state machine: when an agent asks, waits, steps, relays and rests."""
+"""The state machine: when an agent asks, waits, steps, replays, relays and rests."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kernelmesh.agent import Agent, State, advance, relay
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Heard
-from kernelmesh.errors import Diverged, RefusedMessage
+from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import Link, Outbox, disagreement
 from kernelmesh.messages import encode, wire_size
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, within, without
 from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
 from kernelmesh.runtimes.node.talk import Talk
-from kernelmesh.runtimes.node.values import Action, Entry, Previous, Stepped, Traffic, Turn
+from kernelmesh.runtimes.node.values import Action, Entry, Previous, Recover, Stepped, Traffic, Turn
 from kernelmesh.runtimes.status import NeighborStatus, Status
 from kernelmesh.streams import Batch
 
@@ -25,9 +27,13 @@ __all__ = ["Node"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
+T = TypeVar("T")
+
 _TICK = 0.05  # seconds after which there may be something to do though nothing has arrived
 _PING = 1.0  # seconds after which a silent neighbor is asked for a sign of life
 _MEETING = 10.0  # seconds to wait for neighbors before the first step
+_ABSURD, _IN_A_ROW = 20.0, 20  # times the loss of predicting 0, and mini-batches, after which a function counts as absurd
+_WAITING = 0.1  # the part of the time that may go into waiting for slow neighbors
 _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 
 
@@ -45,16 +51,21 @@ class Node:
         self.agent, self.membership, self._pacing = agent, membership, pacing
         self._exchange = agent.consensus.exchange
         self._talk = Talk(agent, membership, pacing, agent.start(name=membership.name), tokens=tokens)
-        self.receive, self.presence = self._talk.receive, self._talk.presence
+        self.receive, self.presence, self.exclude = self._talk.receive, self._talk.presence, self._talk.exclude
         self._began = self._stepped = self._relayed = now
+        self._replayed = -math.inf
         self._met = self._relaying = False
-        self._late_at = now
+        self._late_at = self._gathering = now
+        self._slack = self._credit = 0.0
+        self._idle_since: float | None = None
         self.replies_awaited = 1
         """How many replies are needed to go on, when it last proceeded."""
         self._pace = _TICK
         self._steps_here = 0
         self._loss: float | None = None
         self._newest: tuple[Floats, list[Heard]] | None = None
+        self.absurd = 0
+        """For how many mini-batches in a row the loss has been far above that of predicting 0."""
 
     @property
     def state(self) -> State:
@@ -81,8 +92,13 @@ class Node:
         """Whether there is a mini-batch that has not been learned from yet."""
         return self._talk.current.batch is not None
 
-    def begin_round(self, batch: Batch, position: Mapping[str, Any], now: float) -> None:
-        """There is a mini-batch, which has been checked; `position` is where the stream stands after it."""
+    @property
+    def has_samples(self) -> bool:
+        """Whether that is one of the stream, not one that is replayed."""
+        return self.has_batch and self._talk.current.position is not None
+
+    def begin_round(self, batch: Batch, position: Mapping[str, Any] | None, now: float) -> None:
+        """There is a mini-batch, which has been checked; `position` is where the stream stands after it, None if replayed."""
         talk = self._talk
         current = talk.current
         current.batch, current.position = batch, position
@@ -96,7 +112,8 @@ class Node:
     def end_stream(self, now: float) -> None:
         """There will be no mini-batch any more."""
         self._talk.ended = True
-        self._talk.open(now)
+        if not (self._pacing.everybody_waits and self.state.can_replay):  # who replays joins a round when somebody else does
+            self._talk.open(now)
 
     def proceed(self, now: float) -> list[Action]:
         """Do what can be done at this time: at most one step."""
@@ -114,17 +131,23 @@ class Node:
     def wake_at(self, now: float) -> float:
         """When to proceed though nothing has happened."""
         if self.has_batch or self._relaying:
-            return min(now + _TICK, max(self._late_at, now))
-        return now + min(_TICK, self._pace)
+            return min(now + _TICK, max(min(self._late_at, self._wait_until(now)), now))
+        due = self._relayed + self._idle_pace(now) if self.state.can_replay else now
+        return min(now + min(_TICK, self._pace), due if due > now else math.inf)
+
+    def _wait_until(self, now: float) -> float:
+        """When the first neighbor ceases to be waited for."""
+        return min((peer.wait_until for peer in self._talk.peers.values() if now < peer.wait_until), default=math.inf)
 
     def finished(self, now: float) -> bool:
-        """Whether the stream has ended and no neighbor needs our answers any more."""
+        """Whether the stream has ended and no neighbor needs our answers, or our samples, any more."""
         peers = self._talk.peers.values()
-        return self.ended and all(self._pacing.may_leave(peer, now, self._began) for peer in peers)
+        needed = bool(peers) and self.state.can_replay and now - self._talk.active < ALIVE
+        return self.ended and not needed and all(self._pacing.may_leave(peer, now, self._began) for peer in peers)
 
     def _meet(self, now: float) -> None:
         """Wait a while for the neighbors before the very first step: a short file would be used up before they are there."""
-        missing = [peer for peer in self._talk.peers.values() if not peer.alive(now)]
+        missing = [peer for peer in self._talk.peers.values() if not peer.alive(now) and not peer.excluded]
         self._met = self.state.steps > 0 or not missing or now - self._began >= _MEETING
         if not self._met:
             for peer in missing:
@@ -139,28 +162,42 @@ class Node:
         """Whether neighbors are asked before the step at hand."""
         return bool(self._exchange.replies) and self._talk.current.exchanges
 
-    def _awaited(self) -> list[Peer]:
+    def _awaited(self, now: float) -> list[Peer]:
         if not self._exchanges:
             return []
-        return self._pacing.awaited(self._talk.peers.values(), self._talk.current.step, mutual=self._exchange.mutual)
+        return self._pacing.awaited(self._talk.peers.values(), self._talk.current.step, now, mutual=self._exchange.mutual)
 
     def _begin_gathering(self, now: float) -> None:
         self._late_at = now + self._pacing.patience
+        self._gathering, self._credit = now, min(self._credit + _WAITING * (now - self._gathering), self._pacing.patience)
         for peer in self._talk.peers.values():
             peer.asked = False
+
+    def _ask(self, peer: Peer, now: float) -> None:
+        """Ask a neighbor about the step at hand, and decide how long to wait for it."""
+        self._talk.ask(peer, Purpose.STEP, now)
+        # a function that comes later can be used later; values are of use for the points that were asked about only
+        credit = self._credit if self._exchange.question is not None else 0.0
+        peer.wait_until = now + self._pacing.wait(peer, now, slack=self._slack, credit=credit)
+
+    def _account(self, now: float) -> None:
+        """A step is about to be taken: take note of how long it was waited for, and how long the stream had kept it idle."""
+        waited, idle = now - self._gathering, 0.0 if self._idle_since is None else self._gathering - self._idle_since
+        self._slack, self._idle_since = 0.9 * self._slack + 0.1 * (waited + idle), None
+        self._credit = max(self._credit - waited, 0.0) if waited > 0.5 * self._slack else self._credit
 
     def _gather(self, now: float) -> None:
         """Ask who has not been asked, and take the step when everybody has been heard or patience is over."""
         talk, step = self._talk, self._talk.current.step
         if self._exchanges:
             for peer in self._pacing.unasked(talk.peers.values(), step):
-                talk.ask(peer, Purpose.STEP, now)
-        awaited = self._awaited()
+                self._ask(peer, now)
+        awaited = self._awaited(now)
         if awaited and now >= self._late_at:
             self._late_at = now + self._pacing.patience
             for peer in self._pacing.late(awaited, step):
                 talk.ask(peer, Purpose.REPEAT, now)
-            awaited = self._awaited()
+            awaited = self._awaited(now)
         self.replies_awaited = max(len(awaited), 1)
         if not awaited:
             if self._relaying:
@@ -170,17 +207,41 @@ class Node:
 
     def _idle(self, now: float) -> None:
         """Be there for others while there are no samples."""
-        if self.agent.consensus.relays and self._pacing.relays and self._talk.peers and now - self._talk.active < ALIVE:
+        if self._idle_since is None:
+            self._idle_since = now
+        replays = self.state.can_replay
+        if replays and self.ended and self._pacing.everybody_waits and self._talk.is_on:
+            self._replay(now)
+            return
+        takes_part = (replays or self.agent.consensus.relays) and self._pacing.relays
+        if takes_part and self._talk.peers and now - self._talk.active < ALIVE:
+            pace = self._idle_pace(now)
             # a mini-batch that is merely due is not missed yet
-            if now - self._stepped >= 2.0 * self._pace and now - self._relayed >= self._pace:
-                self._relaying, self._relayed = True, now
-                self._begin_gathering(now)
-                self._gather(now)
+            if now - self._stepped >= 2.0 * pace and now - self._relayed >= pace:
+                self._relayed = now
+                if replays:
+                    self._replay(now)
+                else:
+                    self._relaying = True
+                    self._begin_gathering(now)
+                    self._gather(now)
             if self._exchanges:  # those of which nothing is asked may still be silent for too long
                 return
         for peer in self._talk.peers.values():
             if now - peer.seen > _PING:
                 self._talk.ask(peer, Purpose.PING, now)
+
+    def _replay(self, now: float) -> None:
+        """A round with samples that this agent has kept: otherwise the others would forget what it has seen."""
+        self.begin_round(Batch(*self.state.draw()), None, now)
+        self._gather(now)
+
+    def _idle_pace(self, now: float) -> float:
+        """Seconds between two rounds: as the stream had them, or, before this process has learned from it, a neighbor."""
+        if self._steps_here or not self.state.can_replay:
+            return self._pace
+        paces = [peer.pace for peer in self._talk.peers.values() if peer.pace and peer.alive(now)]
+        return min(max(min(paces, default=_SLOWEST), _FASTEST), _SLOWEST)
 
     def _heard(self) -> list[Heard]:
         step = self._talk.current.step
@@ -198,45 +259,77 @@ class Node:
         ]
 
     def _step(self, now: float) -> None:
-        batch, heard = self._talk.current.batch, self._heard()
+        batch, replayed = self._talk.current.batch, not self.has_samples
         assert batch is not None
+        self._account(now)
         try:
-            state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
-        except Diverged as error:
-            if self._pacing.everybody_waits or not any(said.question or said.reply for said in heard):
+            trial = self._attempt(
+                lambda state, heard: advance(self.agent, state, *batch, heard, replayed=replayed), self._heard_within(), now
+            )
+        except Exception as error:
+            if self._pacing.everybody_waits or not self._talk.peers:  # who is alone has only its settings to blame
                 raise
-            # it may be the neighbors who have gone astray: learn without them
-            self._blame(error, now)
-            heard = [said._replace(question=None, reply=None) for said in heard]
-            state, info = advance(self.agent, self.state, batch.points, batch.targets, heard)
+            reason = getattr(error, "reason", f"{type(error).__name__}: {error}")
+            self._talk.actions.append(Recover(reason, self.state.steps - 1, error))
+            return
+        (state, info), heard = trial.result, trial.heard
         entry = self._entry(batch, self._talk.current.position, heard)
         self._newest = (batch.points, self._newest_words(heard))
         self._move_on(state)
-        self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
-        self._steps_here += 1
-        self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
-        self._talk.active = self._stepped = now
+        if replayed:
+            self._replayed = now
+        else:
+            self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
+            self._steps_here += 1
+            self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
+            self._talk.active = self._stepped = now
         turn = Turn(number=entry.step, state=state, info=info, traffic=self.traffic)
-        self._talk.actions.append(Stepped(turn, entry))
+        self._talk.actions.append(Stepped(turn, entry, save=bool(trial.offenders)))
+        if not replayed:
+            self._watch(batch, info.loss)
+
+    def _watch(self, batch: Batch, loss: float) -> None:
+        """Ask for an earlier function if the loss on fresh samples has been far above that of predicting 0 for a while."""
+        if loss > _ABSURD * self.state.baseline_loss and not self._pacing.everybody_waits and self._talk.peers:
+            nothing = np.zeros((len(batch.points), self.agent.outputs))
+            zero_loss = float(self.agent.loss.value(nothing, batch.targets).mean())
+            if loss > _ABSURD * zero_loss:
+                self.absurd += 1
+                if self.absurd == _IN_A_ROW:
+                    reason = f"the loss on fresh samples is {loss:.3g} where predicting 0 costs {zero_loss:.3g}"
+                    # the loss of a step is that of the state before it
+                    self._talk.actions.append(Recover(reason, self.state.steps - self.absurd - 1))
+                return
+        self.absurd = 0
+
+    def recover(self, state: State, now: float) -> None:
+        """Go on from another state; a mini-batch that has not been learned from yet is still there."""
+        talk, before = self._talk, self._talk.current
+        talk.state, talk.previous = state, None
+        talk.current = self._pacing.next_round(self.agent, state)
+        self.absurd, self._loss, self._newest, self._relaying = 0, None, None, False
+        for peer in talk.peers.values():
+            peer.told, peer.reply, peer.reply_data = False, None, b""
+        if before.batch is not None and before.position is not None:
+            self.begin_round(before.batch, before.position, now)
+        elif before.open:
+            talk.open(now)
 
     def _relay(self, now: float) -> None:
         """A round without samples, at the pace that the stream had: otherwise those who still learn would pull each other
         away from what this agent has seen.
         """
         self._relaying = False
-        heard = self._heard()
+        heard = self._heard_within()
         if self._exchanges and not any(said.reply for said in heard):
             return
-        try:
-            state = relay(self.agent, self.state, heard)
-        except Diverged as error:
-            self._blame(error, now)
-            return
+        trial = self._attempt(lambda state, heard: relay(self.agent, state, heard), heard, now)
+        state, heard = trial.result, trial.heard
         entry = self._entry(self._nothing(), None, heard)
         if self._newest is not None:
             self._newest = (self._newest[0], self._newest_words(heard))
         self._move_on(state)
-        self._talk.actions.append(Stepped(None, entry))
+        self._talk.actions.append(Stepped(None, entry, save=bool(trial.offenders)))
 
     def _newest_words(self, heard: list[Heard]) -> list[Heard]:
         """What disagreement is measured by: between two exchanges, what neighbors said in the one before."""
@@ -252,14 +345,28 @@ class Node:
         replies = {peer.name: peer.reply_data for peer in peers if peer.reply_data}
         return Entry(step=step, batch=batch, position=position, heard=heard, replies=replies, traffic=self.traffic)
 
-    def _blame(self, error: Diverged, now: float) -> None:
-        """The step is taken without the neighbors: one of them may have gone astray."""
-        for peer in self._talk.peers.values():
-            if peer.reply is not None or peer.question is not None:
-                self._talk.guard.offend(
-                    peer.name, peer.token, RefusedMessage("step: must not diverge", error.reason), now=now
-                )
-                peer.reply = None
+    def _heard_within(self) -> list[Heard]:
+        """What was heard, as far as one step can deal with it; the rest is asked for again."""
+        heard = self._heard()
+        if self._pacing.everybody_waits:
+            return heard
+        heard, late = within(heard, self.state, self.membership.max_points)
+        self._talk.left_out.update(late)
+        return heard
+
+    def _attempt(self, take: Callable[[State, Sequence[Heard]], T], heard: list[Heard], now: float) -> Attempt[T]:
+        """Take a step, without those with whose words it fails: one of them may have gone astray, or be an enemy.
+
+        In lock step it fails as in simulation.
+        """
+        if self._pacing.everybody_waits:
+            return Attempt(take(self.state, heard), heard)
+        trial = attempt(take, self.state, heard)
+        for name in trial.offenders:
+            reason = getattr(trial.error, "reason", f"{type(trial.error).__name__}: {trial.error}")
+            error = RefusedMessage("step: must not fail with what a neighbor says", reason)
+            self._talk.guard.offend(name, self._talk.peers[name].token, error, now=now)
+        return trial
 
     def _move_on(self, state: State) -> None:
         talk = self._talk
@@ -281,20 +388,29 @@ class Node:
             question = b"" if previous.question is None else encode(previous.question)
             self._talk.previous = LocalRound(step, outbox, question=question)
 
-    def replay(self, entry: Entry) -> None:
-        """Take a step again that is on record."""
+    def replay(self, entry: Entry) -> tuple[str, ...]:
+        """Take a step again that is on record; returns the neighbors without whose words it had to be taken."""
+        heard = list(entry.heard)
+        offenders: tuple[str, ...] = ()
+        if not self._pacing.everybody_waits:
+            offenders = oversized(heard, self.membership.max_points)
+        heard = without(heard, offenders)
         if len(entry.batch.points):
             batch = Batch(*self.agent.check(*entry.batch))
-            state, _ = advance(self.agent, self.state, *batch, entry.heard)
-            self.begin_round(batch, entry.position or {}, self._began)
+            replayed = entry.position is None
+            trial = self._attempt(
+                lambda state, heard: advance(self.agent, state, *batch, heard, replayed=replayed)[0], heard, self._began
+            )
+            self.begin_round(batch, entry.position, self._began)
         else:
-            state = relay(self.agent, self.state, entry.heard)
-        self._move_on(state)
+            trial = self._attempt(lambda state, heard: relay(self.agent, state, heard), heard, self._began)
+        self._move_on(trial.result)
         self._talk.traffic = entry.traffic
         if self._talk.previous is not None:
             self._talk.previous.packed.clear()  # links do not survive
         for peer in self._talk.peers.values():
             peer.link = Link()
+        return (*offenders, *trial.offenders)
 
     def previous_words(self) -> Previous | None:
         """What neighbors that are one exchange behind may still ask for; None where they never do."""
@@ -308,7 +424,7 @@ class Node:
     def status(self, now: float) -> Status:
         """How the agent is doing, as far as a node can tell."""
         gap = None if self._newest is None else disagreement(self.agent, self.state, *self._newest)
-        waiting = self._awaited() if self._talk.current.batch is not None and self._pacing.everybody_waits else []
+        waiting = self._awaited(now) if self._talk.current.batch is not None and self._pacing.everybody_waits else []
         return Status(
             name=self.membership.name,
             mode=self._pacing.name,
@@ -327,6 +443,8 @@ class Node:
                     ended=peer.finished,
                     ignored=self._talk.guard.ignores(peer.name, peer.token, now=now),
                     refused=self._talk.guard.refused[peer.name],
+                    left_out=self._talk.left_out[peer.name],
+                    quarantined=peer.excluded,
                 )
                 for peer in self._talk.peers.values()
             },
@@ -334,4 +452,6 @@ class Node:
             out_of_step=tuple(sorted(self._talk.out_of_step)),
             refused=self._talk.guard.total,
             ended=self.ended,
+            replayed=self.state.replayed,
+            replaying=self._replayed > self._stepped and now - self._replayed < ALIVE,
         )

@@ -1,5 +1,6 @@
 """A round as one agent takes part in it, and two ways to go through rounds: all in lock step, or each at its own pace."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from kernelmesh.streams import Batch
 __all__ = ["FreeRunning", "LocalRound", "LockStep", "OutOfStep", "Pacing"]
 
 _NOTHING = WireSize(0, 0)
+_AT_ONCE = 0.005  # seconds within which an answer counts as immediate
 _GONE = 60.0  # seconds of silence after which a neighbor in lock step counts as gone for good
 
 
@@ -26,7 +28,7 @@ class LocalRound:
     outbox: Outbox
     batch: Batch | None = None
     position: Mapping[str, Any] | None = None
-    """Where the stream stands after the mini-batch."""
+    """Where the stream stands after the mini-batch; None if the mini-batch is replayed."""
     exchanges: bool = True
     """Whether agents talk before this step."""
     open: bool = False
@@ -128,18 +130,25 @@ class LockStep:
         """What a reply says about our stream."""
         return local.open and local.batch is None
 
+    def wait(self, peer: Peer, now: float, *, slack: float, credit: float) -> float:
+        """How long a step waits for a neighbor that has just been asked, in seconds.
+
+        `slack` is how long the agent usually has nothing else to do, `credit` how long it may wait for the slow ones.
+        """
+        return math.inf
+
     def unasked(self, peers: Collection[Peer], step: int) -> list[Peer]:
         """The neighbors that are to be asked about a step."""
         return [peer for peer in peers if not peer.ticket and peer.replied_step != step]
 
-    def awaited(self, peers: Collection[Peer], step: int, *, mutual: bool) -> list[Peer]:
+    def awaited(self, peers: Collection[Peer], step: int, now: float, *, mutual: bool) -> list[Peer]:
         """The neighbors without whom the step is not taken."""
         return [
             peer for peer in peers if peer.replied_step != step or (mutual and not peer.ended and peer.question_step < step)
         ]
 
     def late(self, awaited: Collection[Peer], step: int) -> list[Peer]:
-        """Patience is over: those who are to be asked for their own question once more; the others are not waited for."""
+        """Patience is over: those who are to be asked for their own question once more."""
         # who has replied but not asked has asked a process of ours that is no more
         return [peer for peer in awaited if peer.replied_step == step]
 
@@ -155,16 +164,29 @@ class LockStep:
 
 @dataclass(frozen=True)
 class FreeRunning:
-    """Nobody holds up anybody: answers come from the newest state, and neighbors are waited for at most `patience` seconds.
+    """Nobody holds up anybody: answers come from the newest state, and a step takes what has arrived by then.
 
-    Who did not answer last time is asked again but not waited for. Where agents talk in every k-th round only, each counts
-    its own: it asks before every k-th of its steps, and answers at any time.
+    A neighbor is waited for while it answers within a few milliseconds, or within half of the time that the agent would
+    spend on waiting for samples anyway; one that was late is not waited for until a second later. Functions, offers and
+    statistics that arrive later are used in the step that comes next. Values belong to the points that were asked about, so
+    that a late one is of no use; where values are exchanged, up to a tenth of the time goes into waiting for slow neighbors
+    up to `patience` seconds, so that each is heard now and then. A slow link costs freshness, not speed.
+
+    Where agents talk in every k-th round only, each counts its own: it asks before every k-th of its steps, and answers at
+    any time.
     """
 
     name: ClassVar[str] = "free"
     everybody_waits: ClassVar[bool] = False
     relays: ClassVar[bool] = True
     patience: float = 0.5
+
+    def wait(self, peer: Peer, now: float, *, slack: float, credit: float) -> float:
+        if peer.prompt or now >= peer.retry_at:
+            peer.prompt = True
+            return min(max(_AT_ONCE, 0.5 * slack), self.patience)
+        enough = 1.5 * peer.latency
+        return enough if enough <= min(credit, self.patience) else 0.0
 
     @cached_property
     def timeout(self) -> float:
@@ -204,14 +226,17 @@ class FreeRunning:
     def unasked(self, peers: Collection[Peer], step: int) -> list[Peer]:
         return [peer for peer in peers if not peer.ticket and not peer.asked]  # once in a round is enough
 
-    def awaited(self, peers: Collection[Peer], step: int, *, mutual: bool) -> list[Peer]:
-        return [
-            peer for peer in peers if peer.prompt and peer.ticket and peer.purpose is Purpose.STEP and peer.asked_step == step
-        ]
+    def awaited(self, peers: Collection[Peer], step: int, now: float, *, mutual: bool) -> list[Peer]:
+        awaited = []
+        for peer in peers:
+            if peer.ticket and peer.purpose is Purpose.STEP and peer.asked_step == step:
+                if now < peer.wait_until:
+                    awaited.append(peer)
+                elif peer.prompt:
+                    peer.was_late(now)
+        return awaited
 
     def late(self, awaited: Collection[Peer], step: int) -> list[Peer]:
-        for peer in awaited:
-            peer.prompt = False
         return []
 
     def is_heard(self, peer: Peer, *, exchanges: bool) -> bool:

@@ -1,6 +1,7 @@
 """What a node knows of one neighbor."""
 
 import enum
+import math
 from dataclasses import dataclass, field
 
 from kernelmesh.exchange import Link
@@ -10,6 +11,7 @@ __all__ = ["ALIVE", "Peer", "Purpose"]
 
 ALIVE = 3.0
 """Seconds without a sign of life for which a neighbor still counts as there."""
+_RETRY = 1.0  # seconds for which a neighbor that was late is not waited for
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.04, 1.0  # seconds before a neighbor that did not answer is asked again
 
 
@@ -29,6 +31,8 @@ class Peer:
     is_first: bool
     """Whether we stand before it."""
     link: Link = field(default_factory=Link)
+    excluded: bool = False
+    """Whether the operator does not want it to be listened to."""
     present: bool = False
     """Whether it listens, as far as the carrier knows."""
     ticket: int = 0
@@ -39,8 +43,15 @@ class Peer:
     """Whether it has been asked in this round."""
     overdue: float = 0.0
     """When the question that is out is given up."""
+    asked_at: float = 0.0
+    wait_until: float = 0.0
+    """Until when a step waits for the answer, at most."""
     prompt: bool = True
-    """Whether it answered in time when last asked: only then is it waited for."""
+    """Whether it answered in time when last waited for: otherwise it is not, for a while."""
+    retry_at: float = 0.0
+    """When to wait for it again though it was late."""
+    latency: float = math.inf
+    """Seconds that its newest answer took; infinite if it did not answer when last asked."""
     failures: int = 0
     ask_again: float = 0.0
     """Not to be asked before."""
@@ -61,6 +72,18 @@ class Peer:
     seen: float = -1e9
     told: bool = False
     """Whether it was told something from the present state."""
+    step: int = 0
+    """The step that it was about to take, by its newest header, and since when that is known."""
+    step_since: float = 0.0
+    pace: float = 0.0
+    """Seconds between its steps of late; 0: not known."""
+
+    def is_at(self, step: int, now: float) -> None:
+        """It is about to take this step."""
+        if step != self.step:
+            if 0 < self.step < step:
+                self.pace = (now - self.step_since) / (step - self.step)
+            self.step, self.step_since = step, now
 
     def alive(self, now: float) -> bool:
         """Whether it has given a sign of life lately."""
@@ -72,10 +95,15 @@ class Peer:
         self.failures += 1
         self.ask_again = now + min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
         if self.purpose is Purpose.STEP:
-            self.prompt = False
+            self.latency = math.inf
+            self.was_late(now)
 
-    def answered(self) -> None:
+    def was_late(self, now: float) -> None:
+        """It did not answer while it was waited for."""
+        self.prompt, self.retry_at = False, now + _RETRY
+
+    def answered(self, now: float) -> None:
         """It answered, and what it said could be used."""
         self.failures, self.ask_again = 0, 0.0
         if self.purpose is Purpose.STEP:
-            self.prompt = True
+            self.latency = now - self.asked_at

@@ -2,6 +2,8 @@
 
 import logging
 import math
+from collections import Counter
+from collections.abc import Collection
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.errors import InvalidArgument, RefusedMessage
@@ -32,8 +34,11 @@ class Talk:
         self._exchange, self._every, self.share = agent.consensus.exchange, agent.consensus.every, membership.share
         self._model = fingerprint([agent.identity, agent.consensus.agreement, pacing.name])
         self._token, self._tickets = tokens
+        self._limits = {"max_bytes": membership.max_bytes, "max_points": membership.max_points}
         self.peers = {name: Peer(name, membership.name < name) for name in membership.neighbors}
         self.guard = Guard()
+        self.left_out: Counter[str] = Counter()
+        """How often a neighbor's words had to wait for another step, by name."""
         self.out_of_step: set[str] = set()
         self.state, self.ended = state, False
         self.current = pacing.next_round(agent, state)
@@ -54,14 +59,34 @@ class Talk:
         for name, frame in held.items():
             self._question(self.peers[name], frame, now)  # which keeps those that are about a later step
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the current round, which is not open yet, takes place elsewhere: a neighbor asks about it or is past it."""
+        current = self.current
+        return not current.open and (bool(self._held) or any(peer.step > current.step for peer in self.peers.values()))
+
     def presence(self, name: str, there: bool, now: float) -> None:
         """A neighbor has begun to listen, or has gone."""
         peer = self.peers[name]
         peer.present = there
         if there:
-            peer.ask_again = 0.0
+            peer.ask_again, peer.prompt = 0.0, True
         elif peer.ticket:
             self._give_up(peer, now)
+
+    def exclude(self, names: Collection[str], now: float) -> None:
+        """Neither listen to nor answer these neighbors any more, and all others again."""
+        for peer in self.peers.values():
+            before, peer.excluded = peer.excluded, peer.name in names
+            if before and not peer.excluded:
+                _log.warning("%s is released: it is listened to again", peer.name)
+            elif peer.excluded and not before:
+                _log.warning("%s is quarantined: it is neither listened to nor answered until it is released", peer.name)
+                if peer.ticket:
+                    self._give_up(peer, now)
+                peer.reply, peer.reply_data, peer.question, peer.told = None, b"", None, False
+                peer.seen, peer.finished = -math.inf, False
+                self._held.pop(peer.name, None)
 
     def receive(self, sender: str, data: bytes, now: float) -> None:
         """Something has arrived under a neighbor's name."""
@@ -72,6 +97,8 @@ class Talk:
             frame = decode_frame(data, max_bytes=self._membership.max_bytes)
         except RefusedMessage as error:
             self.guard.offend(sender, int.from_bytes(data[:8], "big"), error, now=now)
+            return
+        if peer.excluded:
             return
         if frame.prefix.is_reply:
             self._reply(peer, frame, now)
@@ -86,7 +113,7 @@ class Talk:
 
     def ask(self, peer: Peer, purpose: Purpose, now: float) -> None:
         """Ask a neighbor, unless a question is out or it is not to be asked yet."""
-        if peer.ticket or now < peer.ask_again:
+        if peer.ticket or peer.excluded or now < peer.ask_again:
             return
         if self.guard.ignores(peer.name, peer.token, now=now):
             peer.prompt = False
@@ -97,7 +124,7 @@ class Talk:
             peer.failed(now)
             return
         self._tickets += 1
-        peer.ticket, peer.overdue = self._tickets, now + self._pacing.timeout
+        peer.ticket, peer.asked_at, peer.overdue = self._tickets, now, now + self._pacing.timeout
         payload = current.question if is_step else b""
         if payload and self._pacing.counts(current, ("question", peer.name, current.step)):
             self._count(current.question_size)
@@ -123,6 +150,7 @@ class Talk:
 
     def _saw(self, peer: Peer, frame: Frame, now: float) -> None:
         peer.seen, peer.token, peer.share = now, frame.prefix.token, frame.header.share
+        peer.is_at(frame.header.step, now)
         self.active = max(self.active, now - frame.header.age)
         self._pacing.heed_end(peer, frame.header, of_step=False)
 
@@ -139,14 +167,14 @@ class Talk:
             peer.token, peer.ask_again = frame.prefix.token, now + _PAUSE
             return
         self._saw(peer, frame, now)
-        peer.answered()
+        peer.answered(now)
 
     def _understand(self, peer: Peer, frame: Frame) -> None:
-        header, payload, max_bytes = frame.header, frame.payload, self._membership.max_bytes
+        header, payload = frame.header, frame.payload
         if peer.purpose is not Purpose.STEP:
             peer.finished = header.ended
             if peer.purpose is Purpose.REPEAT and peer.asked_step == self.current.step and payload:
-                peer.question = read_question(self._agent, payload, max_bytes=max_bytes)
+                peer.question = read_question(self._agent, payload, **self._limits)
                 peer.question_step = peer.asked_step
             return
         message, data = None, b""
@@ -156,7 +184,7 @@ class Talk:
                 return  # too late: it is about points that have been dealt with
             rows = None if batch is None else len(batch.points)
             try:
-                message = read_reply(self._agent, payload, peer.link, rows=rows, max_bytes=max_bytes)
+                message = read_reply(self._agent, payload, peer.link, rows=rows, **self._limits)
             except MissingBase:  # a process before this one had it: the next will be whole
                 return
             if self._exchange.question is not None:
@@ -196,7 +224,7 @@ class Talk:
         header = frame.header
         question = None
         if self._exchange.replies:
-            question = read_question(self._agent, frame.payload, max_bytes=self._membership.max_bytes)
+            question = read_question(self._agent, frame.payload, **self._limits)
         if question is not None:
             self._pacing.keep_question(peer, question, header.step, self.current.step)
         message = self._pacing.reply(local, peer, self.share, header, question)

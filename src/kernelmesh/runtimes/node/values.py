@@ -11,7 +11,7 @@ from kernelmesh.messages import Message
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.streams import Batch
 
-__all__ = ["Action", "Entry", "GiveUp", "Previous", "Send", "Stepped", "Traffic", "Turn"]
+__all__ = ["Action", "Entry", "GiveUp", "Previous", "Recover", "Send", "Stepped", "Traffic", "Turn"]
 
 
 class Traffic(NamedTuple):
@@ -50,7 +50,7 @@ class Entry(Struct, frozen=True, eq=False, kw_only=True):
     batch: Batch
     """Empty for a step without samples."""
     position: Mapping[str, Any] | None
-    """Where the stream stands after this mini-batch; None for a step without samples."""
+    """Where the stream stands after this mini-batch; None for a step without samples, or with samples that are replayed."""
     heard: Sequence[Heard]
     replies: Mapping[str, bytes] = {}
     """Those of the replies that need not be encoded again, as they arrived, by neighbor."""
@@ -87,6 +87,18 @@ class Stepped(Struct, frozen=True):
 
     turn: Turn | None
     entry: Entry
+    save: bool = False
+    """Whether a checkpoint is due: the step was taken anew from a workspace that a failure had broken."""
 
 
-Action = Send | GiveUp | Stepped
+class Recover(Struct, frozen=True):
+    """The agent's own function is absurd: it should go on from an earlier one."""
+
+    reason: str
+    good: int
+    """The newest step whose state can have been good."""
+    error: Exception | None = None
+    """Why no step can be taken; None: steps can be taken and lead nowhere."""
+
+
+Action = Send | GiveUp | Stepped | Recover

@@ -13,7 +13,9 @@ publication is one. Clients, who come seldom, do use queries.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ZenohCarrier"]
 
+_ATTEMPTS, _PAUSE = 20, 0.1  # to listen again where one has just ceased to, and seconds between them
+
 
 class ZenohCarrier:
     """One zenoh session for one agent. Callbacks only put what arrives into the mailbox; they run in zenoh's threads.
@@ -37,25 +41,57 @@ class ZenohCarrier:
         self._membership, self._feeds = membership, dict(feeds or {})
         self._publishers: dict[str, zenoh.Publisher] = {}
         self._declared: list[Any] = []
+        self._mailbox: Mailbox | None = None
         self.session: zenoh.Session = open_peer(membership, feeds=tuple(self._feeds))
 
     def open(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._open(self._membership.neighbors, mailbox)
+
+    def exclude(self, names: Collection[str]) -> None:
+        """Close all connections and listen again, with rules that have no place for these names.
+
+        Zenoh can neither close a single connection nor change its rules while it runs. The others reconnect by themselves
+        within about a second. Without TLS there are no rules: then these names are only not subscribed to.
+        """
+        membership = self._membership
+        neighbors = {name: address for name, address in membership.neighbors.items() if name not in names}
+        tls = membership.tls
+        if tls is not None:
+            tls = replace(tls, clients=tuple(name for name in tls.clients if name not in names))
+        self.close()
+        self._publishers, self._declared = {}, []
+        self.session = self._reopened(replace(membership, neighbors=neighbors, tls=tls))
+        if self._mailbox is not None:
+            for name in membership.neighbors:
+                self._mailbox.put(Presence(name, False))
+            self._open(neighbors, self._mailbox)
+
+    def _reopened(self, membership: Membership) -> zenoh.Session:
+        """A new session at the address of the one before, which may take a moment to become free."""
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(ConnectionError):
+                return open_peer(membership, feeds=tuple(self._feeds))
+            time.sleep(_PAUSE)
+        return open_peer(membership, feeds=tuple(self._feeds))
+
+    def _open(self, neighbors: Collection[str], mailbox: Mailbox) -> None:
         import zenoh
 
         try:
-            self._declare(mailbox)
+            self._declare(neighbors, mailbox)
         except zenoh.ZError as error:
             self.session.close()
             raise ValueError(f"zenoh: cannot declare the agent's keys: {error}") from None
 
-    def _declare(self, mailbox: Mailbox) -> None:
+    def _declare(self, neighbors: Collection[str], mailbox: Mailbox) -> None:
         from zenoh import CongestionControl
         from zenoh.handlers import Callback
 
         session, mesh, own = self.session, f"kernelmesh/{self._membership.mesh}", self._membership.name
         # in lock step a lost message would stop everybody until it is missed; otherwise nobody may stop us
         congestion = CongestionControl.BLOCK if self._membership.lock_step else CongestionControl.DROP
-        for name in self._membership.neighbors:
+        for name in neighbors:
             publisher = session.declare_publisher(f"{mesh}/{name}/from/{own}", congestion_control=congestion)
             self._publishers[name] = publisher
             arrived = Callback(partial(self._arrived, mailbox, name), indirect=False)
@@ -70,7 +106,8 @@ class ZenohCarrier:
             self._declared.append(session.declare_subscriber(key, fed))
 
     def send(self, neighbor: str, data: bytes) -> None:
-        self._publishers[neighbor].put(data)
+        if (publisher := self._publishers.get(neighbor)) is not None:  # none for one that is excluded
+            publisher.put(data)
 
     def close(self) -> None:
         import zenoh

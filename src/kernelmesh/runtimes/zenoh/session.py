@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["open_client", "open_peer"]
 
+_ACCEPT_MS = 3000  # milliseconds within which a connection must become a session
+_PENDING = 100  # connections that may be on the way to that
+_SESSIONS = 64  # sessions beside those of neighbors: of clients and sensors
 _SLACK = 1 << 16  # what zenoh may add to a message
 
 
@@ -21,9 +24,15 @@ def open_peer(membership: Membership, *, feeds: tuple[str, ...] = ()) -> zenoh.S
     """The session of an agent; `feeds` are the keys that sensors may publish to."""
     settings: dict[str, Any] = {
         "mode": "peer",
-        "listen/endpoints": [membership.listen],
+        "listen/endpoints": [
+            membership.listen + ("" if membership.tls is None else f"#tls_handshake_timeout_ms={_ACCEPT_MS}")
+        ],
         "connect/endpoints": [endpoint for endpoint in membership.neighbors.values() if endpoint],
         "transport/link/rx/max_message_size": membership.max_bytes + _SLACK,
+        # a connection must become a session soon, and there is room for a limited number of both
+        "transport/unicast/accept_timeout": _ACCEPT_MS,
+        "transport/unicast/accept_pending": _PENDING,
+        "transport/unicast/max_sessions": len(membership.neighbors) + _SESSIONS,
     }
     if membership.tls is not None:
         settings |= _tls(membership.tls, listens=True)
@@ -82,6 +91,7 @@ def _tls(tls: Tls, *, listens: bool) -> dict[str, Any]:
         "root_ca_certificate": str(tls.authority),
         "enable_mtls": True,
         "verify_name_on_connect": True,
+        "close_link_on_expiration": True,
         "connect_private_key": str(tls.key),
         "connect_certificate": str(tls.certificate),
     }

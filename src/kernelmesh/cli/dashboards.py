@@ -1,0 +1,126 @@
+"""`kernelmesh dashboard` and `kernelmesh report`: runs and meshes on one page."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelmesh.cli.base import app, fail, reported, say, stderr
+from kernelmesh.errors import InvalidArgument, Verbatim
+
+if TYPE_CHECKING:
+    from kernelmesh.dashboard.serving import Dashboard
+    from kernelmesh.dashboard.sources import Source
+
+__all__ = ["announce", "dashboard", "report"]
+
+_HOST = "Where to listen. Others than this machine need the token that is printed."
+_PORT = "The port to listen on; 0: any that is free."
+
+
+@app.command()
+def dashboard(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR] [DIR2]", help="The folder of a run; a second one to compare it with."),
+    ] = None,
+    mesh: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A mesh's folder: watch its agents, which are only asked.")
+    ] = None,
+    host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help=_PORT)] = 8765,
+    browser: Annotated[bool, typer.Option("--open", help="Also open the page in a browser.")] = False,
+) -> None:
+    """Show a run, two runs over each other, or a mesh on a page: network, curves, functions, over time.
+
+    The page is at http://127.0.0.1:8765/ until Ctrl-C. `kernelmesh run NAME --watch` shows a run while it learns.
+    """
+    with reported("dashboard"), contextlib.ExitStack() as stack:
+        sources = _sources(folders or [], mesh, stack)
+        from kernelmesh.dashboard.serving import Dashboard
+
+        page = Dashboard(sources, host=host, port=port)
+        announce(page)
+        for source in sources:
+            if (news := source.news()).status == "unreadable":
+                stderr.print(news.message, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        if browser:
+            import webbrowser
+
+            webbrowser.open(page.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            page.serve()
+    say("Stopped.")
+
+
+def announce(page: Dashboard) -> None:
+    """Say where the page is."""
+    say(f"The page is at {page.url} until Ctrl-C.")
+    if page.policy.token:
+        say("Whoever has this address can read the page: the token at its end is the key.")
+
+
+def _sources(folders: Sequence[Path], mesh: Path | None, stack: contextlib.ExitStack) -> list[Source]:
+    """What the command names: one run, two, or a mesh."""
+    if (mesh is None) == (not folders) or len(folders) > 2:
+        given = [*map(str, folders), *([f"--mesh {mesh}"] if mesh else [])]
+        rule = "be the folder of a run, two folders to compare, or --mesh with that of a mesh"
+        raise InvalidArgument("dashboard", "DIR", rule, Verbatim(", ".join(given) or "nothing"))
+    if mesh is not None:
+        from kernelmesh.dashboard.mesh_source import MeshSource
+
+        return [stack.enter_context(MeshSource(mesh))]
+    from kernelmesh.dashboard.sources import FolderSource
+
+    return [FolderSource(folder) for folder in folders]
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR [DIR2]", help="The folder of a run; a second one to compare.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write (DIR/report.html if not given).", dir_okay=False)
+    ] = None,
+    animation: Annotated[
+        Path | None,
+        typer.Option(help="Also write an animated GIF of the functions coming to agree to this file.", dir_okay=False),
+    ] = None,
+) -> None:
+    """Write the page of a run, or of two to compare, as one HTML file that needs nothing else."""
+    file = out or folders[0] / "report.html"
+    with reported("report"):
+        if len(folders) > 2:
+            raise InvalidArgument("report", "DIR", "be one run, or two to compare", Verbatim(f"{len(folders)} folders"))
+        from kernelmesh.dashboard.documents import check_run
+        from kernelmesh.dashboard.export import write_report
+        from kernelmesh.errors import UnreadableFile
+
+        try:
+            for folder in folders:
+                check_run("report", folder)
+            write_report(folders, file)
+            say(f"Written to {file}.")
+            if animation is not None:
+                _write_animation(folders[0], animation)
+        except UnreadableFile as error:
+            fail(f"report: {error}", code=1)
+
+
+def _write_animation(folder: Path, file: Path) -> None:
+    from kernelmesh.dashboard.animation import animation
+    from kernelmesh.dashboard.documents import find_recording
+    from kernelmesh.dashboard.recording import Recording
+
+    found = find_recording(folder)
+    data = animation(Recording.read(found)) if found else None
+    if data is None:
+        rule = "come from a run whose agents learn functions of two-dimensional points"
+        raise InvalidArgument("report", "--animation", rule, Verbatim(f"{str(folder)!r}, which has no recording of any"))
+    file.write_bytes(data)
+    say(f"Written to {file}.")

@@ -1,0 +1,72 @@
+"""Duals of the two ends of an edge: opposite bit for bit, and computed once where both ends are in one process."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from weakref import WeakValueDictionary, ref
+
+import numpy as np
+
+from kernelmesh.messages import Offer
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.statistics import Statistics
+
+__all__ = ["Shared", "digest", "opposite"]
+
+# Under these names an expansion keeps what follows from it and is not part of its value.
+_TWIN, _DIGEST, _ORIGIN = "dual_twin", "dual_digest", "dual_origin"
+
+
+def opposite(dual: Expansion) -> Expansion:
+    """−λ over the same points; the opposite of that is λ itself.
+
+    >>> from kernelmesh import Gaussian
+    >>> dual = Expansion(Gaussian(), np.array([[0.0]]), np.array([[2.0]]))
+    >>> opposite(dual).weights, opposite(opposite(dual)) is dual
+    (array([[-2.]]), True)
+    """
+    twin: Expansion | None = dual.__dict__.get(_TWIN)
+    if twin is None:
+        twin = Expansion.trusted(dual.kernel, dual.centers, -dual.weights)
+        twin.__dict__[_TWIN] = dual
+    return twin
+
+
+def digest(dual: Expansion) -> int:
+    """Of a dual without regard to its sign: the same at both ends while they are opposite."""
+    origin = dual.__dict__.get(_TWIN, dual)
+    found: int | None = origin.__dict__.get(_DIGEST)
+    if found is None:
+        data = origin.centers.tobytes() + np.abs(origin.weights).tobytes()
+        if isinstance(origin, Statistics):
+            data += np.abs(origin.moments).tobytes()
+        found = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
+        origin.__dict__[_DIGEST] = found
+    return found
+
+
+class Shared:
+    """Duals that somebody still holds, by what they were made from: the second end of an edge takes that of the first.
+
+    What a dual was made from are immutable values, and they are told by identity. In simulation both ends have the same ones.
+    An end that has others, because it was restored or is in another process, computes its dual itself, with the same result.
+    """
+
+    def __init__(self) -> None:
+        self._found: WeakValueDictionary[tuple[int, int], Expansion] = WeakValueDictionary()
+
+    def take(self, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> Expansion | None:
+        """What was made from these, if it is still there."""
+        found = self._found.get((id(first.weights), id(second.weights)))
+        if found is None:
+            return None
+        origin, values, how = found.__dict__[_ORIGIN]
+        alive = values[0]() is first.weights and values[1]() is second.weights and how == settings
+        return found if alive and (before is None if origin is None else origin() is before) else None
+
+    def keep(self, found: Expansion, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> None:
+        """Remember what a dual was made from, as long as somebody holds it."""
+        origin = None if before is None else ref(before)
+        found.__dict__[_ORIGIN] = origin, (ref(first.weights), ref(second.weights)), settings
+        self._found[id(first.weights), id(second.weights)] = found

@@ -1,0 +1,96 @@
+"""What a run's folder holds besides its recording: summary, settings, paragraphs, tables and figures."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernelmesh.dashboard.recording import FILE, TOTALS, Frame
+from kernelmesh.errors import InvalidArgument, UnreadableFile, Verbatim
+
+__all__ = ["Documents", "check_run", "find_recording", "rounds_of"]
+
+_ROWS = 200  # of a table that are shown
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Documents:
+    """The files of a run that people read."""
+
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    paragraphs: Sequence[str] = ()
+    tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """By name; the first row has the titles."""
+    figures: Sequence[Path] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Documents:
+        """Everything that is there."""
+        notes = _json(folder / "report.json")
+        printed = [name for name in notes.get("printed", ()) if (folder / f"{Path(str(name)).name}.csv").is_file()]
+        return cls(
+            summary=_json(folder / "summary.json"),
+            config=_json(folder / "config.json"),
+            paragraphs=[str(text) for text in notes.get("paragraphs", ())],
+            tables={name: _csv(folder / f"{Path(str(name)).name}.csv")[: _ROWS + 1] for name in printed},
+            figures=sorted(path for path in folder.glob("*.png") if path.is_file()),
+        )
+
+
+def check_run(owner: str, folder: Path) -> None:
+    """Refuse a folder that no run has written."""
+    if find_recording(folder) is None and not (folder / "summary.json").is_file():
+        what = "has neither a recording nor a summary.json" if folder.is_dir() else "is not a folder"
+        remedy = "`kernelmesh run NAME` writes such a folder"
+        rule = "be a folder that `kernelmesh run` has written"
+        raise InvalidArgument(owner, "DIR", rule, Verbatim(f"{str(folder)!r}, which {what}"), remedy=remedy)
+
+
+def find_recording(folder: Path) -> Path | None:
+    """The recording of a run, or of the first of its parts."""
+    inside = sorted(folder.glob(f"*/{FILE}")) if folder.is_dir() else []
+    return next((path for path in (folder / FILE, *inside) if path.is_file()), None)
+
+
+def rounds_of(folder: Path) -> list[Frame]:
+    """The frames of a run without a recording: what its rounds.csv tells of the whole network."""
+    file = folder / "rounds.csv"
+    if not file.is_file():
+        return []
+    titles, *rows = _csv(file) or [[]]
+    try:
+        lines = [dict(zip(titles, map(_number, row), strict=True)) for row in rows]
+        return [Frame({name: line.get(name, np.nan) for name in TOTALS}, *_NOBODY) for line in lines]
+    except ValueError as error:
+        raise UnreadableFile(f"{file}: must be a table of numbers ({error})") from None
+
+
+_NOBODY = (np.zeros((0, 7), dtype=np.float32), np.zeros((0, 2), dtype=np.float32))
+
+
+def _number(text: str) -> float:
+    return float(text) if text else np.nan
+
+
+def _csv(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.reader(file) if row]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnreadableFile(f"{path}: must be complete JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise UnreadableFile(f"{path}: must be a JSON object")
+    return found

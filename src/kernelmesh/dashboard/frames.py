@@ -1,0 +1,86 @@
+"""Down-sampling on the server: a recording as a page can hold it, however long the run."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.dashboard.recording import AGENT, EDGE, TOTALS, Frame, State, Subject
+from kernelmesh.dashboard.thinning import evenly
+
+__all__ = ["frame_limit", "frame_table", "frames_after", "marks", "packed"]
+
+_NUMBERS = 450_000  # that a page holds of one run
+_MOST_FRAMES = 500
+_MOST_MARKS = 24
+_NEWS = 20  # frames that are sent at a time
+
+
+def packed(array: NDArray[Any]) -> str:
+    """Numbers as text: float32, little-endian, base64."""
+    return base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode()
+
+
+def frame_limit(subject: Subject) -> int:
+    """How many frames of such a network a page may hold."""
+    size = len(TOTALS) + len(AGENT) * len(subject.names) + len(EDGE) * len(subject.edges)
+    return int(min(max(_NUMBERS // size, 100), _MOST_FRAMES))
+
+
+def frame_table(subject: Subject, frames: Sequence[Frame]) -> dict[str, Any]:
+    """The frames as one table for a page: at most `limit` of them, evenly spaced, with the first and the newest."""
+    limit = frame_limit(subject)
+    return {"limit": limit, "recorded": len(frames), **_table(subject, [frames[n] for n in evenly(len(frames), limit)])}
+
+
+def frames_after(subject: Subject, frames: Sequence[Frame], rounds: int) -> dict[str, Any]:
+    """What is new after so many rounds, as a table like that of `frame_table`."""
+    news = [frame for frame in frames if frame.round > rounds]
+    return _table(subject, [news[n] for n in evenly(len(news), _NEWS)])
+
+
+def _table(subject: Subject, chosen: Sequence[Frame]) -> dict[str, Any]:
+    agents = np.array([frame.agents for frame in chosen]).reshape(len(chosen), len(subject.names), len(AGENT))
+    edges = np.array([frame.edges for frame in chosen]).reshape(len(chosen), len(subject.edges), len(EDGE))
+    totals = np.array([[frame.totals[name] for name in TOTALS] for frame in chosen])
+    newest = chosen[-1].round if chosen else 0
+    return {
+        "count": len(chosen),
+        "newest": newest,
+        "totals": packed(totals),
+        "agents": packed(agents),
+        "edges": packed(edges),
+    }
+
+
+def marks(subject: Subject, frames: Sequence[Frame]) -> list[dict[str, Any]]:
+    """Where the penalty has doubled and where agents went away or came back, with a sentence each."""
+    found = [*_doublings(frames), *_absences(subject, frames)]
+    found = [found[n] for n in evenly(len(found), _MOST_MARKS)]
+    return sorted(found, key=lambda mark: float(mark["samples"]))
+
+
+def _doublings(frames: Sequence[Frame]) -> Iterator[dict[str, Any]]:
+    last = 0.0
+    for frame in frames:
+        penalty = frame.totals["penalty"]
+        if last and penalty >= 2 * last * (1 - 1e-9):
+            yield {
+                "samples": frame.totals["samples"],
+                "kind": "penalty",
+                "text": f"The penalty has doubled to {penalty:.3g}.",
+            }
+        if not last or penalty >= 2 * last * (1 - 1e-9):
+            last = penalty
+
+
+def _absences(subject: Subject, frames: Sequence[Frame]) -> Iterator[dict[str, Any]]:
+    away = np.zeros(len(subject.names), dtype=bool)
+    for frame in frames:
+        now = frame.agents[:, AGENT.index("state")] == State.AWAY
+        for agent in np.flatnonzero(now != away):
+            text = f"Agent {subject.names[agent]} {'went away' if now[agent] else 'came back'}."
+            yield {"samples": frame.totals["samples"], "kind": "away" if now[agent] else "back", "text": text}
+        away = now

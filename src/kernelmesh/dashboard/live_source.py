@@ -1,0 +1,53 @@
+"""A run in progress as a page shows it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from kernelmesh.dashboard.documents import Documents
+from kernelmesh.dashboard.recorder import Recorder
+from kernelmesh.dashboard.sources import News, RecordedSource, Shown
+from kernelmesh.experiments.settings import settings_of
+
+__all__ = ["LiveSource"]
+
+
+class LiveSource(RecordedSource):
+    """A run in progress in this process.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        What observes the run.
+    title : str
+        What it is called.
+    folder : Path
+        Where its files will be.
+    """
+
+    live = True
+
+    def __init__(self, recorder: Recorder, title: str, folder: Path) -> None:
+        super().__init__(title)
+        self._recorder, self._folder = recorder, folder
+        self._generation, self._complete = 0, False
+        self._looking = threading.Lock()
+
+    def news(self) -> News:
+        """How it is doing."""
+        recorder = self._recorder
+        with self._looking:
+            finished = recorder.finished
+            if recorder.recording is not self.recording or (finished is not None) != self._complete:
+                self._complete = finished is not None
+                config = settings_of(recorder.started.config) if recorder.started else {}
+                documents = Documents.read(self._folder) if self._complete else Documents(config=config)
+                self.shown = Shown(recorder.recording, (), documents)
+                self._generation += 1
+            generation, recording = self._generation, self.recording
+        version = recording.version if recording else 0
+        if finished is not None:
+            return News(generation, version, finished.outcome.name, str(finished.outcome) or "The run has ended.")
+        waiting = "The run has not measured anything yet." if not version else ""
+        return News(generation, version, "running" if version else "waiting", waiting)

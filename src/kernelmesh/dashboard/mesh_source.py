@@ -1,0 +1,242 @@
+"""A mesh of real agents as a page shows it: read-only, over zenoh, by asking for status and predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from kernelmesh.checks import Floats
+from kernelmesh.dashboard.documents import Documents
+from kernelmesh.dashboard.portraits import Canvas, class_image, data_uri, value_image
+from kernelmesh.dashboard.recording import AGENT, EDGE, Frame, Recording, State, Subject
+from kernelmesh.dashboard.sources import News, RecordedSource, Shown
+from kernelmesh.dashboard.thinning import Thinned, evenly
+from kernelmesh.deploy import config, mesh_folder
+from kernelmesh.deploy.client import AgentClient
+from kernelmesh.deploy.watching import AgentView, MeshWatcher
+from kernelmesh.errors import KernelMeshError
+
+__all__ = ["MeshSource", "frame_of", "subject_of"]
+
+_EVERY = 1.0  # seconds between two polls
+_PREVIEW = 2000  # rows of each agent's file that tell which classes it sees
+_OWN = 80
+_SIZE = 60  # pixels along each side of a picture: agents answer that many squared points
+_WATCHED = 10.0  # seconds for which an agent counts as looked at
+
+
+class MeshSource(RecordedSource):
+    """The agents of a mesh's folder, wherever they run; what they say is kept, so that one can scrub back. A context manager.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder with one TOML file per agent.
+    timeout : float
+        Seconds to wait for an agent's answer.
+    """
+
+    live = True
+
+    def __init__(self, folder: Path, *, timeout: float = 2.0) -> None:
+        super().__init__(folder.resolve().name)
+        self._configs = [config.read(file) for file in mesh_folder.agents_of(folder)]
+        paths = [each.path for each in self._configs]
+        self._watcher = MeshWatcher([AgentClient.from_file(path, timeout=timeout) for path in paths])
+        self._clients = [AgentClient.from_file(path, timeout=timeout) for path in paths]
+        consensus = type(self._configs[0].agent.consensus).__name__
+        documents = Documents(config={"mesh": folder.name, "protocol": consensus})
+        self.shown = Shown(Recording(subject_of(self._configs)), (), documents)
+        self._views: Sequence[AgentView] = ()
+        self._portraits: dict[int, Thinned[dict[str, Any]]] = defaultdict(lambda: Thinned(120))
+        self._asked: dict[int, float] = {}
+        self._number = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll_for_ever, daemon=True, name="kernelmesh-mesh")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10.0)
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._watcher.__exit__()
+        for client in self._clients:
+            client.close()
+
+    def _poll_for_ever(self) -> None:
+        while not self._stop.is_set():
+            self.poll()
+            self._stop.wait(_EVERY)
+
+    def poll(self) -> None:
+        """Ask every agent how it is doing, and those that somebody looks at what they predict."""
+        self._views = self._watcher.poll()
+        if any(view.answers for view in self._views) and self.recording:
+            self._number += 1
+            self.recording.add(frame_of(self._number, self._views, self.subject))
+            for agent in [agent for agent, when in self._asked.items() if time.monotonic() - when < _WATCHED]:
+                self._ask(agent)
+
+    def news(self) -> News:
+        """How the mesh is doing, with what its agents are troubled by."""
+        version = self.recording.version if self.recording else 0
+        silent = [view.name for view in self._views if not view.answers]
+        remarks = [f"{view.name}: {'; '.join(view.remarks)}" for view in self._views if view.remarks and view.answers]
+        if self._views and all(view.stream_ended and len(view.remarks) == 1 for view in self._views if view.answers):
+            remarks = ["All streams have ended; the agents continue to answer"]
+        if not self._views:
+            return News(0, version, "waiting", "Asking the agents …")
+        if len(silent) == len(self._views):
+            return News(0, version, "waiting", "No agent answers. The page goes on when one does.")
+        if silent:
+            remarks.insert(0, f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer")
+        return News(0, version, "running", "".join(f"{remark}. " for remark in remarks).strip())
+
+    def describe(self) -> dict[str, Any]:
+        """What does not change from frame to frame."""
+        return {**super().describe(), "has_functions": self.shown.canvas.kind in ("regions", "surface"), "mesh": True}
+
+    def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
+        """One agent's function: asked for now, or, for an earlier round, the newest that was asked for until then."""
+        if not 0 <= agent < len(self.subject.names) or self.shown.canvas.kind not in ("regions", "surface"):
+            return None
+        self._asked[agent] = time.monotonic()
+        kept = self._portraits[agent]
+        if not len(kept) or (rounds >= self._number and kept.items[-1]["round"] < self._number):
+            self._ask(agent)
+        before = [each for each in kept.items if each["round"] <= rounds] or list(kept.items[:1])
+        return before[-1] if before else None
+
+    def _ask(self, agent: int) -> None:
+        """Ask an agent for its function on a grid; an agent that does not answer leaves the picture as it was."""
+        subject, grid = self.subject, _coarse(self.shown.canvas)
+        try:
+            outputs = self._clients[agent].predict(grid)
+        except (ImportError, OSError, KernelMeshError):
+            return
+        if self.shown.canvas.kind == "regions":
+            image = class_image(outputs, subject.loss, _SIZE)
+        else:
+            image = value_image(outputs[:, 0], *self.shown.canvas.values, _SIZE)
+        status = self._views[agent].status if self._views else None
+        self._portraits[agent].append(
+            {
+                "agent": agent,
+                "round": self._number,
+                "samples": status.samples if status else 0,
+                "order": status.order if status else 0,
+                "points": [],
+                "weights": [],
+                "image": data_uri(image),
+            }
+        )
+
+
+def _coarse(canvas: Canvas) -> Floats:
+    return dataclasses.replace(canvas, size=_SIZE).grid
+
+
+def subject_of(configs: Sequence[config.Config]) -> Subject:
+    """What the agents' files tell of the network."""
+    names = tuple(each.membership.name for each in configs)
+    pairs = {
+        tuple(sorted((i, names.index(neighbor))))
+        for i, each in enumerate(configs)
+        for neighbor in each.membership.neighbors
+        if neighbor in names
+    }
+    agent = configs[0].agent
+    classes = agent.outputs if agent.loss.classifies else 0
+    previews = [_preview(each) for each in configs]
+    chosen = [evenly(len(points), _OWN) for points, _ in previews]
+    own = list(zip(previews, chosen, strict=True))
+    labels = configs[0].stream.classes or tuple(map(str, range(classes)))
+    return Subject(
+        names=names,
+        edges=np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2),
+        dimension=agent.dimension,
+        outputs=agent.outputs,
+        kernel=agent.kernel,
+        loss=agent.loss,
+        classes=tuple(map(str, labels)) if classes else (),
+        own_points=np.concatenate([points[rows] for (points, _), rows in own]),
+        own_targets=np.concatenate([targets[rows] for (_, targets), rows in own]),
+        own_agents=np.repeat(np.arange(len(own)), [len(rows) for _, rows in own]),
+        seen=np.array([np.bincount(targets.astype(np.int64), minlength=classes) for _, targets in previews])
+        if classes
+        else np.zeros((len(names), 0), dtype=np.int64),
+    )
+
+
+def _preview(each: config.Config) -> tuple[Floats, Floats]:
+    """The first rows of an agent's file, where it has one that can be read again from here."""
+    nothing = np.zeros((0, each.agent.dimension)), np.zeros(0)
+    if not each.stream.kind.rereadable:
+        return nothing
+    source = None
+    try:
+        whole = dataclasses.replace(each, stream=dataclasses.replace(each.stream, batch_size=_PREVIEW, rate=0.0))
+        source = whole.open_stream()
+        batch = source.take()
+    except (OSError, KernelMeshError):
+        return nothing
+    finally:
+        if source is not None:
+            source.close()
+    if batch is None:
+        return nothing
+    points, targets = each.agent.check(batch.points, batch.targets)
+    return points, np.asarray(targets, dtype=np.float64).reshape(len(points), -1)[:, 0]
+
+
+def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame:
+    """A poll of all agents as a frame; along an edge, disagreement is the mean of what its two ends report."""
+    agents = np.array([_row(view) for view in views], dtype=np.float32).reshape(-1, len(AGENT))
+    disagreements = np.array([np.nan if v.status is None else _number(v.status.disagreement) for v in views])
+    degrees = np.maximum(np.bincount(subject.edges.ravel(), minlength=len(views)), 1)
+    sent = np.nan_to_num(agents[:, AGENT.index("bytes")]) / degrees
+    edges = np.zeros((len(subject.edges), len(EDGE)), dtype=np.float32)
+    for n, (i, j) in enumerate(subject.edges):
+        ends = disagreements[[i, j]]
+        edges[n] = ends[np.isfinite(ends)].mean() if np.isfinite(ends).any() else np.nan, sent[i] + sent[j]
+    samples, orders, losses = (agents[:, AGENT.index(name)] for name in ("samples", "order", "loss"))
+    known = np.isfinite(disagreements)
+    totals = {
+        "round": number,
+        "samples": float(np.nan_to_num(samples).max()),
+        "objective": float(np.nansum(losses)) if np.isfinite(losses).any() else np.nan,
+        "disagreement": float(disagreements[known].sum()) if known.any() else np.nan,
+        "order_mean": float(np.nan_to_num(orders).mean()),
+        "order_max": float(np.nan_to_num(orders).max()),
+        "score_mean": np.nan,
+        "score_worst": np.nan,
+        "bytes_per_sample": float(np.nan_to_num(sent * degrees).sum() / max(np.nan_to_num(samples).sum(), 1.0)),
+        "penalty": 0.0,
+    }
+    return Frame(totals, agents, edges)
+
+
+def _row(view: AgentView) -> list[float]:
+    status = view.status
+    if status is None:
+        return [0.0, np.nan, np.nan, 0.0, 0.0, State.AWAY, 0.0]
+    state = State.AWAY if view.stale else State.ENDED if status.ended else State.LEARNING
+    refused = status.refused + sum(neighbor.ignored for neighbor in status.neighbors.values())
+    return [status.samples, _number(status.loss), np.nan, status.order, status.bytes_sent, state, refused]
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value

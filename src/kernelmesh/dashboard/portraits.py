@@ -1,0 +1,192 @@
+"""What one agent has learned, as a picture: regions, a surface, a curve, or a projection, from its recorded dictionary."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.dashboard.palette import class_colors, rgb, viridis
+from kernelmesh.dashboard.recording import Recording, Snapshot, Subject
+from kernelmesh.errors import MissingExtra
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.losses import Logistic, Loss
+
+__all__ = ["Canvas", "class_image", "data_uri", "portrait", "value_image"]
+
+SIZE = 120  # pixels of a picture along each side
+_LEVELS = (60, 120, 175)  # opacity: unsure, rather sure, sure
+_SHADES = 64
+_MISTAKES = 8
+_POINTS = 400  # dictionary points that are drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Canvas:
+    """The part of the plane that pictures of a run show: fixed, so that only functions move."""
+
+    subject: Subject
+    size: int = SIZE
+    """Pixels along each side."""
+
+    @cached_property
+    def kind(self) -> str:
+        """What kind of picture there is: regions, surface, curve or projection."""
+        if self.subject.dimension == 2:
+            return "regions" if self.subject.classifies else "surface"
+        return "curve" if self.subject.dimension == 1 and not self.subject.classifies else "projection"
+
+    @cached_property
+    def box(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom, top."""
+        points = self.project(self._samples)
+        if not len(points):
+            return -1.0, 1.0, -1.0, 1.0
+        low, high = points.min(axis=0), points.max(axis=0)
+        margin = 0.08 * np.maximum(high - low, 1e-6)
+        (left, bottom), (right, top) = low - margin, high + margin
+        return float(left), float(right), float(bottom), float(top)
+
+    @cached_property
+    def grid(self) -> Floats:
+        """The points at the centers of the pixels, from the top left on."""
+        left, right, bottom, top = self.box
+        share = (np.arange(self.size) + 0.5) / self.size
+        across, up = left + share * (right - left), top - share * (top - bottom)
+        return np.stack(np.meshgrid(across, up), axis=-1).reshape(-1, 2)
+
+    @cached_property
+    def values(self) -> tuple[float, float]:
+        """The range of the targets, which colors of a surface stand for."""
+        targets = np.concatenate((self.subject.held_targets, self.subject.own_targets))
+        return (float(targets.min()), float(targets.max())) if len(targets) else (-1.0, 1.0)
+
+    @cached_property
+    def _samples(self) -> Floats:
+        parts = [part for part in (self.subject.held_points, self.subject.own_points) if len(part)]
+        return np.concatenate(parts) if parts else np.zeros((0, self.subject.dimension))
+
+    @cached_property
+    def _basis(self) -> tuple[Floats, Floats]:
+        """The mean and the two directions in which samples vary most."""
+        samples = self._samples
+        if not len(samples):
+            return np.zeros(self.subject.dimension), np.eye(self.subject.dimension, 2)
+        middle = samples.mean(axis=0)
+        directions = np.linalg.svd(samples - middle, full_matrices=False)[2][:2].T
+        return middle, directions * np.sign(directions[np.abs(directions).argmax(axis=0), range(directions.shape[1])])
+
+    def project(self, points: Floats) -> Floats:
+        """Where points are drawn: planes as they are, others along the two directions in which samples vary most."""
+        if self.subject.dimension == 2:
+            return points
+        if self.kind == "curve":
+            return np.column_stack((points[:, 0], np.zeros(len(points))))
+        middle, directions = self._basis
+        flat = (points - middle) @ directions
+        return flat if flat.shape[1] == 2 else np.column_stack((flat, np.zeros(len(flat))))
+
+
+def portrait(recording: Recording, canvas: Canvas, agent: int, rounds: int) -> dict[str, Any] | None:
+    """One agent's function at the newest snapshot up to a round, as a page draws it; None if there is no snapshot."""
+    snapshot = recording.snapshot_at(rounds)
+    if snapshot is None:
+        return None
+    subject, f = recording.subject, snapshot.function(agent, recording.subject.kernel)
+    rows = np.argsort(-np.abs(f.weights).sum(axis=1))[:_POINTS]
+    at, strongest = canvas.project(f.centers[rows]), f.weights[rows].argmax(axis=1) if f.order else np.zeros(0)
+    out: dict[str, Any] = {
+        "agent": agent,
+        "round": snapshot.round,
+        "samples": snapshot.samples,
+        "order": f.order,
+        "points": np.column_stack((at, strongest)).round(4).tolist() if f.order else [],
+        "weights": np.abs(f.weights).sum(axis=0).round(4).tolist(),
+    }
+    if canvas.kind == "regions":
+        out["image"] = data_uri(class_image(f(canvas.grid), subject.loss, canvas.size))
+    elif canvas.kind == "surface":
+        out["image"] = data_uri(value_image(f(canvas.grid)[:, 0], *canvas.values, canvas.size))
+    elif canvas.kind == "curve":
+        across = np.linspace(*canvas.box[:2], 160)
+        out["line"] = [across.round(4).tolist(), f(across[:, None])[:, 0].round(4).tolist()]
+    if subject.classifies and canvas.kind == "projection":
+        out["mistakes"] = _mistakes(recording, snapshot, agent, f)
+    return out
+
+
+def _mistakes(recording: Recording, snapshot: Snapshot, agent: int, f: Expansion) -> list[dict[str, Any]]:
+    """Held-out samples that the agent puts into the wrong class now; first those that it had right a snapshot before."""
+    subject = recording.subject
+    if not len(subject.held_points):
+        return []
+    truth = subject.held_targets.astype(int)
+    outputs = f(subject.held_points)
+    earlier = [other for other in recording.snapshots if other.round < snapshot.round]
+    before = (
+        earlier[-1].function(agent, subject.kernel)(subject.held_points).argmax(axis=1) == truth
+        if earlier
+        else np.zeros(len(truth), dtype=bool)
+    )
+    guesses = outputs.argmax(axis=1)
+    margins = outputs[np.arange(len(truth)), truth] - outputs.max(axis=1)
+    wrong = np.flatnonzero(guesses != truth)
+    wrong = wrong[np.lexsort((margins[wrong], ~before[wrong]))][:_MISTAKES]
+    return [
+        {
+            "sample": int(n),
+            "truth": subject.classes[truth[n]],
+            "guess": subject.classes[guesses[n]],
+            "margin": round(float(margins[n]), 3),
+            "new": bool(before[n]),
+        }
+        for n in wrong
+    ]
+
+
+def class_image(outputs: Floats, loss: Loss | None, size: int = SIZE) -> bytes:
+    """The class with the largest output at each point of a grid as a PNG; the surer, the stronger its color."""
+    best = outputs.argmax(axis=1)
+    classes = outputs.shape[1]
+    if isinstance(loss, Logistic):
+        sure = np.digitize(loss.probabilities(outputs).max(axis=1), (0.5, 0.9))
+    else:
+        ordered = np.sort(outputs, axis=1)
+        sure = np.digitize(ordered[:, -1] - ordered[:, -2] if classes > 1 else ordered[:, -1], (0.25, 1.0))
+    colors = [rgb(color) for color in class_colors(classes)]
+    opacity = bytes(_LEVELS[n % 3] for n in range(3 * classes))
+    return _png((3 * best + sure).reshape(size, size), [colors[n // 3] for n in range(3 * classes)], opacity)
+
+
+def value_image(values: Floats, low: float, high: float, size: int = SIZE) -> bytes:
+    """Values at each point of a grid as a PNG in viridis."""
+    share = (values - low) / max(high - low, 1e-12)
+    shades = np.clip(share * _SHADES, 0, _SHADES - 1).astype(int)
+    return _png(shades.reshape(size, size), [viridis(n / (_SHADES - 1)) for n in range(_SHADES)])
+
+
+def _png(indices: Ints, colors: list[tuple[int, int, int]], opacity: bytes | None = None) -> bytes:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pictures of functions", "dashboard") from error
+    image = Image.fromarray(_bytes(indices))
+    image.putpalette([part for color in colors for part in color])
+    out = io.BytesIO()
+    image.save(out, format="PNG", optimize=False, **({} if opacity is None else {"transparency": opacity}))
+    return out.getvalue()
+
+
+def _bytes(indices: Ints) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(np.minimum(indices, 255), dtype=np.uint8)
+
+
+def data_uri(image: bytes) -> str:
+    """A PNG as a page holds it."""
+    return f"data:image/png;base64,{base64.b64encode(image).decode()}"

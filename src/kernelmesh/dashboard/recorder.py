@@ -1,0 +1,169 @@
+"""An observer that records what a run's page needs, and writes it beside the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.dashboard.recording import FILE, Frame, Recording, Snapshot, State, Subject
+from kernelmesh.dashboard.thinning import evenly
+from kernelmesh.errors import KernelMeshError
+from kernelmesh.experiments import events
+from kernelmesh.experiments.network import Network
+from kernelmesh.metrics import AgentMeasures, Measures
+from kernelmesh.runtimes.simulation import Round
+
+__all__ = ["Recorder", "frame_of", "subject_of"]
+
+_HELD_OUT, _OWN, _OWN_TOTAL = 400, 80, 6000  # samples that are kept to be shown: of all, of each agent, of all agents
+_SECONDS = 5.0  # between two files, so that a run that is killed leaves one, and another process can look on
+
+
+class Recorder:
+    """Records the networks of a run as they learn; each has its file in the run's folder, or in that of its part.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder.
+    clock : callable
+        The time in seconds.
+    """
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._network: Network | None = None
+        self._part, self._written, self._took = "", -np.inf, 0.0
+        self.recording: Recording | None = None
+        """Of the network that learns, or learned last."""
+        self.finished: events.Finished | None = None
+        self.started: events.Started | None = None
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / self._part / FILE
+
+    def __call__(self, event: events.Event) -> None:
+        """Take an event in."""
+        match event:
+            case events.Started():
+                self.started = event
+            case events.NetworkStarted(part=part, network=network, rounds_before=rounds):
+                self._begin(part, network, rounds)
+            case events.Measured(round=now, measures=measures, agents=agents) if self._network and self.recording:
+                self.recording.add(
+                    frame_of(now, measures, agents, self._network), Snapshot.of(now.number, max(now.samples), now.functions)
+                )
+                if self._clock() - self._written > max(_SECONDS, 20 * self._took):
+                    self._write()
+            case events.Finished():
+                self.finished = event
+                if self.recording is None:  # what an earlier run has left there is not of this one
+                    self._file.unlink(missing_ok=True)
+                self._write()
+            case _:
+                pass
+
+    def _begin(self, part: str, network: Network, rounds: int) -> None:
+        if self.recording is not None:
+            self._write()  # of the part before
+        self._part, self._network = part, network
+        self.recording = Recording(subject_of(network))
+        if rounds:
+            try:
+                self.recording = Recording.read(self._file)
+                self.recording.rewind(rounds)
+            except (OSError, KernelMeshError):  # a run from before there were recordings: the rest of it is recorded
+                pass
+        self._written = -np.inf
+
+    def _write(self) -> None:
+        if self.recording is None:
+            return
+        began = self._clock()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self.recording.write(self._file)
+        self._written, self._took = self._clock(), self._clock() - began
+
+
+def subject_of(network: Network) -> Subject:
+    """What a recording must know of a network."""
+    agent, graph = network.agent, network.graph
+    rows = evenly(len(network.points), _HELD_OUT)
+    own = [_own_samples(stream.stream, len(graph)) for stream in network.streams]
+    classes = agent.outputs if agent.loss.classifies else 0
+    return Subject(
+        names=tuple(map(str, graph.names)),
+        edges=np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
+        dimension=agent.dimension,
+        outputs=agent.outputs,
+        kernel=agent.kernel,
+        loss=agent.loss,
+        classes=tuple(map(str, range(classes))),
+        held_points=network.points[rows].astype(np.float64),
+        held_targets=_first_column(network.targets, rows),
+        own_points=np.concatenate([points for points, _ in own]),
+        own_targets=np.concatenate([targets for _, targets in own]),
+        own_agents=np.repeat(np.arange(len(own)), [len(points) for points, _ in own]),
+        seen=np.array([_class_counts(stream.stream.targets, classes) for stream in network.streams]),
+        total_samples=max(_rows(stream) for stream in network.streams),
+    )
+
+
+def _rows(stream: Any) -> int:
+    """How many samples a stream gives, up to the rest of a mini-batch."""
+    whole = stream.stream
+    return int(min(len(stream) * whole.batch_size, whole.passes * len(whole.points)))
+
+
+def _own_samples(stream: Any, agents: int) -> tuple[Floats, Floats]:
+    rows = evenly(len(stream.points), min(_OWN, max(_OWN_TOTAL // agents, 2)))
+    return stream.points[rows].astype(np.float64), _first_column(stream.targets, rows)
+
+
+def _first_column(targets: Any, rows: Sequence[int]) -> Floats:
+    """Class numbers, or the first output."""
+    chosen = np.asarray(targets, dtype=np.float64)[rows]
+    return chosen.reshape(len(rows), -1)[:, 0] if len(rows) else np.zeros(0)
+
+
+def _class_counts(targets: Any, classes: int) -> Ints:
+    return np.bincount(np.asarray(targets, dtype=np.int64), minlength=classes) if classes else np.zeros(0, dtype=np.int64)
+
+
+def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Network) -> Frame:
+    """All numbers of a measured round."""
+    ended = [now.number > len(stream) for stream in network.streams]
+    states = [
+        State.LEARNING if info is not None else State.ENDED if over else State.AWAY
+        for info, over in zip(now.infos, ended, strict=True)
+    ]
+    columns = (
+        now.samples,
+        agents.losses,
+        agents.scores,
+        [f.order for f in now.functions],
+        now.bytes_sent,
+        states,
+        np.zeros(len(states)),
+    )
+    totals = {
+        "round": now.number,
+        "samples": measures.samples,
+        "objective": measures.objective,
+        "disagreement": measures.disagreement,
+        "order_mean": measures.order_mean,
+        "order_max": measures.order_max,
+        "score_mean": measures.score_mean,
+        "score_worst": measures.score_worst,
+        "bytes_per_sample": measures.bytes_per_sample,
+        "penalty": measures.penalty,
+    }
+    edges = np.column_stack((agents.disagreements, now.edge_bytes)) if len(agents.disagreements) else np.zeros((0, 2))
+    table = np.column_stack([np.asarray(column, dtype=np.float64) for column in columns])
+    return Frame(totals, table.astype(np.float32), edges.astype(np.float32))

@@ -1,0 +1,147 @@
+"""Who may read a page: this machine only, unless told otherwise, and never another page in the same browser."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["COOKIE", "HEADERS", "Guard", "Policy", "is_loopback"]
+
+COOKIE = "kernelmesh-token"
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""On every answer: nothing from elsewhere is loaded, and no other page can embed, read or keep this one."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Where a server listens, and the token that it asks for; None if it asks for none."""
+
+    host: str
+    port: int
+    token: str | None = None
+
+    @classmethod
+    def choose(cls, host: str, port: int) -> Policy:
+        """A token is needed as soon as others than this machine can reach the address."""
+        return cls(host=host, port=port, token=None if is_loopback(host) else secrets.token_urlsafe(24))
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    def refusal(self, headers: Headers, *, navigation: bool) -> str | None:
+        """Why a request must not be answered, or None.
+
+        Without a token the name in the address must be one of this machine's, so that no other name can be made to mean it.
+        A request that another page caused is refused, but for following a link to the page itself.
+        """
+        host = headers.get("host", "")
+        if self.token is None and host not in self._names():
+            return "This address is not one of the dashboard's."
+        origin = headers.get("origin")
+        if origin is not None and origin != f"http://{host}":
+            return "Requests from other origins are refused."
+        if not navigation and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return "Requests from other sites are refused."
+        return None
+
+    def _names(self) -> set[str]:
+        hosts = {"localhost", "127.0.0.1", "[::1]", f"[{self.host}]" if ":" in self.host else self.host}
+        return {f"{host}:{self.port}" for host in hosts} | (hosts if self.port == 80 else set())
+
+    def admits(self, given: str | None) -> bool:
+        """Whether a token is the right one."""
+        return self.token is None or (given is not None and secrets.compare_digest(given.encode(), self.token.encode()))
+
+
+class Guard:
+    """An ASGI middleware that applies a policy: reading only, right host, right origin, right token, strict headers.
+
+    Parameters
+    ----------
+    app : ASGIApp
+        What is guarded.
+    policy : Policy
+        Who may read.
+    """
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self._app, self._policy = app, policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no web sockets
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *extra]}
+            await send(message)
+
+        refused = self._check(scope)
+        await (refused or self._app)(scope, receive, send_guarded)
+
+    def _check(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("This page can only be read.", status_code=405, headers={"Allow": "GET, HEAD"})
+        home = scope["path"] == "/"
+        if reason := self._policy.refusal(headers, navigation=home):
+            return PlainTextResponse(reason, status_code=403)
+        if self._policy.admits(_cookie(headers)):
+            return None
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]
+        if not self._policy.admits(given):
+            text = "The dashboard needs the token that it has printed: open the address with ?token=… at its end."
+            return PlainTextResponse(text, status_code=401)
+        if not home:
+            return None
+        # from now on in a cookie, so that the token does not stay in the address and in the history
+        response = RedirectResponse("/", status_code=303)
+        response.set_cookie(COOKIE, given or "", httponly=True, samesite="strict")
+        return response
+
+
+def _cookie(headers: Headers) -> str | None:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return found.value if found else None

@@ -1,0 +1,166 @@
+"""The pages, the numbers and the stream of events that a browser asks for. Everything is read-only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from kernelmesh.dashboard import assets
+from kernelmesh.dashboard.animation import animation
+from kernelmesh.dashboard.security import Guard, Policy
+from kernelmesh.dashboard.sources import RecordedSource, Source
+from kernelmesh.errors import KernelMeshError
+
+__all__ = ["application", "changes"]
+
+_TICK = 0.25  # seconds between two looks at the sources
+_ALIVE = 15.0  # seconds after which a silent stream says that it is still there
+
+
+def application(sources: Sequence[Source], policy: Policy, *, closing: Callable[[], bool] = lambda: False) -> Starlette:
+    """The dashboard of one or two sources; streams of events end when `closing` holds."""
+    return Starlette(routes=_Views(sources, closing).routes(), middleware=[Middleware(Guard, policy=policy)])
+
+
+class _Views:
+    """What each address answers with."""
+
+    def __init__(self, sources: Sequence[Source], closing: Callable[[], bool]) -> None:
+        self._sources, self._closing = tuple(sources), closing
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self.page),
+            Route("/static/{name}", self.static),
+            Route("/api/runs", self.runs),
+            Route("/api/runs/{run:int}/frames", self.frames),
+            Route("/api/runs/{run:int}/function", self.function),
+            Route("/api/runs/{run:int}/animation.gif", self.animation),
+            Route("/api/runs/{run:int}/figures/{name}", self.figure),
+            Route("/api/events", self.events),
+        ]
+
+    def page(self, _: Request) -> Response:
+        return Response(assets.page(), media_type="text/html")
+
+    def static(self, request: Request) -> Response:
+        found = assets.find(request.path_params["name"])
+        if found is None:
+            return _nothing()
+        return Response(*found) if isinstance(found, tuple) else FileResponse(found)
+
+    def runs(self, _: Request) -> Response:
+        return _json([source.describe() for source in self._sources])
+
+    def frames(self, request: Request) -> Response:
+        source = self._source(request)
+        return _nothing() if source is None else _json(source.frames())
+
+    def function(self, request: Request) -> Response:
+        source = self._source(request)
+        agent, rounds = (_integer(request.query_params.get(name)) for name in ("agent", "round"))
+        if source is None or agent is None or rounds is None:
+            return _nothing()
+        try:
+            found = source.function(agent, rounds)
+        except KernelMeshError as error:  # a package that is missing, or a function that cannot be evaluated
+            return PlainTextResponse(str(error), status_code=503)
+        return _nothing() if found is None else _json(found)
+
+    def animation(self, request: Request) -> Response:
+        source = self._source(request)
+        recording = source.recording if isinstance(source, RecordedSource) else None
+        data = animation(recording) if recording else None
+        if data is None:
+            return _nothing()
+        return Response(data, media_type="image/gif")
+
+    def figure(self, request: Request) -> Response:
+        """A picture of the run's folder: one of those that the page lists, found by its name and never by a path."""
+        source = self._source(request)
+        listed = {path.name: path for path in (source.figures() if source else ())}
+        path = listed.get(request.path_params["name"])
+        return FileResponse(path) if path is not None and _inside(path) else _nothing()
+
+    async def events(self, request: Request) -> Response:
+        def lines() -> AsyncIterator[str]:
+            return changes(self._sources, lambda: self._closing())
+
+        return StreamingResponse(lines(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    def _source(self, request: Request) -> Source | None:
+        run = request.path_params["run"]
+        return self._sources[run] if run < len(self._sources) else None
+
+
+async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tick: float = _TICK) -> AsyncIterator[str]:
+    """Server-sent events: how each source is doing whenever that changes, and new frames of those in progress."""
+    yield "retry: 1000\n\n"
+    last: list[Any] = [None] * len(sources)
+    sent = [0] * len(sources)
+    silent = 0.0
+    while not closing():
+        for run, source in enumerate(sources):
+            news = await run_in_threadpool(source.news)
+            if news == last[run]:
+                continue
+            fresh = last[run] is not None and news.generation == last[run].generation
+            message: dict[str, Any] = {"run": run, **vars(news)}
+            if fresh and news.version != last[run].version:
+                message["frames"] = await run_in_threadpool(source.frames_after, sent[run])
+                sent[run] = max(sent[run], message["frames"]["newest"])
+            elif not fresh:
+                sent[run] = await run_in_threadpool(_newest_round, source)
+            message["newest"] = sent[run]
+            last[run], silent = news, 0.0
+            yield f"data: {json.dumps(_finite(message))}\n\n"
+        await asyncio.sleep(tick)
+        silent += tick
+        if silent >= _ALIVE:
+            silent = 0.0
+            yield ": still there\n\n"
+
+
+def _newest_round(source: Source) -> int:
+    recording = source.recording if isinstance(source, RecordedSource) else None
+    frames = recording.frames if recording else ()
+    return frames[-1].round if frames else 0
+
+
+def _inside(path: Path) -> bool:
+    """Whether a listed file is in its folder even when links are followed."""
+    return path.resolve().parent == path.parent.resolve()
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
+def _nothing() -> Response:
+    return PlainTextResponse("There is nothing here.", status_code=404)
+
+
+def _json(value: Any) -> Response:
+    return JSONResponse(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

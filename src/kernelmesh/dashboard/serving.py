@@ -1,0 +1,101 @@
+"""Listening: one server with its address, in this thread until Ctrl-C, or in another one beside a run."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from kernelmesh.checks import integer
+from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
+
+try:
+    import uvicorn
+
+    from kernelmesh.dashboard.server import application
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("kernelmesh"):
+        raise
+    raise MissingExtra("dashboards", "dashboard") from error
+
+from kernelmesh.dashboard.assets import plotly
+from kernelmesh.dashboard.security import Policy
+from kernelmesh.dashboard.sources import Source
+
+__all__ = ["PORT", "Dashboard"]
+
+PORT = 8765
+
+
+class Dashboard:
+    """A server for sources; a context manager that serves in a thread of its own, or `serve` in this one.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        One, or two to compare.
+    host : str
+        Where to listen; a token is needed where others than this machine can reach it.
+    port : int
+        0: any that is free.
+    """
+
+    def __init__(self, sources: Sequence[Source], *, host: str = "127.0.0.1", port: int = PORT) -> None:
+        integer("dashboard", "--port", port, minimum=0)
+        plotly()  # found missing now, not by the browser
+        self._socket = _listen(host, port)
+        self.policy = Policy.choose(host, self._socket.getsockname()[1])
+        self._stopping = False
+        app = application(sources, self.policy, closing=lambda: self._stopping or self._server.should_exit)
+        settings = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(settings)
+        self._thread = threading.Thread(target=self.serve, daemon=True, name="kernelmesh-dashboard")
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        return self.policy.url
+
+    def serve(self) -> None:
+        """Answer until Ctrl-C or `stop`."""
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """End what `serve` does."""
+        self._stopping = self._server.should_exit = True
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._thread.join(timeout=5.0)
+        self._socket.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, or an error that says what is in the way."""
+    listening = None
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+    except (OSError, OverflowError) as error:
+        if listening is not None:
+            listening.close()
+        raise _refusal(error, host, port) from None
+    return listening
+
+
+def _refusal(error: OSError | OverflowError, host: str, port: int) -> InvalidArgument:
+    if isinstance(error, OverflowError):
+        return InvalidArgument("dashboard", "--port", "be below 65536", port)
+    if error.errno == errno.EADDRINUSE:
+        remedy = "another dashboard may be running; --port 0 takes any free port"
+        return InvalidArgument("dashboard", "--port", "be free", Verbatim(f"{port}, which is in use"), remedy=remedy)
+    return InvalidArgument("dashboard", "--host", f"be an address to listen on ({error.strerror})", host)

@@ -1,0 +1,88 @@
+"""A record of bounded size of something that may go on for ever."""
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+__all__ = ["Thinned", "evenly"]
+
+T = TypeVar("T")
+
+
+class Thinned(Generic[T]):
+    """Items in the order in which they came, evenly spaced, of a total cost within `budget`.
+
+    Whenever the budget is exceeded, every second item goes; from then on only every second one stays. The first item and the
+    newest are always there.
+
+    Parameters
+    ----------
+    budget : float
+        What all items together may cost.
+    cost : callable
+        What one item costs; by default 1, so that the budget is a count.
+
+    Examples
+    --------
+    >>> kept = Thinned(5)
+    >>> for number in range(100):
+    ...     kept.append(number)
+    >>> kept.items
+    (0, 32, 64, 96, 99)
+    """
+
+    def __init__(self, budget: float, cost: Callable[[T], float] = lambda _: 1.0) -> None:
+        self._budget, self._cost = budget, cost
+        self._items: list[T] = []
+        self._numbers: list[int] = []
+        self._stride, self._count, self._total = 1, 0, 0.0
+
+    @property
+    def items(self) -> tuple[T, ...]:
+        """What is kept."""
+        return tuple(self._items)
+
+    @property
+    def newest(self) -> T | None:
+        """The newest item; None if there is none."""
+        return self._items[-1] if self._items else None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def append(self, item: T) -> None:
+        """Take an item in; others may have to go for it."""
+        if self._items and self._numbers[-1] % self._stride:  # it was there only as the newest
+            self._drop(len(self._items) - 1)
+        self._items.append(item)
+        self._numbers.append(self._count)
+        self._total += self._cost(item)
+        self._count += 1
+        while self._total > self._budget and len(self._items) > 2:
+            self._halve()
+
+    def drop_after(self, last: Callable[[T], bool]) -> None:
+        """Forget the items at the end for which `last` does not hold."""
+        while self._items and not last(self._items[-1]):
+            self._drop(len(self._items) - 1)
+
+    def _drop(self, at: int) -> None:
+        self._total -= self._cost(self._items.pop(at))
+        self._numbers.pop(at)
+
+    def _halve(self) -> None:
+        self._stride *= 2
+        for at in range(len(self._items) - 2, 0, -1):
+            if self._numbers[at] % self._stride:
+                self._drop(at)
+
+
+def evenly(count: int, limit: int) -> Sequence[int]:
+    """At most `limit` (at least two) of the numbers 0 … count − 1, evenly spaced, with the first and the last.
+
+    >>> evenly(10, 4)
+    [0, 3, 6, 9]
+    """
+    if count <= limit:
+        return list(range(count))
+    limit = max(limit, 2)
+    return [round(n * (count - 1) / (limit - 1)) for n in range(limit)]

@@ -1,0 +1,75 @@
+"""A file of names that an operator edits while agents run: one name per line, # begins a comment."""
+
+import logging
+import math
+from pathlib import Path
+
+from kernelmesh.errors import InvalidArgument, UnreadableFile
+from kernelmesh.runtimes.membership import agent_name
+
+__all__ = ["NameList", "read_names"]
+
+_log = logging.getLogger("kernelmesh.agent")
+
+_EVERY = 1.0  # seconds between two looks at the file
+_LARGEST = 1 << 20  # bytes
+
+
+def read_names(path: Path) -> frozenset[str]:
+    """The names in a file; none if there is no such file. Raises `UnreadableFile` for one that is no such list.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "quarantine.txt"
+    ...     _ = path.write_text("south  # sends nonsense since Monday")
+    ...     read_names(path)
+    frozenset({'south'})
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise UnreadableFile(f"{path}: must be a file that can be read ({error.strerror})") from None
+    try:
+        if len(data) > _LARGEST:
+            raise UnreadableFile(f"{path}: must have at most {_LARGEST} bytes")
+        lines = (line.partition("#")[0].strip() for line in data.decode().splitlines())
+        return frozenset(agent_name("", "", line) for line in lines if line)
+    except (InvalidArgument, UnicodeDecodeError):
+        raise UnreadableFile(f"{path}: must have one name per line, and comments that begin with #") from None
+
+
+class NameList:
+    """The names in a file that is looked at again every second. While it cannot be read, those from before stay in force."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.names: frozenset[str] = frozenset()
+        self._next, self._trouble = -math.inf, ""
+        self._identity: tuple[int, int, int] | None = None
+
+    def changed(self, now: float) -> bool:
+        """Look at the file if it is time to; whether the names are others than before."""
+        if now < self._next:
+            return False
+        self._next = now + _EVERY
+        identity, before = self._stat(), self.names
+        if identity == self._identity:
+            return False
+        try:
+            self.names, self._trouble = read_names(self.path), ""
+            self._identity = identity
+        except UnreadableFile as error:
+            if str(error) != self._trouble:
+                _log.error("%s; the names from before stay in force", error)
+            self._trouble = str(error)
+        return self.names != before
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino

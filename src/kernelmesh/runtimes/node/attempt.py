@@ -1,0 +1,120 @@
+"""A step that is taken, or taken back and taken without whoever made it fail."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.agent import State
+from kernelmesh.checks import Floats
+from kernelmesh.consensus import EdgeMemory, Heard
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.exchange import DUAL_POINTS, check_points
+
+__all__ = ["Attempt", "attempt", "is_huge", "oversized", "within", "without"]
+
+T = TypeVar("T")
+
+
+class Attempt(NamedTuple, Generic[T]):
+    """What became of a step."""
+
+    result: T
+    heard: list[Heard]
+    """What was heard in the end: without the words of offenders."""
+    offenders: tuple[str, ...] = ()
+    """The neighbors whose words made the step fail."""
+    error: Exception | None = None
+    """How it failed with them."""
+
+
+def without(heard: Sequence[Heard], names: Collection[object]) -> list[Heard]:
+    """The same without the words of some neighbors, who still count as there."""
+    return [said._replace(question=None, reply=None) if said.neighbor in names else said for said in heard]
+
+
+def attempt(take: Callable[[State, Sequence[Heard]], T], state: State, heard: list[Heard]) -> Attempt[T]:
+    """Take a step from a state; should it fail, find out whose words it cannot be taken with, and take it without those.
+
+    Each neighbor is tried alone, on a copy. If only all of them together are too much, all are left out. What fails without
+    any of them is raised: then it was nobody's words.
+    """
+    try:
+        return Attempt(take(state, heard), heard)
+    except Exception as error:  # whatever numerics, memory or somebody's protocol makes of numbers from outside
+        first = error
+    spoke = [said.neighbor for said in heard if said.question is not None or said.reply is not None]
+    if not spoke:
+        raise first
+    guilty = spoke
+    if len(spoke) > 1:
+        alone = {name: without(heard, [other for other in spoke if other != name]) for name in spoke}
+        guilty = [name for name in spoke if not _works(take, state, alone[name])] or spoke
+    for offenders in (guilty, spoke) if guilty != spoke else (spoke,):
+        quiet = without(heard, offenders)
+        try:
+            return Attempt(take(state, quiet), quiet, tuple(map(str, offenders)), first)
+        except Exception as error:
+            first = error
+    raise first
+
+
+def _works(take: Callable[[State, Sequence[Heard]], T], state: State, heard: list[Heard]) -> bool:
+    try:
+        take(state.copy(), heard)
+    except Exception:
+        return False
+    return True
+
+
+def oversized(heard: Sequence[Heard], max_points: int) -> tuple[str, ...]:
+    """The neighbors whose words would not be let in now: they are from a time when the limit was another."""
+    found = []
+    for said in heard:
+        try:
+            for message in (said.question, said.reply):
+                if message is not None:
+                    check_points("journal", message, max_points)
+        except RefusedMessage:
+            found.append(str(said.neighbor))
+    return tuple(found)
+
+
+def is_huge(edge: EdgeMemory, max_points: int) -> bool:
+    """Whether more is remembered of an edge than could have been said with such a limit."""
+    limits = ((edge.dual, DUAL_POINTS), (edge.handed, DUAL_POINTS), (edge.early, 1))
+    return any(part is not None and len(part.weights) > times * max_points for part, times in limits)
+
+
+def within(heard: list[Heard], state: State, max_points: int) -> tuple[list[Heard], list[str]]:
+    """What fits into one step, and whose words must wait: those with which neighbors would add too many points in all.
+
+    Points that the agent has already, or that several neighbors have, count once. Who is asked first changes with every step.
+    """
+    dimension = state.sent.dimension
+    tables = {said.neighbor: _centers(said, dimension) for said in heard}
+    if sum(map(len, tables.values())) <= max_points:
+        return heard, []
+    names = list(tables)
+    first = state.steps % len(names)
+    known, late = _rows(state.sent.centers), []
+    start = len(known)
+    for name in (*names[first:], *names[:first]):
+        more = np.union1d(known, _rows(tables[name]))
+        if len(more) - start > max_points:
+            late.append(name)
+        else:
+            known = more
+    return without(heard, late), [str(name) for name in late]
+
+
+def _centers(said: Heard, dimension: int) -> Floats:
+    """The points that a neighbor's words would bring into the step."""
+    tables = [getattr(said.question, "points", None), getattr(said.reply, "centers", None)]
+    return np.concatenate([np.empty((0, dimension)), *(table for table in tables if table is not None)])
+
+
+def _rows(points: Floats) -> NDArray[np.void]:
+    """The different rows, each as one value that can be compared."""
+    return np.unique(np.ascontiguousarray(points).view(np.dtype((np.void, 8 * points.shape[1]))).ravel())

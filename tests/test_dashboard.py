@@ -1,0 +1,622 @@
+"""What a page is fed with: recordings, down-sampling, sources, pictures, reports; without a browser."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kernelmesh import ArrayStream, Faults, Graph, Penalty, simulate
+from kernelmesh.dashboard.animation import animation
+from kernelmesh.dashboard.documents import check_run
+from kernelmesh.dashboard.export import write_report
+from kernelmesh.dashboard.frames import frame_limit, frame_table, frames_after, marks
+from kernelmesh.dashboard.layout import place
+from kernelmesh.dashboard.live_source import LiveSource
+from kernelmesh.dashboard.portraits import Canvas, class_image, portrait
+from kernelmesh.dashboard.recorder import Recorder, frame_of, subject_of
+from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame, Recording, Snapshot, State, Subject
+from kernelmesh.dashboard.security import COOKIE, Policy
+from kernelmesh.dashboard.server import changes
+from kernelmesh.dashboard.serving import Dashboard
+from kernelmesh.dashboard.sources import FolderSource, News, RecordedSource, Shown
+from kernelmesh.dashboard.thinning import Thinned, evenly
+from kernelmesh.errors import InvalidArgument, UnreadableFile
+from kernelmesh.experiments import Experiment, Findings, run
+from kernelmesh.experiments.events import Measured, NetworkStarted
+from kernelmesh.experiments.gmm import LOGISTIC, LogisticConfig
+from kernelmesh.experiments.mixture import Task
+from kernelmesh.experiments.slabs import EXPERIMENT as SLABS
+from kernelmesh.experiments.slabs import Config as SlabsConfig
+from kernelmesh.metrics import measure_agents, summarize
+from kernelmesh.streams import StreamSlice
+
+ENVIRONMENT = {**os.environ, "COLUMNS": "200", "OPENBLAS_NUM_THREADS": "1"}
+TINY = {"agents": 4, "samples": 320, "held_out": 100, "measure_every": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of four agents that see one class each, with its recording."""
+    folder = tmp_path_factory.mktemp("run")
+    config = LogisticConfig(**TINY, protocol="exact-diffusion", partition="one-class")
+    run(LOGISTIC, config, folder, observers=[Recorder(folder)])
+    return folder
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+class TestThinning:
+    @pytest.mark.parametrize("budget", [2, 5, 16, 100])
+    def test_is_bounded_keeps_both_ends_and_is_even(self, budget):
+        kept = Thinned(budget)
+        for number in range(1000):
+            kept.append(number)
+            assert len(kept) <= max(budget, 2)
+            assert (kept.items[0], kept.items[-1], kept.newest) == (0, number, number)
+        gaps = np.diff(kept.items[:-1])
+        assert len(set(gaps)) <= 1  # but for the newest, which is there whatever its number
+        assert len(kept) > budget / 2 - 1
+
+    def test_costs_count(self):
+        kept = Thinned(100.0, lambda item: item)
+        for _ in range(50):
+            kept.append(30.0)
+        assert sum(kept.items) <= 100
+
+    def test_forgets_what_came_after(self):
+        kept = Thinned(10)
+        for number in range(6):
+            kept.append(number)
+        kept.drop_after(lambda number: number <= 3)
+        assert kept.items == (0, 1, 2, 3)
+
+    def test_evenly(self):
+        for count in (1, 2, 7, 1000):
+            for limit in (2, 3, 50):
+                chosen = evenly(count, limit)
+                assert len(chosen) == len(set(chosen)) == min(count, limit)
+                assert (chosen[0], chosen[-1]) == (0, count - 1)
+
+
+def numbers(agents=3, edges=2, samples=0, rounds=1):
+    return Frame(
+        {**dict.fromkeys(TOTALS, 0.0), "round": rounds, "samples": samples},
+        np.zeros((agents, len(AGENT)), dtype=np.float32),
+        np.zeros((edges, len(EDGE)), dtype=np.float32),
+    )
+
+
+class TestRecording:
+    def test_a_file_gives_back_what_was_recorded(self, folder, tmp_path):
+        read = Recording.read(folder / FILE)
+        read.write(tmp_path / FILE)
+        again = Recording.read(tmp_path / FILE)
+        assert again.subject.names == read.subject.names == ("0", "1", "2", "3")
+        assert again.subject.kernel == read.subject.kernel
+        np.testing.assert_array_equal(again.subject.seen, read.subject.seen)
+        for one, other in zip(read.frames, again.frames, strict=True):
+            assert one.totals == other.totals
+            np.testing.assert_array_equal(one.agents, other.agents)
+            np.testing.assert_array_equal(one.edges, other.edges)
+        for one, other in zip(read.snapshots, again.snapshots, strict=True):
+            np.testing.assert_array_equal(one.weights, other.weights)
+            np.testing.assert_array_equal(one.centers, other.centers)
+
+    def test_numbers_are_those_that_the_run_reports(self, folder):
+        summary = json.loads((folder / "summary.json").read_text())
+        last = Recording.read(folder / FILE).frames[-1]
+        assert last.totals["objective"] == summary["objective"]
+        assert last.totals["disagreement"] == summary["disagreement"]
+        scores = last.agents[:, AGENT.index("score")]
+        assert scores.mean() == pytest.approx(summary["accuracy_mean"], rel=1e-6)
+        assert scores.min() == pytest.approx(summary["accuracy_worst"], rel=1e-6)
+        assert 2 * last.edges[:, EDGE.index("disagreement")].sum() == pytest.approx(summary["disagreement"], rel=1e-5)
+        sent = last.agents[:, AGENT.index("bytes")]
+        assert last.edges[:, EDGE.index("bytes")].sum() == sent.sum() > 0
+
+    def test_snapshots_are_the_functions_of_the_agents(self):
+        task = Task.draw(LogisticConfig(**TINY))
+        network = task.network()
+        *_, last = simulate(network.agent, network.graph, network.streams)
+        snapshot = Snapshot.of(last.number, max(last.samples), last.functions)
+        for agent, f in enumerate(last.functions):
+            close = snapshot.function(agent, f.kernel)(task.held_points)
+            np.testing.assert_allclose(close, f(task.held_points), atol=1e-4)
+
+    def test_everybody_is_shown_what_it_sees(self, folder):
+        seen = Recording.read(folder / FILE).subject.seen
+        assert [np.flatnonzero(row).tolist() for row in seen] == [[0], [1], [2], [3]]
+
+    def test_a_run_of_any_length_fits(self, monkeypatch):
+        monkeypatch.setattr("kernelmesh.dashboard.recording._NUMBERS_BUDGET", 1e5)
+        recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
+        for number in range(1, 20_000):
+            recording.add(numbers(rounds=number))
+        assert len(recording.frames) < 600
+        assert recording.frames[-1].round == 19_999
+
+    @pytest.mark.parametrize("damage", ["truncated", "empty", "other"])
+    def test_a_damaged_file_is_refused(self, folder, tmp_path, damage):
+        data = (folder / FILE).read_bytes()
+        bad = {"truncated": data[: len(data) // 2], "empty": b"", "other": data[:-40] + bytes(40)}[damage]
+        (tmp_path / FILE).write_bytes(bad)
+        with pytest.raises(UnreadableFile, match=re.escape(FILE)):
+            Recording.read(tmp_path / FILE)
+
+    def test_a_resumed_run_has_one_recording(self, tmp_path):
+        config = LogisticConfig(**TINY, protocol="exact-diffusion")
+        asked = iter([False] * 4 + [True] * 100)
+        run(LOGISTIC, config, tmp_path, observers=[Recorder(tmp_path)], stop=lambda: next(asked))
+        half = [frame.round for frame in Recording.read(tmp_path / FILE).frames]
+        run(LOGISTIC, config, tmp_path, resume=True, observers=[Recorder(tmp_path)])
+        whole = [frame.round for frame in Recording.read(tmp_path / FILE).frames]
+        assert half[-1] < whole[-1]
+        assert whole[: len(half)] == half
+        assert whole == sorted(set(whole))
+
+    def test_a_table_removes_the_recording_of_an_earlier_run(self, copy):
+        found = Findings(summary={}, tables={"table": [{"protocol": "none", "error": 0.5}]})
+        table = Experiment(name="table", about="", config=SlabsConfig, run=lambda *_: found)
+        run(table, SlabsConfig(), copy, observers=[Recorder(copy)])
+        assert not (copy / FILE).exists()
+        assert FolderSource(copy).describe()["tables"] == {"table": [["protocol", "error"], ["none", "0.5"]]}
+
+    def test_absent_agents_are_told_from_ended_streams(self):
+        task = Task.draw(LogisticConfig(**TINY))
+        network = task.network()
+        short = [StreamSlice(each.stream, 0, 4 if i == 0 else 10) for i, each in enumerate(network.streams)]
+        network = type(network)(**{**vars(network), "streams": short})
+        faults, frames = Faults(absent={2: [(3, 6)]}), []
+        for now in simulate(network.agent, network.graph, network.streams, faults=faults):
+            where = {"graph": network.graph, "points": network.points, "targets": network.targets}
+            each = measure_agents(now, agent=network.agent, **where)
+            frames.append(frame_of(now, summarize(now, each, agent=network.agent), each, network))
+        states = np.array([frame.agents[:, AGENT.index("state")] for frame in frames])
+        assert states[2:6, 2].tolist() == [State.AWAY] * 4
+        assert states[4:, 0].tolist() == [State.ENDED] * (len(frames) - 4)
+        told = [mark["text"] for mark in marks(subject_of(network), frames)]
+        assert told[:2] == ["Agent 2 went away.", "Agent 2 came back."]
+
+    def test_marks_where_the_penalty_doubles(self):
+        frames = []
+        for number, penalty in enumerate((0.01, 0.015, 0.02, 0.03, 0.08), start=1):
+            frame = numbers(rounds=number, samples=100 * number)
+            frames.append(Frame({**frame.totals, "penalty": penalty}, frame.agents, frame.edges))
+        found = marks(Subject(names=("a", "b", "c"), edges=np.zeros((0, 2), dtype=int)), frames)
+        assert [(mark["samples"], mark["kind"]) for mark in found] == [(300, "penalty"), (500, "penalty")]
+
+
+def test_the_server_sends_no_more_than_a_page_can_hold():
+    subject = Subject(names=tuple(map(str, range(100))), edges=np.array(Graph.complete(30).edges))
+    frames = [numbers(100, 435, samples=10 * n, rounds=n) for n in range(1, 3001)]
+    table = frame_table(subject, frames)
+    assert table["count"] == frame_limit(subject) < 400
+    assert table["recorded"] == 3000
+    assert len(json.dumps(table)) < 4e6
+    assert frames_after(subject, frames, 2998)["count"] == 2
+    assert frames_after(subject, frames, 3000)["count"] == 0
+
+
+@pytest.mark.parametrize("graph", [Graph.ring(5), Graph.star(9), Graph.line(2), Graph.complete(12)])
+def test_agents_stand_apart_within_the_picture(graph):
+    at = place(len(graph), np.array(graph.edges))
+    assert at.shape == (len(graph), 2)
+    assert (at >= -1e-9).all()
+    assert (at <= 1 + 1e-9).all()
+    gaps = np.sqrt(((at[:, None] - at[None]) ** 2).sum(axis=2)) + np.eye(len(graph))
+    assert gaps.min() > 0.05
+    np.testing.assert_array_equal(at, place(len(graph), np.array(graph.edges)))
+
+
+class TestPortraits:
+    def test_the_regions_are_the_classes_of_the_function(self, folder):
+        recording = Recording.read(folder / FILE)
+        canvas = Canvas(recording.subject)
+        assert canvas.kind == "regions"
+        snapshot = recording.snapshots[-1]
+        f = snapshot.function(1, recording.subject.kernel)
+        image = Image.open(io.BytesIO(class_image(f(canvas.grid), recording.subject.loss)))
+        classes = np.asarray(image) // 3
+        np.testing.assert_array_equal(classes.ravel(), f(canvas.grid).argmax(axis=1))
+        drawn = portrait(recording, canvas, 1, snapshot.round)
+        assert (drawn["agent"], drawn["round"], drawn["order"]) == (1, snapshot.round, f.order)
+        np.testing.assert_allclose(np.array(drawn["points"])[:, :2].sum(), f.centers.sum(), atol=1e-2)
+
+    def test_an_earlier_time_has_an_earlier_function(self, folder):
+        recording = Recording.read(folder / FILE)
+        canvas = Canvas(recording.subject)
+        rounds = [snapshot.round for snapshot in recording.snapshots]
+        assert portrait(recording, canvas, 0, rounds[1] + 1)["round"] == rounds[1]
+        assert portrait(recording, canvas, 0, 0)["round"] == rounds[0]
+
+    def test_one_dimension_is_drawn_as_a_curve(self, tmp_path):
+        run(SLABS, SlabsConfig(agents=3, samples=96, held_out=50), tmp_path, observers=[Recorder(tmp_path)])
+        recording = Recording.read(tmp_path / FILE)
+        drawn = portrait(recording, Canvas(recording.subject), 0, 10**6)
+        across, values = map(np.array, drawn["line"])
+        f = recording.snapshots[-1].function(0, recording.subject.kernel)
+        np.testing.assert_allclose(values, f(across[:, None])[:, 0], atol=1e-2)
+        source = FolderSource(tmp_path)
+        assert source.describe()["picture"] == "curve"
+        assert not source.describe()["classifies"]
+
+    def test_many_dimensions_are_projected_with_weights_and_mistakes(self):
+        rng = np.random.default_rng(0)
+        labels = rng.integers(3, size=400)
+        points = rng.standard_normal((400, 6)) + 2.0 * np.eye(3, 6)[labels]
+        task = Task.draw(LogisticConfig(**TINY))
+        agent = type(task.agent())(
+            **{**vars(task.agent()), "dimension": 6, "outputs": 3, "consensus": Penalty(coupling=0.01)}
+        )
+        streams = [StreamSlice(ArrayStream(points, labels), 0, 12) for _ in range(2)]
+        network = type(task.network())(
+            agent=agent, graph=Graph.line(2), streams=streams, points=points, targets=labels, measure_every=1, settings={}
+        )
+        recorder = Recorder(None)
+        recorder._begin("", network, 0)
+        recorder._write = lambda: None
+        for now in simulate(agent, network.graph, streams):
+            each = measure_agents(now, agent=agent, graph=network.graph, points=points, targets=labels)
+            recorder(Measured("", now, summarize(now, each, agent=agent), each))
+        recording = recorder.recording
+        drawn = portrait(recording, Canvas(recording.subject), 0, 10**6)
+        assert len(drawn["weights"]) == 3
+        f = recording.snapshots[-1].function(0, agent.kernel)
+        wrong = np.flatnonzero(f(recording.subject.held_points).argmax(axis=1) != recording.subject.held_targets)
+        assert {mistake["sample"] for mistake in drawn["mistakes"]} <= set(wrong.tolist())
+        assert len(drawn["mistakes"]) == min(len(wrong), 8) > 0
+        assert np.isfinite(np.array(drawn["points"])).all()
+
+    def test_the_animation_is_a_gif_that_moves(self, folder):
+        with Image.open(io.BytesIO(animation(Recording.read(folder / FILE)))) as gif:
+            assert (gif.format, gif.is_animated) == ("GIF", True)
+            first = np.asarray(gif.convert("RGB")).astype(int)
+            gif.seek(gif.n_frames - 1)
+            assert np.abs(np.asarray(gif.convert("RGB")).astype(int) - first).max() > 50
+
+
+class TestSources:
+    def test_a_folder_that_is_no_run_is_refused(self, tmp_path):
+        with pytest.raises(InvalidArgument, match="has neither a recording nor a summary"):
+            check_run("dashboard", tmp_path)
+        with pytest.raises(InvalidArgument, match="is not a folder"):
+            FolderSource(tmp_path / "nowhere")
+
+    def test_a_truncated_file_is_told_and_the_source_recovers(self, copy):
+        good = (copy / FILE).read_bytes()
+        source = FolderSource(copy)
+        first = source.news()
+        assert (first.status, first.message) == ("complete", "")
+        (copy / FILE).write_bytes(good[: len(good) // 2])
+        broken = source.news()
+        assert broken.status == "unreadable"
+        assert "must be a complete safetensors file" in broken.message
+        assert source.frames()["count"]  # what was shown stays
+        (copy / FILE).write_bytes(good)
+        assert source.news().status == "complete"
+        assert source.news().generation > broken.generation > first.generation
+
+    def test_a_summary_that_is_being_written_is_told(self, copy):
+        source = FolderSource(copy)
+        (copy / "summary.json").write_text('{"outcome": "comp')
+        assert "must be complete JSON" in source.news().message
+
+    def test_a_run_without_a_recording_has_its_curves(self, copy):
+        expected = Recording.read(copy / FILE).frames
+        (copy / FILE).unlink()
+        source = FolderSource(copy)
+        assert source.describe()["names"] == []
+        assert "no recording" in source.news().message
+        assert source.frames()["count"] == len(expected)
+        assert source.shown.frames[-1].totals["objective"] == pytest.approx(expected[-1].totals["objective"])
+
+    def test_a_live_run_grows_and_ends(self, tmp_path):
+        config = LogisticConfig(**TINY, protocol="exact-diffusion")
+        recorder = Recorder(tmp_path)
+        source = LiveSource(recorder, "gmm-logistic", tmp_path)
+        assert source.news().status == "waiting"
+        seen = []
+
+        def look(event):
+            if isinstance(event, Measured | NetworkStarted):
+                seen.append((source.news().status, source.frames()["count"]))
+
+        finished = run(LOGISTIC, config, tmp_path, observers=[recorder, look])
+        assert seen[0] == ("waiting", 0)
+        counts = [count for _, count in seen[1:]]
+        assert counts == list(range(1, len(counts) + 1))
+        assert {status for status, _ in seen[1:]} == {"running"}
+        assert source.news().status == finished.outcome.name == "complete"
+        assert source.describe()["figures"] == ["data.png", "figure.png"]
+
+    def test_events_tell_what_is_new_once(self):
+        recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
+
+        source = RecordedSource("run")
+        source.shown = Shown(recording)
+        source.news = lambda: News(0, recording.version, "running")
+        recording.add(numbers(rounds=1))
+
+        async def listen():
+            stream, heard = changes([source], lambda: False, tick=0.001), []
+            async for line in stream:
+                if line.startswith("data:"):
+                    heard.append(json.loads(line[5:]))
+                    if len(heard) == 4:
+                        break
+                    for _ in range(2):
+                        recording.add(numbers(rounds=recording.frames[-1].round + 1))
+            return heard
+
+        heard = asyncio.run(listen())
+        assert [message["newest"] for message in heard] == [1, 3, 5, 7]
+        assert [message["frames"]["count"] for message in heard[1:]] == [2, 2, 2]
+
+
+class TestReport:
+    def test_is_one_file_that_asks_for_nothing(self, copy):
+        page = write_report([copy], copy / "report.html").read_text()
+        assert "<!-- " not in page.replace(page[page.index('id="embedded"') : page.index("</script>")], "")[:3000]
+        assert not re.search(r'<(?:script|img|link)[^>]+(?:src|href)="(?!data:)', page[: page.index("<script")])
+        embedded = re.search(r'<script type="application/json" id="embedded">(.*?)</script>', page, re.DOTALL)[1]
+        (found,) = json.loads(embedded)
+        assert found["about"]["status"] == "complete"
+        assert found["frames"]["count"] == len(Recording.read(copy / FILE).frames)
+        assert {each["agent"] for each in found["functions"]} == {0, 1, 2, 3}
+        assert sorted(found["images"]) == ["data.png", "figure.png"]
+        assert "Bayes limit" in " ".join(found["about"]["paragraphs"])
+
+    def test_text_of_a_run_cannot_leave_its_element(self, copy):
+        evil = "</script><script>alert(1)</script>"
+        (copy / "report.json").write_text(json.dumps({"paragraphs": [evil], "printed": ["../../secret"]}))
+        page = write_report([copy], copy / "report.html").read_text()
+        assert "alert(1)</script>" not in page
+
+    def test_a_run_that_cannot_be_read_has_none(self, copy):
+        (copy / FILE).write_bytes(b"short")
+        with pytest.raises(UnreadableFile, match="cannot be read"):
+            write_report([copy], copy / "report.html")
+        assert not (copy / "report.html").exists()
+
+
+def get(url, **headers):
+    """Status, headers and body of an answer, without following redirects."""
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_):
+            return None
+
+    opener = urllib.request.build_opener(Stay, urllib.request.ProxyHandler({}))
+    method = headers.pop("method", "GET")
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with opener.open(urllib.request.Request(url, headers=names, method=method), timeout=10) as answer:
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read()
+
+
+def raw(port, path, **headers):
+    """The status of a request whose path is sent as it is."""
+    names = {"Host": f"127.0.0.1:{port}", "Connection": "close", **headers}
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in names.items()), "", ""]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    return int(answer.split()[1]), answer
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    with Dashboard([FolderSource(folder)], port=0) as page:
+        yield page
+
+
+class TestServer:
+    def test_serves_the_page_and_its_numbers(self, page):
+        status, headers, body = get(page.url)
+        assert status == 200
+        assert headers["content-type"].startswith("text/html")
+        for name in re.findall(rb'(?:src|href)="(static/[^"]+)"', body):
+            assert get(page.url + name.decode())[0] == 200
+        (about,) = json.loads(get(f"{page.url}api/runs")[2])
+        assert about["names"] == ["0", "1", "2", "3"]
+        frames = json.loads(get(f"{page.url}api/runs/0/frames")[2])
+        assert frames["count"] > 3
+        drawn = json.loads(get(f"{page.url}api/runs/0/function?agent=2&round=4")[2])
+        assert drawn["image"].startswith("data:image/png;base64,")
+        assert get(f"{page.url}api/runs/0/figures/figure.png")[2].startswith(b"\x89PNG")
+        assert get(f"{page.url}api/runs/0/animation.gif")[2].startswith(b"GIF89a")
+
+    @pytest.mark.parametrize(
+        "query", ["agent=9&round=1", "agent=-1&round=1", "agent=x&round=1", "agent=1", "agent=1&round=9999999999999"]
+    )
+    def test_what_makes_no_sense_is_not_found(self, page, query):
+        assert get(f"{page.url}api/runs/0/function?{query}")[0] == 404
+        assert get(f"{page.url}api/runs/7/frames")[0] == 404
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/api/runs/0/figures/..%2Fconfig.json",
+            "/api/runs/0/figures/../config.json",
+            "/api/runs/0/figures/%2e%2e%2fsummary.json",
+            "/api/runs/0/figures/config.json",
+            "/api/runs/0/figures//etc/passwd",
+            "/static/..%2f..%2frecording.py",
+            "/static/../security.py",
+            "/static/page.html",
+            "/../../etc/passwd",
+        ],
+    )
+    def test_paths_do_not_leave_what_is_listed(self, page, path):
+        assert raw(page.policy.port, path)[0] == 404
+
+    def test_links_out_of_the_folder_are_not_followed(self, copy, tmp_path):
+        secret = tmp_path / "secret.png"
+        secret.write_bytes(b"secret")
+        (copy / "leak.png").symlink_to(secret)
+        with Dashboard([FolderSource(copy)], port=0) as page:
+            assert get(f"{page.url}api/runs/0/figures/figure.png")[0] == 200
+            status, _, body = get(f"{page.url}api/runs/0/figures/leak.png")
+        assert (status, b"secret" in body) == (404, False)
+
+    def test_other_origins_can_neither_read_nor_steer(self, page):
+        for path in ("", "api/runs", "api/events", "static/app.js"):
+            status, headers, _ = get(page.url + path, Origin="http://evil.example")
+            assert status == 403
+            assert "access-control-allow-origin" not in headers
+        assert get(f"{page.url}api/runs", Sec_Fetch_Site="cross-site")[0] == 403
+        assert get(f"{page.url}api/runs", Origin=page.url.rstrip("/"), Sec_Fetch_Site="same-origin")[0] == 200
+        for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+            assert get(f"{page.url}api/runs", method=method)[0] == 405
+
+    def test_a_name_that_was_made_to_mean_this_machine_is_refused(self, page):
+        assert raw(page.policy.port, "/api/runs", Host="evil.example")[0] == 403
+        assert raw(page.policy.port, "/api/runs", Host=f"evil.example:{page.policy.port}")[0] == 403
+        assert raw(page.policy.port, "/api/runs", Host=f"localhost:{page.policy.port}")[0] == 200
+
+    def test_every_answer_forbids_what_is_not_needed(self, page):
+        for path in ("", "api/runs", "nowhere"):
+            headers = get(page.url + path)[1]
+            assert "default-src 'none'" in headers["content-security-policy"]
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["cross-origin-resource-policy"] == "same-origin"
+
+    def test_listens_on_loopback_only(self, page):
+        assert page.policy.host == "127.0.0.1"
+        assert page._socket.getsockname()[0] == "127.0.0.1"
+
+    def test_others_need_the_token(self, folder):
+        with Dashboard([FolderSource(folder)], host="0.0.0.0", port=0) as page:
+            token = page.policy.token
+            assert token
+            assert f"?token={token}" in page.url
+            base = f"http://127.0.0.1:{page.policy.port}/"
+            for path in ("", "api/runs", "static/app.js", "api/events", f"?token={token}x", "?token="):
+                assert get(base + path)[0] == 401
+            status, headers, _ = get(f"{base}?token={token}")
+            assert (status, headers["location"]) == (303, "/")
+            cookie = headers["set-cookie"]
+            assert "HttpOnly" in cookie
+            assert "SameSite=strict" in cookie
+            assert get(f"{base}api/runs", Cookie=cookie.split(";")[0])[0] == 200
+            assert get(f"{base}api/runs", Cookie=f"{COOKIE}=wrong")[0] == 401
+            assert get(f"{base}api/runs", Cookie=cookie.split(";")[0], Origin="http://evil.example")[0] == 403
+
+    def test_a_port_in_use_is_named(self, page, folder):
+        with pytest.raises(InvalidArgument, match=f"--port must be free, got {page.policy.port}, which is in use"):
+            Dashboard([FolderSource(folder)], port=page.policy.port)
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+    def test_this_machine_needs_no_token(self, host):
+        assert Policy.choose(host, 80).token is None
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+    def test_all_else_needs_one(self, host):
+        assert len(Policy.choose(host, 80).token) >= 32
+
+
+class TestCommands:
+    def kernelmesh(self, *arguments):
+        command = [sys.executable, "-m", "kernelmesh", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+
+    def test_mistakes_are_told_in_one_sentence(self, tmp_path, folder):
+        done = self.kernelmesh("dashboard", tmp_path)
+        assert done.returncode == 2
+        assert "dashboard: DIR must be a folder that `kernelmesh run` has written" in done.stderr
+        assert "Traceback" not in done.stderr
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            done = self.kernelmesh("dashboard", folder, "--port", taken.getsockname()[1])
+        assert done.returncode == 2
+        assert "which is in use" in done.stderr
+
+    def test_report_and_animation(self, copy, tmp_path):
+        done = self.kernelmesh("report", copy, "--animation", tmp_path / "agree.gif")
+        assert done.returncode == 0, done.stderr
+        assert (copy / "report.html").stat().st_size > 1e6
+        assert (tmp_path / "agree.gif").read_bytes().startswith(b"GIF89a")
+
+    def test_the_page_is_there_until_ctrl_c(self, folder):
+        command = [sys.executable, "-u", "-m", "kernelmesh", "dashboard", str(folder), "--port", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+        try:
+            line = process.stdout.readline()
+            assert get(re.search(r"http://[^ ]+", line)[0])[0] == 200
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
+            assert process.stdout.read() == "Stopped.\n"
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    def test_a_run_is_watched(self, tmp_path):
+        options = [f"--set={name}={value}" for name, value in TINY.items() if name not in ("agents", "samples")]
+        options += ["--agents", "4", "--samples", "320", "--out", str(tmp_path), "--watch", "--port", "0"]
+        command = [sys.executable, "-u", "-m", "kernelmesh", "run", "gmm-logistic", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+        try:
+            url = re.search(r"http://[^ ]+", process.stdout.readline())[0]
+            end = time.monotonic() + 90
+            while (about := json.loads(get(f"{url}api/runs")[2])[0])["status"] != "complete":
+                assert time.monotonic() < end, about["status"]
+                time.sleep(0.1)
+            assert len(about["names"]) == 4
+            lines = list(iter(process.stdout.readline, f"The run has ended; its page stays at {url} until Ctrl-C.\n"))
+            assert f"kernelmesh dashboard {tmp_path}" in "".join(lines)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def test_a_source_may_be_replaced_while_it_is_described(copy):
+    """Requests come from several threads while files change."""
+    source, good, stop, problems = FolderSource(copy), (copy / FILE).read_bytes(), threading.Event(), []
+
+    def describe():
+        while not stop.is_set():
+            try:
+                about = source.describe()
+                assert len(about["names"]) == len(about["positions"]) == 4
+                assert source.frames()["count"]
+            except Exception as error:
+                problems.append(error)
+                return
+
+    threads = [threading.Thread(target=describe) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for n in range(12):
+        (copy / FILE).write_bytes(good if n % 2 else good[:1000])
+        source.news()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []

@@ -1,0 +1,112 @@
+"""An agent that finds its own function absurd goes back to its last good checkpoint, says so, and goes on."""
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+
+from kernelmesh import Diffusion, Diverged, ExactDiffusion, Penalty
+from kernelmesh.deploy.watching import _status_remarks
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.runtimes.checkpoints import CheckpointStore
+from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.runner import AgentRunner
+from test_node import ArraySource, data, kind, make, silent
+from virtual import World
+
+MEMBER = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""})
+
+
+def poisoned(runner, scale):
+    """Give the agent a function that is no good, whoever may have brought it there."""
+    state, agent = runner.state, runner.agent
+    points, _ = data(5, 30)
+    weights = scale * np.random.default_rng(0).normal(size=(30, 3))
+    bad = agent.start(name="a", function=Expansion(agent.kernel, points, weights))
+    runner.node._talk.state = dataclasses.replace(state, model=bad.model, shown=bad.shown and bad.function)
+    runner.node._talk.current = runner.node._pacing.next_round(agent, runner.state)
+
+
+def accuracy(state):
+    points, labels = data(99, 2000)
+    return float((state.function(points).argmax(axis=1) == labels).mean())
+
+
+def run(agent, folder, *, scale=None, at=90, rows=2400, every=25):
+    """An agent with a silent neighbor, poisoned after so many steps."""
+    world = World()
+    world.puppet("b", ["a"], silent)
+    store = CheckpointStore(folder, agent=agent, every=every)
+
+    def poison(runner, turn):
+        if turn.number == at and scale is not None:
+            poisoned(runner, scale)
+
+    runner = world.add(agent, MEMBER, ArraySource(*data(0, rows)), store=store, each=poison, stay=False)
+    world.run(seconds=60.0)
+    return runner
+
+
+@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion(), ExactDiffusion(budget=0.02)], ids=kind)
+@pytest.mark.parametrize("scale", [1e3, 1e30])
+def test_it_goes_back_and_learns_on(consensus, scale, tmp_path, caplog):
+    """1e3: its loss is far above that of predicting nothing; 1e30: no step can be taken at all."""
+    agent = make(consensus, explosion=1e6)
+    calm = run(agent, tmp_path / "calm")
+    with caplog.at_level(logging.WARNING, "kernelmesh.agent"):
+        runner = run(agent, tmp_path / "poisoned", scale=scale)
+    status = runner.status(1.0)
+    assert (status.recoveries, status.samples, status.steps) == (1, 2400, calm.status(1.0).steps)
+    assert accuracy(runner.state) >= accuracy(calm.state) - 0.02
+    assert any("going back to the checkpoint of step 75" in line for line in caplog.messages)
+    assert "went back to an earlier function 1×" in list(_status_remarks(status, stale=False))
+
+
+def test_it_is_good_after_a_restart_too(tmp_path):
+    agent = make(Diffusion(), explosion=1e6)
+    runner = run(agent, tmp_path, scale=1e3, rows=1000)
+    store = CheckpointStore(tmp_path, agent=agent, every=25)
+    carrier = World().network.carrier("a", ["b"])
+    again = AgentRunner(agent, MEMBER, ArraySource(*data(0, 1000)), carrier, store=store, clock=lambda: 0.0)
+    assert again.state.samples == 1000
+    assert accuracy(again.state) > 0.8
+    assert np.array_equal(again.state.function.weights, runner.state.function.weights)
+    store.close()
+
+
+def test_without_a_good_checkpoint_it_begins_anew(tmp_path, caplog):
+    agent = make(Diffusion(), explosion=1e6)
+    runner = run(agent, tmp_path, scale=1e3, at=10)
+    assert any("starting from nothing" in line for line in caplog.messages)
+    assert accuracy(runner.state) > 0.8
+
+
+def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
+    from kernelmesh.runtimes.node import node as module
+
+    def failing(agent, state, *rest, advance=module.advance, **options):
+        if state.steps >= 40:
+            raise Diverged(agent="a", samples=state.samples, step_size=1.0, penalty=0.0, reason="the settings are wrong")
+        return advance(agent, state, *rest, **options)
+
+    monkeypatch.setattr(module, "advance", failing)
+    with pytest.raises(Diverged, match="the settings are wrong"):
+        run(make(Diffusion()), tmp_path)
+    told = [line for line in caplog.messages if "absurd" in line]
+    assert [line.split("): ")[1].split(";")[0] for line in told] == [
+        "going back to the checkpoint of step 25",
+        "starting from nothing",
+        "starting from nothing",
+    ]
+
+
+def test_honest_trouble_is_no_reason(tmp_path):
+    """A stream that changes from one moment to the next raises the loss, but not that far."""
+    agent, world = make(Diffusion()), World()
+    world.puppet("b", ["a"], silent)
+    points, labels = data(0, 1600)
+    labels = np.concatenate([labels[:800], (labels[800:] + 1) % 3])
+    runner = world.add(agent, MEMBER, ArraySource(points, labels), store=CheckpointStore(tmp_path, agent=agent), stay=False)
+    world.run(seconds=60.0)
+    assert runner.status(1.0).recoveries == 0

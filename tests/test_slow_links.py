@@ -1,0 +1,140 @@
+"""Free running, a slow link costs freshness and not speed: both ends step as often as on a fast one, and learn as well."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from kernelmesh import Diffusion, ExactDiffusion, Graph, Landmarks, Penalty, SharedStatistics, Symmetric
+from kernelmesh.messages import Values, decode, encode
+from kernelmesh.runtimes.membership import Membership
+from kernelmesh.streams import Paced
+from test_node import ArraySource, data, kind, make, memberships, run_with
+from virtual import World
+
+PROTOCOLS = [
+    Penalty(coupling=0.05),
+    Symmetric(coupling=2.0),
+    Diffusion(),
+    Diffusion(every=3),
+    ExactDiffusion(budget=0.02),
+    ExactDiffusion(budget=0.02, every=2),
+    SharedStatistics(),
+]
+EDGE = {"agent-0", "agent-1"}
+
+
+class SlowEdge(World):
+    """A world in which one edge takes long, both ways, and the others do not."""
+
+    def __init__(self, delay, *, drop=0.0, twice=0.0):
+        super().__init__(seed=1)
+        self._slow, self._drop, self._twice = delay, drop, twice
+
+    def _fate(self, sender, receiver, data):
+        if {sender, receiver} != EDGE:
+            return [(0.0, data)]
+        if self.rng.random() < self._drop:
+            return []
+        return [(self._slow, data)] * (1 + (self.rng.random() < self._twice))
+
+
+@functools.cache
+def outcome(consensus, delay, *, rate=400.0, rows=800, **faults):
+    """Steps per second of each agent, mean accuracy, and the states, of a ring of three on which one edge is slow."""
+    changes = (
+        {"rule": Landmarks(max_order=30), "step_size": None, "compression": None} if consensus.exchange.statistics else {}
+    )
+    agent, world = make(consensus, **changes), SlowEdge(delay, **faults)
+    times = {}
+    for i, member in enumerate(memberships(Graph.ring(3))):
+        source, own = ArraySource(*data(i, rows)), times.setdefault(member.name, [])
+        paced = Paced(source, rate, clock=lambda: world.now) if rate else source
+        world.add(agent, member, paced, each=lambda runner, turn, own=own: own.append(world.now))
+    world.stop_at_the_end()
+    runs = world.run()
+    points, labels = data(99, 3000)
+    states = {name: run.node.state for name, run in runs.items()}
+    rates = [(len(own) - 1) / (own[-1] - own[0]) for own in times.values()]
+    right = [float((state.function(points).argmax(axis=1) == labels).mean()) for state in states.values()]
+    return rates, float(np.mean(right)), states
+
+
+@pytest.mark.parametrize("consensus", PROTOCOLS, ids=kind)
+@pytest.mark.parametrize("delay", [0.01, 0.5])
+def test_a_slow_edge_costs_neither_speed_nor_accuracy(consensus, delay):
+    calm, calm_accuracy, _ = outcome(consensus, 0.0)
+    slow, accuracy, _ = outcome(consensus, delay)
+    assert min(np.divide(slow, calm)) >= 0.8
+    assert accuracy >= calm_accuracy - 0.01
+
+
+@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), ExactDiffusion(budget=0.02)], ids=kind)
+@pytest.mark.parametrize("delay", [0.01, 0.2])
+def test_without_a_limit_on_the_rate_either(consensus, delay):
+    calm, *_ = outcome(consensus, 0.0, rate=0.0)
+    slow, *_ = outcome(consensus, delay, rate=0.0)
+    assert min(np.divide(slow, calm)) >= 0.8
+
+
+@pytest.mark.parametrize("consensus", PROTOCOLS, ids=kind)
+def test_messages_that_are_late_lost_and_doubled(consensus):
+    calm, calm_accuracy, _ = outcome(consensus, 0.0)
+    slow, accuracy, _ = outcome(consensus, 0.15, drop=0.3, twice=0.3)
+    assert min(np.divide(slow, calm)) >= 0.8
+    assert accuracy >= calm_accuracy - 0.01
+
+
+@pytest.mark.parametrize("consensus", [protocol for protocol in PROTOCOLS if protocol.exchange.numbered], ids=kind)
+def test_numbered_exchanges_over_a_slow_edge_go_on(consensus):
+    """Both ends have completed the same exchanges, or one more, and as many as round trips allow."""
+    _, _, states = outcome(consensus, 0.05)
+    here, there = states["agent-0"].edges["agent-1"], states["agent-1"].edges["agent-0"]
+    assert here.epoch == there.epoch == 0
+    assert abs(here.done - there.done) <= 1
+    assert min(here.done, there.done) >= 8  # of 20 round trips in 2 seconds
+
+
+def test_duals_stay_opposite_over_a_slow_edge():
+    *_, states = outcome(ExactDiffusion(budget=0.02), 0.05)
+    here, there = states["agent-0"].edges["agent-1"], states["agent-1"].edges["agent-0"]
+    assert here.done == there.done
+    assert np.array_equal(here.dual.weights, -there.dual.weights)
+
+
+def test_values_are_used_for_the_points_that_were_asked_about():
+    """A neighbor that answers after 100 ms is heard now and then, each time about the mini-batch at hand."""
+    agent, world, used = make(Penalty(coupling=0.05)), World(), []
+
+    def puppet(sender, frame, answer):
+        if frame.header.ping:
+            answer(b"")
+        else:
+            points = decode(frame.payload).points
+            world.at(world.now + 0.1, lambda: answer(encode(Values(np.repeat(points[:, :1], 3, axis=1)))))
+
+    def watch(runner, turn):
+        points, heard = runner.node._newest
+        used.extend((points, said.reply.values) for said in heard if said.reply is not None)
+
+    source = Paced(ArraySource(*data(0, 4000)), 400.0, clock=lambda: world.now)
+    world.puppet("b", ["a"], puppet)
+    member = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""})
+    world.add(agent, member, source, each=watch)
+    run = world.run(seconds=8.0)["a"]
+    assert len(run.turns) >= 0.8 * 8.0 * 50
+    assert len(used) >= 4
+    for points, values in used:
+        assert np.array_equal(values[:, 0], points[:, 0])
+
+
+def test_somebody_who_is_slow_now_and_then_is_not_waited_for_all_the_time():
+    """Every second answer comes after 50 ms: a step never waits long, and most do not wait at all."""
+    agent, world, count = make(Diffusion()), World(), iter(range(10**6))
+
+    def puppet(sender, frame, answer):
+        world.at(world.now + (0.05 if next(count) % 2 else 0.0), lambda: answer(b""))
+
+    run = run_with(agent, puppet, world=world, rows=1600)
+    assert run.node.state.steps == 200
+    assert world.now < 1.0
