@@ -100,7 +100,14 @@ def test_without_screening_an_attack_succeeds(calm):
     assert during < calm["ExactDiffusion"][0][0] - 0.2
 
 
-@pytest.mark.parametrize("consensus", PROTOCOLS, ids=name)
+def test_with_penalty_neighbors_that_see_other_classes_may_be_left_out_at_no_cost(calm):
+    """Agents that never learn each other's classes are of no use to each other, and are told so."""
+    (_, (after, _)), last = play(Penalty(coupling=0.05), Screening())
+    assert after >= calm["Penalty"][1][0] - 0.003
+    assert last.bytes_sent.sum() > 0
+
+
+@pytest.mark.parametrize("consensus", PROTOCOLS[1:], ids=name)
 def test_with_nobody_bad_it_changes_nothing(consensus, calm):
     found, last = play(consensus, Screening())
     _, before = play(consensus, None)

@@ -150,6 +150,8 @@ class Screening:
         if not young:
             reply = self._known(bench, reply)
         size, largest = _size(reply), _LARGER * self.reach * (own + 1.0)
+        if size == np.inf:
+            return reply, "is too large for any number"
         if size > largest:
             moments = None if reply.moments is None else largest / size * reply.moments
             reply = replace(reply, weights=largest / size * reply.weights, moments=moments)
@@ -173,13 +175,14 @@ class Screening:
 
     def _doubt(self, bench: Bench, reply: Message, limit: float, ignorance: float) -> str | None:
         """Why what a neighbor says is not to be believed, seen from one's own samples; None: it may be."""
-        there = self._outputs(bench, reply)
-        if there is None:
-            return "makes no sense together with our own statistics"
-        size, most = _rms(there), self.reach * (_rms(bench.here) + 1.0)
-        if not size <= most:
-            return f"has outputs of {size:.3g} on our own samples, where {most:.3g} is the limit"
-        loss = float(bench.loss.value(there, bench.targets).mean())
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is not below any limit
+            there = self._outputs(bench, reply)
+            if there is None:
+                return "makes no sense together with our own statistics"
+            size, most = _rms(there), self.reach * (_rms(bench.here) + 1.0)
+            if not size <= most:
+                return f"has outputs of {size:.3g} on our own samples, where {most:.3g} is the limit"
+            loss = float(bench.loss.value(there, bench.targets).mean())
         if loss <= limit or (loss <= ignorance and bench.step % self.parole == 0):
             return None
         return f"costs {loss:.3g} on our own samples, where {limit:.3g} is the limit"
@@ -201,7 +204,8 @@ def _rms(outputs: Floats) -> float:
 
 
 def _size(said: Expansion | Function | Offer) -> float:
-    """Σ_m ‖w_m‖, which bounds the norm of a function where κ(x, x) ≤ 1, and with statistics the trace of Θ, too."""
-    size = float(np.sqrt((said.weights**2).sum(axis=1)).sum())
-    moments = getattr(said, "moments", None)
-    return size if moments is None else size + float(np.abs(np.diag(moments)).sum())
+    """Σ_m ‖w_m‖, which bounds the norm of a function where κ(x, x) ≤ 1, and with statistics the size of Θ, too."""
+    with np.errstate(over="ignore"):
+        size = float(np.sqrt((said.weights**2).sum(axis=1)).sum())
+        moments = getattr(said, "moments", None)
+        return size if moments is None else size + float(np.abs(moments).sum())
