@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kernelmesh.rules import Averaged, Gradient, Landmarks, Rule, SecondOrder
     from kernelmesh.runtimes.faults import Faults
     from kernelmesh.runtimes.simulation import Round, simulate
+    from kernelmesh.screening import Screening
     from kernelmesh.streams import ArrayStream, Columns, FileSource, LineSource, Mixture, Paced, Source, Stream
 
     __version__: str
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     __all__ += ["register"]
     __all__ += ["Averaged", "Gradient", "Landmarks", "Rule", "SecondOrder"]
     __all__ += ["Faults", "Round", "simulate"]
+    __all__ += ["Screening"]
     __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
 
 # Where each name is defined. A module is imported when one of its names is first asked for: most programs, and above all
@@ -105,6 +107,7 @@ _HOMES = {
         "rules": "Averaged Gradient Landmarks Rule SecondOrder",
         "runtimes.faults": "Faults",
         "runtimes.simulation": "Round simulate",
+        "screening": "Screening",
         "streams": "ArrayStream Columns FileSource LineSource Mixture Paced Source Stream",
     }.items()
     for name in names.split()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
 from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
+from kernelmesh.screening import Bench, Screening
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
 
@@ -132,6 +133,8 @@ class Info:
         Whether the inverse Gram matrix had drifted and was formed anew.
     replayed : bool
         Whether the mini-batch was one of samples that had been learned from before.
+    left_out : mapping of Hashable to str
+        Neighbors that were not believed in this round, and why.
 
     Examples
     --------
@@ -156,6 +159,7 @@ class Info:
     over_budget: bool
     repaired: bool
     replayed: bool = False
+    left_out: Mapping[Hashable, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +194,8 @@ class Agent:
         Rows of its own stream that the agent keeps, a uniform sample of all, and learns from once its stream has ended, as
         long as others learn, so that they do not forget what it has seen; 0: none. For protocols that exchange functions or
         values.
+    screening : Screening, optional
+        What becomes of neighbors whose words make no sense; by default everybody is believed.
 
     Examples
     --------
@@ -214,6 +220,7 @@ class Agent:
     radius: float = math.inf
     explosion: float = 1e4
     replay: int = 0
+    screening: Screening | None = None
 
     def __post_init__(self) -> None:
         integer("Agent", "dimension", self.dimension, minimum=1)
@@ -431,7 +438,10 @@ def _advance(
     agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard], *, replayed: bool
 ) -> tuple[State, Info]:
     step_size = agent.step_size_at(state.learned)
+    left_out: Mapping[Hashable, str] = {}
     try:
+        if agent.screening is not None and heard:
+            state, heard, left_out = _screened(agent, state, points, targets, heard)
         model, edges, combined = _combined(agent, state, heard)
         f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers)
@@ -486,11 +496,31 @@ def _advance(
         norm=norm,
         step_size=step_size,
         penalty=agent.consensus.penalty(state.learned),
-        heard=len(heard),
+        heard=len(heard) - len(left_out),
         replayed=replayed,
+        left_out=left_out,
         **report.facts(),
     )
     return after, info
+
+
+def _screened(
+    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]
+) -> tuple[State, Sequence[Heard], Mapping[Hashable, str]]:
+    """The state with the edges that begin anew, what is left of what was heard, and why the rest is not."""
+    assert agent.screening is not None
+    bench = Bench(
+        kernel=agent.kernel,
+        rule=agent.rule,
+        model=state.model,
+        loss=agent.loss,
+        points=points,
+        targets=targets,
+        here=state.function(points),
+        step=state.steps + 1,
+    )
+    found = agent.screening.screen(bench, heard, state.edges)
+    return replace(state, edges=found.edges), found.heard, found.left_out
 
 
 def _combined(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Model, EdgeMemories, Expansion | None]:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from kernelmesh.errors import InvalidArgument, Verbatim
 
-__all__ = ["Floats", "Ints", "class_labels", "finite", "generator", "integer", "matrix", "non_negative", "positive"]
+__all__ = ["Floats", "Ints", "class_labels", "finite", "generator", "integer", "matrix", "non_negative", "number"]
+__all__ += ["positive"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,22 +24,30 @@ def _real(owner: str, argument: str, rule: str, value: object) -> float:
     return float(value)
 
 
+def number(owner: str, argument: str, value: object) -> float:
+    """A finite number."""
+    found = _real(owner, argument, "be a finite number", value)
+    if not math.isfinite(found):
+        raise InvalidArgument(owner, argument, "be a finite number", value)
+    return found
+
+
 def positive(owner: str, argument: str, value: object, *, infinite: bool = False) -> float:
     """A number > 0, finite unless `infinite` allows otherwise."""
     rule = "be a number > 0" if infinite else "be a finite number > 0"
-    number = _real(owner, argument, rule, value)
-    if not number > 0 or (math.isinf(number) and not infinite):
+    found = _real(owner, argument, rule, value)
+    if not found > 0 or (math.isinf(found) and not infinite):
         raise InvalidArgument(owner, argument, rule, value)
-    return number
+    return found
 
 
 def non_negative(owner: str, argument: str, value: object, *, infinite: bool = False) -> float:
     """A number ≥ 0, finite unless `infinite` allows otherwise."""
     rule = "be a number >= 0" if infinite else "be a finite number >= 0"
-    number = _real(owner, argument, rule, value)
-    if not number >= 0 or (math.isinf(number) and not infinite):
+    found = _real(owner, argument, rule, value)
+    if not found >= 0 or (math.isinf(found) and not infinite):
         raise InvalidArgument(owner, argument, rule, value)
-    return number
+    return found
 
 
 def integer(owner: str, argument: str, value: object, *, minimum: int) -> int:

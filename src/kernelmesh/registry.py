@@ -32,6 +32,7 @@ ROLES: Mapping[str, str] = {
     "consensus": "kernelmesh.consensus",
     "rule": "kernelmesh.rules",
     "stream": "kernelmesh.streams",
+    "attack": "kernelmesh.runtimes.attacks",
     "experiment": "kernelmesh.experiments",
 }
 """Every role, and the module whose import registers the kinds that come with kernelmesh."""
@@ -52,7 +53,8 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     Parameters
     ----------
     role : str
-        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "stream", "experiment".
+        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "stream", "attack",
+        "experiment".
     kind : type or value, optional
         What to register; left out where this is used as a decorator.
     name : str, optional

@@ -30,6 +30,8 @@ class Completed(NamedTuple):
     """Whether ours was offered in an earlier round, so that it is not what we are now."""
     before: Expansion | None
     """The dual before the exchange, as the other end's hand-over has left it."""
+    had: Expansion | None
+    """The dual that this end had; another one than `before` only after a hand-over."""
 
 
 Renew = Callable[[Completed, bool], Expansion]
@@ -61,7 +63,9 @@ def complete(
         if theirs is not None and theirs.terms.epoch > edge.epoch + _FAR:
             theirs = None
         if theirs is not None and (epoch := _common_epoch(edge, theirs)) != edge.epoch:
-            edge = EdgeMemory(epoch=epoch, dual=edge.dual, handed=edge.dual if said.is_first else None)
+            # an end that distrusts the other goes ahead by more than one: then both begin from nothing
+            dual = edge.dual if epoch == edge.epoch + 1 else None
+            edge = EdgeMemory(epoch=epoch, dual=dual, handed=dual if said.is_first else None)
         if theirs is not None and theirs.terms.epoch != edge.epoch:
             theirs = None  # of an epoch that is over
         ours = _open(value, edge, said.share)
@@ -76,7 +80,7 @@ def complete(
             # an epoch begins with what the first end has: the other takes over the negative, if there is any
             before = _opposite(value, wanted.dual)
         weight = metropolis_weight(ours.terms.share, wanted.terms.share)
-        exchange = Completed(said.neighbor, ours, wanted, weight, edge.offered is not None, before)
+        exchange = Completed(said.neighbor, ours, wanted, weight, edge.offered is not None, before, edge.dual)
         done.append(exchange)
         after[said.neighbor] = EdgeMemory(
             dual=renew(exchange, said.is_first),

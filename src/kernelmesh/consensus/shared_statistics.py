@@ -67,8 +67,7 @@ class SharedStatistics(Spaced):
             flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
             term = (exchange.weight if is_first else -exchange.weight, flow)
             flows.append(term)
-            memory = edges.get(exchange.neighbor)
-            before, had = exchange.before, memory.dual if memory is not None else None
+            before, had = exchange.before, exchange.had
             if before is not had:  # the other end knows better what has flowed
                 flows.extend(
                     (sign, cast(Statistics, dual)) for sign, dual in ((1.0, before), (-1.0, had)) if dual is not None

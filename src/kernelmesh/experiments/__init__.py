@@ -9,7 +9,7 @@ from kernelmesh.errors import MissingExtra
 
 # the modules whose import registers an experiment
 _SHIPPED: tuple[str, ...] = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "local_steps", "violation")
-_SHIPPED += ("ending_streams", "theory", "baselines", "drift")
+_SHIPPED += ("ending_streams", "theory", "baselines", "drift", "byzantine")
 
 try:
     from kernelmesh.experiments.base import Experiment, Session, run

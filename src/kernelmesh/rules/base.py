@@ -11,6 +11,7 @@ from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.losses import CurvedLoss, Loss
+from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["Move", "Rule", "check_curved", "check_rule"]
 
@@ -85,6 +86,10 @@ class Rule(Protocol):
     def shown(self, model: Model, combined: Expansion | None) -> Expansion | None:
         """What was learned, where that is not `model.function`; `combined` is where a protocol's first move led, if any."""
         return combined
+
+    def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
+        """The function with `weight` times a neighbor's statistics added, over the model's points; None: there is none."""
+        return None
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:
         """A model that was stored: as started from its function, now with its own `arrays`, which are checked."""

@@ -157,6 +157,22 @@ class Landmarks(Rule):
         new = new if len(stays) == new.order else _restricted(new, stays)
         return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
 
+    def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
+        from scipy.linalg import cho_solve
+
+        assert isinstance(model, LandmarksModel)
+        own = model.statistics
+        both = own.plus([(weight, said)])
+        moments, sums = both.moments[: own.order, : own.order], both.weights[: own.order]
+        try:
+            root = lower_root(model.regularization * model.inverse + moments)
+        except FloatingPointError:
+            return None
+        if not len(root):
+            return Expansion.trusted(own.kernel, own.centers, np.zeros_like(own.weights))
+        weights = product(model.inverse, cho_solve((root, True), sums, check_finite=False))
+        return Expansion.trusted(own.kernel, own.centers, weights)
+
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:

@@ -1,4 +1,4 @@
-"""What a network does to its agents in simulation: edges that come and go, messages that are lost, agents that are away."""
+"""What can go wrong in simulation: edges that come and go, lost messages, absent agents, and agents that lie."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,9 +8,11 @@ import numpy as np
 
 from kernelmesh.checks import generator, integer, non_negative
 from kernelmesh.errors import InvalidArgument, Verbatim
+from kernelmesh.messages import Message
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
+from kernelmesh.runtimes.attacks import Attack
 
-__all__ = ["Faults", "Tie"]
+__all__ = ["Faults", "Lie", "Tie"]
 
 
 class Tie(NamedTuple):
@@ -29,6 +31,22 @@ class Tie(NamedTuple):
     """The same for the neighbor."""
 
 
+class Lie(NamedTuple):
+    """What a bad agent does in one round."""
+
+    attack: Attack
+    number: int
+    first: int
+    """The round in which the attack began."""
+    seed: int
+
+    def told(self, message: Message, first: Message, sender: int, receiver: int) -> Message:
+        """What is said instead of a message; `first` is what was said over this edge when the attack began."""
+        # one generator for each message, so that a lie is the same wherever and in whichever order it is computed
+        rng = np.random.default_rng([self.seed, self.number, sender, receiver])
+        return self.attack.distort(message, first, self.number - self.first, rng)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Faults:
     """Faults to simulate; the default is a network without any.
@@ -42,8 +60,11 @@ class Faults:
         The probability that a message is lost; if it is not 0, `rng` must be given.
     absent : mapping of Hashable to sequence of (int, int)
         The rounds (first, last) in which an agent is away: it neither learns nor speaks, and its stream waits for it.
+    byzantine : mapping of Hashable to sequence of (Attack, int, int)
+        The attacks of each bad agent, with the first and the last round of each: it learns as everybody does, and says
+        something else. `kernelmesh.runtimes.attacks` has a table of them.
     rng : numpy.random.Generator, optional
-        What decides which messages are lost.
+        What decides which messages are lost, and what random attacks say.
 
     Examples
     --------
@@ -54,6 +75,7 @@ class Faults:
     edges: Sequence[Iterable[Any]] | Callable[[int], Iterable[Any]] | None = None
     drop: float = 0.0
     absent: Mapping[Hashable, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    byzantine: Mapping[Hashable, Sequence[tuple[Attack, int, int]]] = field(default_factory=dict)
     rng: np.random.Generator | None = None
 
     def __post_init__(self) -> None:
@@ -63,18 +85,26 @@ class Faults:
             generator("Faults", self.rng)
         if self.edges is not None and not callable(self.edges):
             object.__setattr__(self, "edges", self._lists(self.edges))
-        if not isinstance(self.absent, Mapping):
-            raise InvalidArgument(
-                "Faults", "absent", "be a mapping from agents to lists of (first, last) rounds", self.absent
-            )
-        for agent, spans in self.absent.items():
-            rule = "be a list of pairs (first round, last round), counted from 1"
-            if not isinstance(spans, Sequence) or not all(isinstance(s, Sequence) and len(s) == 2 for s in spans):
-                raise InvalidArgument("Faults", f"absent[{agent!r}]", rule, spans)
-            for first, last in spans:
-                integer("Faults", f"absent[{agent!r}]", first, minimum=1)
-                if integer("Faults", f"absent[{agent!r}]", last, minimum=1) < first:
-                    raise InvalidArgument("Faults", f"absent[{agent!r}]", rule, (first, last))
+        self._check_spans("absent", "be a list of pairs (first round, last round), counted from 1", 2)
+        if self.byzantine:
+            object.__setattr__(self, "_seed", int(generator("Faults", self.rng).integers(1 << 62)))
+        self._check_spans("byzantine", "be a list of triples (attack, first round, last round), counted from 1", 3)
+
+    def _check_spans(self, name: str, rule: str, length: int) -> None:
+        """Refuse what is not a mapping from agents to lists of spans, each of which ends with its first and last round."""
+        given = getattr(self, name)
+        if not isinstance(given, Mapping):
+            raise InvalidArgument("Faults", name, "be a mapping from agents to lists", given)
+        for agent, spans in given.items():
+            argument = f"{name}[{agent!r}]"
+            if not isinstance(spans, Sequence) or not all(isinstance(s, Sequence) and len(s) == length for s in spans):
+                raise InvalidArgument("Faults", argument, rule, spans)
+            for *what, first, last in spans:
+                if not all(isinstance(each, Attack) and not isinstance(each, type) for each in what):
+                    raise InvalidArgument("Faults", argument, rule, tuple(what), remedy="for example (SignFlip(), 100, 200)")
+                integer("Faults", argument, first, minimum=1)
+                if integer("Faults", argument, last, minimum=1) < first:
+                    raise InvalidArgument("Faults", argument, rule, (first, last))
 
     @staticmethod
     def _lists(edges: Any) -> tuple[tuple[Any, ...], ...]:
@@ -86,13 +116,22 @@ class Faults:
 
     def check(self, graph: Graph) -> None:
         """Refuse agents that the network does not have."""
-        for agent in self.absent:
-            if agent not in graph.names:
-                raise InvalidArgument("Faults", "absent", f"name agents among {graph.names[:5]}…", agent)
+        for name in ("absent", "byzantine"):
+            for agent in getattr(self, name):
+                if agent not in graph.names:
+                    raise InvalidArgument("Faults", name, f"name agents among {graph.names[:5]}…", agent)
 
     def away(self, name: Hashable, number: int) -> bool:
         """Whether an agent is absent in a round."""
         return any(first <= number <= last for first, last in self.absent.get(name, ()))
+
+    def lie(self, name: Hashable, number: int) -> Lie | None:
+        """How an agent lies in a round; None while it is honest."""
+        spans = self.byzantine.get(name, ())
+        return next(
+            (Lie(attack, number, first, self.__dict__["_seed"]) for attack, first, last in spans if first <= number <= last),
+            None,
+        )
 
     def lost(self) -> bool:
         """Whether the next message is lost."""

@@ -4,8 +4,8 @@ It depends on the graph, the faults and who has samples, and on nothing that age
 for agents that are spread over many, and random faults are the same however they are spread.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent
 from kernelmesh.numerics.graphs import Graph
-from kernelmesh.runtimes.faults import Faults, Tie
+from kernelmesh.runtimes.faults import Faults, Lie, Tie
 
 __all__ = ["Plan", "Planner"]
 
@@ -35,6 +35,10 @@ class Plan:
     """The questions or functions, (from, to), that do not arrive."""
     unanswered: frozenset[tuple[int, int]] = frozenset()
     """The answers, (from, to), that do not arrive."""
+    bad: frozenset[int] = frozenset()
+    """The agents that lie in this round or in others."""
+    lies: Mapping[int, Lie] = field(default_factory=dict)
+    """By agent: how it lies in this round."""
 
 
 class Planner:
@@ -82,13 +86,17 @@ class Planner:
             return Plan(number=number, talks=talks, learns=learns)
         if faults.drop and faults.rng is not None:
             self._marks[number] = faults.rng.bit_generator.state
+        names = dict(enumerate(self._graph.names))
+        lies = {i: lie for i, name in names.items() if (lie := faults.lie(name, number)) is not None}
+        bad = frozenset(i for i, name in names.items() if name in faults.byzantine)
         ties = faults.ties(self._graph, number)
+        plan = Plan(number=number, talks=talks, learns=learns, ties=ties, bad=bad, lies=lies)
         if not talks or not faults.drop:
-            return Plan(number=number, talks=talks, learns=learns, ties=ties)
+            return plan
         pairs = [(i, tie.number) for i, around in enumerate(ties) for tie in around]
         lost = frozenset(pair for pair in pairs if faults.lost())
         asked = (
             [(i, j) for i, j in pairs if learns[i] and (i, j) not in lost] if self._agent.consensus.exchange.question else []
         )
         unanswered = frozenset((j, i) for i, j in asked if faults.lost())
-        return Plan(number=number, talks=talks, learns=learns, ties=ties, lost=lost, unanswered=unanswered)
+        return replace(plan, lost=lost, unanswered=unanswered)

@@ -9,6 +9,7 @@ spread over shards changes nothing that they learn or send.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,11 +18,12 @@ import numpy as np
 
 from kernelmesh.agent import Agent, Info, State, advance
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.consensus import Heard
+from kernelmesh.consensus import EdgeMemory, Heard
+from kernelmesh.errors import Diverged
 from kernelmesh.exchange import Link, MissingBase, Outbox
-from kernelmesh.messages import Message, decode, encode, wire_size
+from kernelmesh.messages import Message, Offer, decode, encode, wire_size
 from kernelmesh.numerics.graphs import Graph
-from kernelmesh.runtimes.faults import Faults, Tie
+from kernelmesh.runtimes.faults import Faults, Lie, Tie
 from kernelmesh.runtimes.plan import Plan
 from kernelmesh.streams import Batch
 
@@ -116,6 +118,9 @@ class Shard:
         self._sources: dict[int, Iterator[Batch]] = {i: islice(iter(own), skip, None) for i, own, skip in opened}
         self._waiting: dict[int, Batch | None] = dict.fromkeys(self.members)
         self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
+        self._bad: frozenset[int] = frozenset()
+        self._first_words: dict[tuple[int, int], tuple[int, Message]] = {}
+        """What bad agents said over each edge in the first round of their newest attack, and which round that was."""
         self._end_talk()
 
     def _end_talk(self) -> None:
@@ -156,7 +161,7 @@ class Shard:
 
     def ask(self, plan: Plan) -> Batches:
         """Say what does not depend on what others say: questions, or functions; what goes to other shards is returned."""
-        self._plan, self._ties = plan, self._usual if plan.ties is None else plan.ties
+        self._plan, self._ties, self._bad = plan, self._usual if plan.ties is None else plan.ties, plan.bad
         points = {i: batch[0] for i, batch in self._checked.items()}
         self._outboxes = {i: Outbox(self.agent, state, points.get(i)) for i, state in self.states.items()}
         return self._ask() if self.agent.consensus.exchange.question else self._tell()
@@ -237,7 +242,7 @@ class Shard:
             info = None
             if batch is not None:
                 replayed = i in self._replaying
-                self.states[i], info = advance(self.agent, self.states[i], *batch, self._heard(i), replayed=replayed)
+                self.states[i], info = self._advanced(i, batch, replayed=replayed)
                 self._waiting[i] = None
                 self.taken[i] += not replayed
             infos.append(info)
@@ -245,6 +250,16 @@ class Shard:
         return Progress(
             infos, list(self.floats.values()), list(self.bytes.values()), np.array(self.edge_bytes, dtype=np.int64)
         )
+
+    def _advanced(self, i: int, batch: tuple[Floats, Any], *, replayed: bool) -> tuple[State, Info | None]:
+        """One agent's step. A bad agent that its own lies have led astray begins anew, and does not end the run."""
+        state = self.states[i]
+        try:
+            return advance(self.agent, state, *batch, self._heard(i), replayed=replayed)
+        except Diverged:
+            if i not in self._bad:
+                raise
+            return self.agent.start(name=state.name), None
 
     def _open(self) -> None:
         """Turn differences that have arrived back into functions."""
@@ -261,7 +276,26 @@ class Shard:
     def _said(self, i: int, tie: Tie, mutual: bool) -> Heard:
         question = self._questions.get(tie.number) if mutual and (tie.number, i) not in self._plan.lost else None
         reply = self._replies.get((tie.number, i))
+        lie = self._plan.lies.get(tie.number)
+        if lie is not None and reply is not None:
+            reply = self._lied(lie, tie.number, i, reply)
         return Heard(question, reply, tie.weight, tie.name, tie.is_first, tie.share)
+
+    def _lied(self, lie: Lie, sender: int, receiver: int, message: Message) -> Message:
+        """What a bad agent says instead. It is computed where it is heard: what is not finite cannot travel."""
+        first, words = self._first_words.get((sender, receiver), (0, message))
+        if first != lie.first:
+            words = message
+            self._first_words[sender, receiver] = lie.first, words
+        told = lie.told(message, words, sender, receiver)
+        if not isinstance(told, Offer):
+            return told
+        # it keeps its end of numbered exchanges in order, so that nothing but what it says gives it away
+        edge = self.states[receiver].edges.get(self.graph.names[sender]) or EdgeMemory()
+        terms = msgspec.structs.replace(
+            told.terms, epoch=edge.epoch, exchange=edge.done + 1, done=edge.done, digest=edge.digest
+        )
+        return replace(told, terms=terms)
 
     def _count(self, sender: int, message: Message, *receivers: int) -> None:
         size = wire_size(message)

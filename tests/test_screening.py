@@ -1,0 +1,269 @@
+"""Neighbors that lie: what they say is bounded, tested on an agent's own samples, and left out where it makes no sense."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    Diffusion,
+    ExactDiffusion,
+    Faults,
+    Gaussian,
+    Graph,
+    Komp,
+    Landmarks,
+    Logistic,
+    Mixture,
+    Penalty,
+    Screening,
+    SharedStatistics,
+    simulate,
+)
+from kernelmesh.consensus import EdgeMemory, Heard
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.messages import Function, Offer, Terms
+from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Flood, Replay, SignFlip, Zero
+from kernelmesh.screening import Bench
+
+AGENTS, BAD, FIRST, LAST, ROUNDS = 8, 3, 31, 50, 80
+GRAPH = Graph.random(AGENTS, probability=0.3, rng=np.random.default_rng(4))
+
+
+def make(consensus, screening=None):
+    common = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6), "loss": Logistic(), "consensus": consensus}
+    if isinstance(consensus, SharedStatistics):
+        return Agent(**common, rule=Landmarks(), screening=screening)
+    return Agent(**common, step_size=3.0, compression=Komp(budget=0.2), screening=screening)
+
+
+PROTOCOLS = [Penalty(coupling=0.05), Diffusion(), ExactDiffusion(budget=0.05), SharedStatistics()]
+
+
+def name(value):
+    return type(value).__name__
+
+
+MIXTURE = Mixture.draw(classes=3, rng=np.random.default_rng(1))
+HELD = MIXTURE.sample(400, rng=np.random.default_rng(2))
+
+
+def streams():
+    """Two classes of three for each agent."""
+    out = []
+    for i in range(AGENTS):
+        points, labels = MIXTURE.sample(3 * 16 * ROUNDS, rng=np.random.default_rng([3, i]))
+        seen = labels != i % 3
+        out.append(ArrayStream(points[seen][: 16 * ROUNDS], labels[seen][: 16 * ROUNDS], batch_size=16))
+    return out
+
+
+def accuracy(round):
+    """Of the honest agents: the mean."""
+    functions = [f for i, f in enumerate(round.functions) if i != BAD]
+    return np.mean([(f(HELD[0]).argmax(axis=1) == HELD[1]).mean() for f in functions])
+
+
+def play(consensus, screening, attack=None):
+    """Accuracy and largest order at the end of the attack, and those at the end of all; the last round."""
+    spans = {BAD: [(attack, FIRST, LAST)]} if attack is not None else {}
+    faults = Faults(byzantine=spans, rng=np.random.default_rng(5))
+    found = []
+    for round in simulate(make(consensus, screening), GRAPH, streams(), faults=faults):
+        if round.number in (LAST, ROUNDS):
+            found.append((accuracy(round), max(f.order for i, f in enumerate(round.functions) if i != BAD)))
+    return found, round
+
+
+@pytest.fixture(scope="module")
+def calm():
+    return {name(consensus): play(consensus, None)[0] for consensus in PROTOCOLS}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=name)
+@pytest.mark.parametrize("consensus", PROTOCOLS, ids=name)
+def test_honest_agents_hold_out_and_recover(consensus, attack, calm):
+    ((during, order), (after, _)), _ = play(consensus, Screening(), attack)
+    (calm_during, calm_order), (calm_after, _) = calm[name(consensus)]
+    assert during >= calm_during - 0.04
+    assert after >= calm_after - 0.02
+    if not isinstance(attack, FarPoints):
+        assert order <= 2 * calm_order
+
+
+def test_without_screening_an_attack_succeeds(calm):
+    ((during, _), _), _ = play(ExactDiffusion(budget=0.05), None, SignFlip())
+    assert during < calm["ExactDiffusion"][0][0] - 0.2
+
+
+def test_with_penalty_neighbors_that_see_other_classes_may_be_left_out_at_no_cost(calm):
+    """Agents that never learn each other's classes are of no use to each other, and are told so."""
+    (_, (after, _)), last = play(Penalty(coupling=0.05), Screening())
+    assert after >= calm["Penalty"][1][0] - 0.003
+    assert last.bytes_sent.sum() > 0
+
+
+@pytest.mark.parametrize("consensus", PROTOCOLS[1:], ids=name)
+def test_with_nobody_bad_it_changes_nothing(consensus, calm):
+    found, last = play(consensus, Screening())
+    _, before = play(consensus, None)
+    np.testing.assert_array_equal(last.bytes_sent, before.bytes_sent)
+    for here, there in zip(last.functions, before.functions, strict=True):
+        np.testing.assert_array_equal(here.weights, there.weights)
+    assert found == calm[name(consensus)]
+
+
+def test_the_bad_agent_is_named():
+    faults = Faults(byzantine={BAD: [(SignFlip(), FIRST, LAST)]}, rng=np.random.default_rng(5))
+    named = set()
+    for round in simulate(make(Diffusion(), Screening()), GRAPH, streams(), faults=faults):
+        for info in round.infos:
+            if info is not None and FIRST <= round.number <= LAST:
+                named |= set(info.left_out)
+                assert all("on our own samples" in reason for reason in info.left_out.values())
+                assert info.heard + len(info.left_out) <= AGENTS
+    assert BAD in named
+    assert len(named) <= 2
+
+
+# What is done to single messages.
+
+
+def bench(step=100, order=4):
+    agent = make(Diffusion())
+    state = agent.start()
+    points, labels = MIXTURE.sample(16 * 20, rng=np.random.default_rng(6))
+    for i in range(20):
+        state, _ = agent.step(state, points[16 * i : 16 * i + 16], labels[16 * i : 16 * i + 16])
+    points, labels = MIXTURE.sample(32, rng=np.random.default_rng(7))
+    return state.function, Bench(
+        kernel=agent.kernel,
+        rule=agent.rule,
+        model=state.model,
+        loss=agent.loss,
+        points=points,
+        targets=labels,
+        here=state.function(points),
+        step=step,
+    )
+
+
+def test_what_one_has_oneself_is_believed():
+    own, bench_ = bench()
+    heard = [Heard(None, Function(own.centers, own.weights), 0.25, "b")]
+    found = Screening().screen(bench_, heard, {})
+    assert found.heard[0] is heard[0]
+    assert not found.left_out
+
+
+def test_points_far_from_everything_are_taken_out_but_for_a_few():
+    own, bench_ = bench()
+    far = 50.0 + 10.0 * np.arange(12.0).reshape(6, 2)
+    message = Function(np.concatenate([own.centers, far]), np.concatenate([own.weights, np.ones((6, 3))]))
+    found = Screening(strangers=2).screen(bench_, [Heard(None, message, 0.25, "b")], {})
+    assert len(found.heard[0].reply.centers) == own.order + 2
+    young = dataclasses.replace(bench_, step=5)
+    found = Screening(strangers=2).screen(young, [Heard(None, message, 0.25, "b")], {})
+    assert len(found.heard[0].reply.centers) == own.order + 6
+
+
+def test_more_points_than_make_sense_are_left_out():
+    own, bench_ = bench()
+    many = np.random.default_rng(0).standard_normal((4 * (own.order + 32) + 1, 2))
+    message = Function(many, np.zeros((len(many), 3)))
+    found = Screening().screen(bench_, [Heard(None, message, 0.25, "b")], {})
+    assert "points" in found.left_out["b"]
+    assert found.heard[0].reply is None
+
+
+def test_the_ignorant_are_heard_now_and_then_and_the_hostile_never():
+    own, bench_ = bench(step=101)
+    nothing = Heard(None, Function(own.centers, np.zeros_like(own.weights)), 0.25, "b")
+    opposite = Heard(None, Function(own.centers, -own.weights), 0.25, "c")
+    assert set(Screening(parole=8).screen(bench_, [nothing, opposite], {}).left_out) == {"b", "c"}
+    turn = dataclasses.replace(bench_, step=104)
+    assert set(Screening(parole=8).screen(turn, [nothing, opposite], {}).left_out) == {"c"}
+
+
+def test_an_edge_to_somebody_who_is_left_out_begins_anew():
+    own, bench_ = bench()
+    edge = EdgeMemory(dual=own, epoch=4, done=9)
+    offer = Offer(own.centers, -own.weights, Terms(4, 10, 9, edge.digest, 0.25))
+    found = Screening().screen(bench_, [Heard(None, offer, 0.25, "b")], {"b": edge})
+    assert (found.edges["b"].epoch, found.edges["b"].done, found.edges["b"].dual) == (6, 0, None)
+
+
+def test_distrust_takes_nothing_from_the_sum():
+    # agents 0 and 1 share statistics; 0 distrusts 1 once, because what it hears then is distorted on the way
+    agent, graph = make(SharedStatistics(), Screening()), Graph.line(2)
+    own = [ArrayStream(*MIXTURE.sample(16 * 40, rng=np.random.default_rng([8, i])), batch_size=16) for i in range(2)]
+    faults = Faults(byzantine={1: [(Zero(), 25, 26)]}, rng=np.random.default_rng(0))
+    distrusted, masses = False, []
+    for round in simulate(agent, graph, own, faults=faults):
+        distrusted |= any(info.left_out for info in round.infos if info is not None)
+        masses.append(sum(np.trace(s.sent.kernel(s.sent.centers, s.sent.centers) @ s.sent.moments) for s in round.states))
+    assert distrusted
+    first, second = (state.edges[1 - i] for i, state in enumerate(round.states))
+    assert first.epoch == second.epoch > 0
+    if first.done == second.done:
+        np.testing.assert_array_equal(first.dual.moments, -second.dual.moments)
+    assert np.all(np.diff(masses) > -1e-6)  # samples only ever add
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.integers(0, 12),
+    scale=st.sampled_from([0.0, 1e-300, 1.0, 1e30, 1e300, np.inf, np.nan]),
+    spread=st.sampled_from([0.0, 1.0, 1e6, 1e200]),
+    statistics=st.booleans(),
+)
+def test_whatever_arrives_it_is_used_or_left_out(rows, scale, spread, statistics):
+    agent = make(SharedStatistics() if statistics else Diffusion(), Screening())
+    state = agent.start()
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        state, _ = agent.step(state, *MIXTURE.sample(16, rng=rng))
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = scale * rng.standard_normal((rows, 3))
+        moments = scale * rng.standard_normal((rows, rows))
+        moments = moments + moments.T
+    centers = spread * rng.standard_normal((rows, 2))
+    message = Function(centers, weights)
+    if statistics:
+        message = Offer(centers, weights, Terms(0, 1, 0, 0, 0.25), moments=moments)
+    after, info = agent.step(state, *MIXTURE.sample(16, rng=rng), [Heard(None, message, 0.25, "b", True, 0.25)])
+    assert np.isfinite(after.function.weights).all()
+    if not np.isfinite(weights).all():
+        assert set(info.left_out) == {"b"}
+
+
+def test_attacks_change_only_what_they_say():
+    message = Function(np.zeros((2, 2)), np.ones((2, 3)))
+    rng = np.random.default_rng(0)
+    for attack in ATTACKS:
+        told = attack.distort(message, message, 0, rng)
+        assert told.centers.shape[0] == told.weights.shape[0]
+        assert told.weights.shape[1] == 3
+    first = Function(np.ones((1, 2)), np.ones((1, 3)))
+    assert Replay().distort(message, first, 3, rng).centers is first.centers
+    assert len(Flood(points=7).distort(message, message, 0, rng).centers) == 9
+
+
+def test_refuses():
+    rng = np.random.default_rng(0)
+    for spans in ([(SignFlip, 1, 2)], [(SignFlip(), 2, 1)], [(SignFlip(), 0, 1)], [("flip", 1, 2)], [SignFlip()], 3):
+        with pytest.raises(InvalidArgument, match=r"Faults: byzantine\[0\]"):
+            Faults(byzantine={0: spans}, rng=rng)
+    with pytest.raises(InvalidArgument, match="byzantine must be a mapping"):
+        Faults(byzantine=[1], rng=rng)
+    with pytest.raises(InvalidArgument, match="rng"):
+        Faults(byzantine={0: [(SignFlip(), 1, 2)]})
+    with pytest.raises(InvalidArgument, match="byzantine must name agents"):
+        simulate(make(Diffusion()), Graph.line(2), streams()[:2], faults=Faults(byzantine={9: [(Zero(), 1, 2)]}, rng=rng))
+    for wrong in ({"margin": 0}, {"reach": np.inf}, {"parole": 0}, {"strangers": -1}, {"youth": 1.5}, {"max_points": 0}):
+        with pytest.raises(InvalidArgument, match=f"Screening: {next(iter(wrong))}"):
+            Screening(**wrong)
