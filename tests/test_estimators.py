@@ -50,7 +50,7 @@ from kernelmesh import (
     registry,
 )
 from kernelmesh.estimators.defaults import defaults_of
-from kernelmesh.runtimes import simulation
+from kernelmesh.runtimes import shard
 
 CLASSIFIERS = [OnlineKernelClassifier, KernelMeshClassifier]
 REGRESSORS = [OnlineKernelRegressor, KernelMeshRegressor]
@@ -785,7 +785,7 @@ class TestPasses:
         for after, passes in ((9, 0), (23, 2)):
             model = kind(passes=9, tol=None, random_state=0)
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(simulation, "advance", interrupted(simulation.advance, after=after))
+                patch.setattr(shard, "advance", interrupted(shard.advance, after=after))
                 model.fit(X, y)
             assert model.n_iter_ == passes
             score = model.score(X, y)
@@ -800,7 +800,7 @@ class TestPasses:
         model = kind(random_state=0).fit(X, y)
         before = model.weights_
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(simulation, "advance", interrupted(simulation.advance, after=0))
+            patch.setattr(shard, "advance", interrupted(shard.advance, after=0))
             model.fit(X[:200], y[:200])
         np.testing.assert_array_equal(model.weights_, before)
 
@@ -816,10 +816,10 @@ class TestPasses:
 def interrupted(function, *, after):
     calls = iter(range(after))
 
-    def call(*arguments):
+    def call(*arguments, **options):
         if next(calls, None) is None:
             raise KeyboardInterrupt
-        return function(*arguments)
+        return function(*arguments, **options)
 
     return call
 

@@ -330,16 +330,16 @@ def test_the_whole_table_can_be_interrupted_and_resumed(tmp_path):
     config = heterogeneous.Config(**TINY, seeds=1)
     partial = run(heterogeneous.EXPERIMENT, config, tmp_path, table=True, **Stop(3).options)
     saved = len(list((tmp_path / "cells").glob("*.json")))
-    assert partial.outcome == Interrupted(done=saved, total=27, unit="cells")
-    assert 3 <= saved < 27
+    assert partial.outcome == Interrupted(done=saved, total=30, unit="cells")
+    assert 3 <= saved < 30
     events = []
     finished = run(heterogeneous.EXPERIMENT, config, tmp_path, table=True, resume=True, observers=(events.append,))
     assert next(event for event in events if isinstance(event, Progress)).done == saved
-    assert sum(isinstance(event, CellFinished) for event in events) == 27 - saved
+    assert sum(isinstance(event, CellFinished) for event in events) == 30 - saved
     assert finished.outcome == Complete()
     assert flat(finished.report.summary)
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
-    assert len(rows) == 3 * 8 + 2
+    assert len(rows) == 3 * 9 + 2
     tables = finished.report.findings.tables
     assert tables["goals"] == []  # they are for the full size only
     goals = heterogeneous._goals(tables["table"], {"centralized": 0.5, "svm": 0.5, "bayes": 0.6})
@@ -595,7 +595,7 @@ def test_fewer_exchanges_send_less(tmp_path):
 
 
 def test_streams_that_end_one_class_after_the_other(tmp_path):
-    config = ending_streams.Config(**TINY, partition="one-class", measure_every=1, replay=16)
+    config = ending_streams.Config(**TINY, partition="one-class", protocol="exact-diffusion", measure_every=1, replay=16)
     found, first = ending_streams.network(config)
     lengths = [len(stream) for stream in found.streams]
     assert first == min(lengths) < max(lengths) == found.rounds
@@ -607,7 +607,7 @@ def test_streams_that_end_one_class_after_the_other(tmp_path):
 
 
 def test_a_run_with_replay_that_is_stopped_and_resumed_is_the_same(tmp_path):
-    config = ending_streams.Config(**TINY, partition="one-class", measure_every=1, replay=16)
+    config = ending_streams.Config(**TINY, partition="one-class", protocol="exact-diffusion", measure_every=1, replay=16)
     whole = learn(ending_streams.network(config)[0])
     for cut in (1, ending_streams.network(config)[1] + 1):
         rounds = itertools.count(1)
