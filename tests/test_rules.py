@@ -784,7 +784,7 @@ def test_who_only_relays_averages_where_the_neighbors_are(consensus):
     message = consensus.tell(other.sent, other.edges.get(0), 0.5)
     heard = [Heard(None, message, weight=0.5, neighbor=1, is_first=True, share=0.5)]
     where, _ = consensus.combine(state.sent, heard, state.edges)
-    update = consensus.relay(state.sent, heard, state.edges) if where is None else where
+    update = (consensus.relay(state.sent, heard, state.edges) if where is None else where).plain()
     there = update.shrink * state.sent(points) + agent.kernel(points, update.points) @ update.coefficients
     after = relay(agent, state, heard)
     expected = state.function(points) + 4 / (9 + 3) * (there - state.function(points))
