@@ -438,10 +438,8 @@ def _advance(
     agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard], *, replayed: bool
 ) -> tuple[State, Info]:
     step_size = agent.step_size_at(state.learned)
-    left_out: Mapping[Hashable, str] = {}
     try:
-        if agent.screening is not None and heard:
-            state, heard, left_out = _screened(agent, state, points, targets, heard)
+        state, heard, left_out = _screened(agent, state, points, targets, heard)
         model, edges, combined = _combined(agent, state, heard)
         f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers)
@@ -468,11 +466,8 @@ def _advance(
     except FloatingPointError as error:
         _blame(heard)
         raise _diverged(agent, state, step_size, str(error)) from None
-    except SystemError as error:  # what numba makes of Ctrl-C
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, KeyboardInterrupt):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None:
+    except SystemError as error:
+        if _hides_interrupt(error):
             raise KeyboardInterrupt from None
         raise
     norm = math.sqrt(model.square_norm)
@@ -504,11 +499,20 @@ def _advance(
     return after, info
 
 
+def _hides_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C is behind an error: numba makes a SystemError of it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
 def _screened(
     agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]
 ) -> tuple[State, Sequence[Heard], Mapping[Hashable, str]]:
     """The state with the edges that begin anew, what is left of what was heard, and why the rest is not."""
-    assert agent.screening is not None
+    if agent.screening is None or not heard:
+        return state, heard, {}
     bench = Bench(
         kernel=agent.kernel,
         rule=agent.rule,
