@@ -599,7 +599,10 @@ class TestCommands:
         options = [f"--set={name}={value}" for name, value in TINY.items() if name not in ("agents", "samples")]
         options += ["--agents", "4", "--samples", "320", "--out", str(tmp_path), "--watch", "--port", "0"]
         command = [sys.executable, "-u", "-m", "kernelmesh", "run", "gmm-logistic", *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+        # a test suite that was started in the background ignores Ctrl-C, and so would its children
+        heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, **pipes, text=True, env=ENVIRONMENT, preexec_fn=heed)
         try:
             url = re.search(r"http://[^ ]+", process.stdout.readline())[0]
             end = time.monotonic() + 90

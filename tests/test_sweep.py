@@ -113,7 +113,8 @@ def test_resume_tries_again_what_failed(tmp_path):
         failures, events = {}, []
         run_cells(cells, folder=tmp_path, resume=True, failures=failures, publish=events.append, pool=here)
         assert failures == {"raises": "no luck"}
-        assert [event.part for event in events if isinstance(event, Progress) and event.part] == expected
+        told = [event.part for event in events if isinstance(event, Progress) and event.part]
+        assert sorted(told) == sorted(expected)  # whichever is done first
     with pytest.raises(RuntimeError, match="no luck"):
         run_cells({"raises": cells["raises"]}, folder=tmp_path, pool=here)
 
