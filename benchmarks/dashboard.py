@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -104,16 +105,16 @@ requestAnimationFrame(next);
 """
 
 
-def _thread_seconds(driver: object) -> float:
+def _thread_seconds(driver: Any) -> float:
     """CPU time of the page's main thread so far, whatever else runs on the machine."""
-    found = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]  # type: ignore[attr-defined]
+    found = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
     return float(next(each["value"] for each in found if each["name"] == "TaskDuration"))
 
 
-def _heap(driver: object) -> float:
+def _heap(driver: Any) -> float:
     """Megabytes that the page's JavaScript holds after garbage was collected."""
-    driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})  # type: ignore[attr-defined]
-    return float(driver.execute_cdp_cmd("Runtime.getHeapUsage", {})["usedSize"]) / 1e6  # type: ignore[attr-defined]
+    driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
+    return float(driver.execute_cdp_cmd("Runtime.getHeapUsage", {})["usedSize"]) / 1e6
 
 
 class _Endless(RecordedSource):
@@ -129,29 +130,29 @@ class _Endless(RecordedSource):
         return News(0, self.recording.version if self.recording else 0, "running")
 
 
-def _first_pictures(driver: object, page: Dashboard, times: int) -> list[tuple[float, float, float]]:
+def _first_pictures(driver: Any, page: Dashboard, times: int) -> list[tuple[float, float, float]]:
     """Seconds from the beginning of loading to the network and to the last curve, and CPU seconds of the page."""
     out = []
     for _ in range(times):
-        driver.get("about:blank")  # type: ignore[attr-defined]
+        driver.get("about:blank")
         before = _thread_seconds(driver)
-        driver.get(page.url)  # type: ignore[attr-defined]
+        driver.get(page.url)
         browser.painted(driver)
         cpu = _thread_seconds(driver)
-        network, all_drawn = driver.execute_script("return [KM.app.firstShown, KM.app.painted]")  # type: ignore[attr-defined]
+        network, all_drawn = driver.execute_script("return [KM.app.firstShown, KM.app.painted]")
         out.append((network / 1e3, all_drawn / 1e3, cpu - before if cpu > before else cpu))
     return out
 
 
-def _scrub(driver: object) -> tuple[float, float, int]:
+def _scrub(driver: Any) -> tuple[float, float, int]:
     """Frames per second while the slider is moved without a pause; CPU milliseconds of each; frames that the page holds."""
-    before, drawn = _thread_seconds(driver), driver.execute_script("return KM.app.drawn")  # type: ignore[attr-defined]
-    rate, held = driver.execute_async_script(_SCRUB)  # type: ignore[attr-defined]
-    frames = driver.execute_script("return KM.app.drawn") - drawn  # type: ignore[attr-defined]
+    before, drawn = _thread_seconds(driver), driver.execute_script("return KM.app.drawn")
+    rate, held = driver.execute_async_script(_SCRUB)
+    frames = driver.execute_script("return KM.app.drawn") - drawn
     return rate, 1e3 * (_thread_seconds(driver) - before) / max(frames, 1), held
 
 
-def _stream(driver: object, seconds: float) -> tuple[float, float, int]:
+def _stream(driver: Any, seconds: float) -> tuple[float, float, int]:
     """Megabytes of the page a fifth into a streaming run and at its end, and how many frames were streamed."""
     source, stop, rng = _Endless(), threading.Event(), np.random.default_rng(2)
 
@@ -160,13 +161,13 @@ def _stream(driver: object, seconds: float) -> tuple[float, float, int]:
         while not stop.wait(0.02):
             number += 1
             snapshot = _snapshot(number, rng) if number % 25 == 1 else None
-            source.recording.add(_frame(source.subject, number, rng), snapshot)  # type: ignore[union-attr]
+            source.recording.add(_frame(source.subject, number, rng), snapshot)
 
     thread = threading.Thread(target=feed, daemon=True)
     thread.start()
     try:
         with Dashboard([source], port=0) as page:
-            driver.get(page.url)  # type: ignore[attr-defined]
+            driver.get(page.url)
             browser.wait(driver, "KM.app.runs[0] && KM.app.runs[0].frames.length > 5")
             time.sleep(seconds / 5)
             early = _heap(driver)
@@ -174,7 +175,7 @@ def _stream(driver: object, seconds: float) -> tuple[float, float, int]:
             while len(samples) < 8:
                 time.sleep(seconds / 10)
                 samples.append(_heap(driver))
-            return early, float(np.median(samples[-3:])), source.recording.frames[-1].round  # type: ignore[union-attr]
+            return early, float(np.median(samples[-3:])), source.recording.frames[-1].round
     finally:
         stop.set()
         thread.join()

@@ -27,7 +27,7 @@ _MORE, _LARGER = 4, 100.0
 # Two points are near each other from this correlation on.
 _NEAR = 0.1
 # Epochs by which an end that distrusts the other goes ahead: both then begin without a dual.
-ANEW = 2
+_ANEW = 2
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,20 +60,21 @@ class Screening:
     """Leave out of a round whoever is worse than silence: ℓ(f_j(X), y) > min(ℓ(f_i(X), y), ℓ(0, y)) + m ℓ(0, y).
 
     X, y are the agent's own newest samples. Where statistics are exchanged, f_j is the function that the agent would have if
-    those of the neighbor were added to its own, `weight` times. Words that are not finite or bring too many points are left
-    out without a test; those that are `reach` times as large as the agent's own are scaled down to that.
+    those of the neighbor were added to its own, `weight` times. Messages that are not finite, bring too many points, or give
+    outputs far larger than the agent's own are left out, too; weights beyond any use are scaled down.
 
     Both ends forget what they remembered of the edge to a neighbor that is left out, so that a dual that it may have poisoned
-    acts no longer. It is heard again as soon as it makes sense. One that is not hostile but
-    merely ignorant, ℓ(f_j(X), y) ≤ (1 + m) ℓ(0, y), as after a long separation, is heard in every `parole`-th exchange, so
-    that two ends that have forgotten each other's data can find together again.
+    acts no longer. The neighbor is heard again as soon as it passes. One that is not hostile but merely ignorant,
+    ℓ(f_j(X), y) ≤ (1 + m) ℓ(0, y), as after a long separation, is heard whenever `parole` divides the agent's steps, so that
+    two ends that have forgotten each other's data can find together again.
 
     Parameters
     ----------
     margin : float
         m.
     reach : float
-        How many times as large as the agent's own a neighbor's function or statistics may be.
+        How many times as large as the agent's own, plus 1, the outputs of a neighbor may be on these samples. The sum of its
+        weights may be 100 times that.
     max_points : int
         How many points a message may have. An agent that is no longer young takes no more than four times as many as it has
         itself, new samples included.
@@ -83,7 +84,7 @@ class Screening:
     youth : int
         The number of steps before which an agent is young.
     parole : int
-        In which exchanges an ignorant neighbor is heard all the same.
+        Steps between two in which an ignorant neighbor is heard all the same.
     weight : float
         How much the statistics of a neighbor weigh in a test, as a multiple of the agent's own.
 
@@ -110,7 +111,7 @@ class Screening:
     def screen(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> Screened:
         """Go through what was heard, and take out what is not to be believed."""
         own = _size(bench.model.function)
-        kept, after, left_out = [], dict(edges), {}
+        kept, anew, left_out = [], {}, {}
         before, nothing = (float(bench.loss.value(z, bench.targets).mean()) for z in (bench.here, np.zeros_like(bench.here)))
         limit, ignorance = min(before, nothing) + self.margin * nothing, (1.0 + self.margin) * nothing
         for said in heard:
@@ -127,12 +128,10 @@ class Screening:
             left_out[said.neighbor] = reason
             kept.append(said._replace(question=None, reply=None))
             edge = edges.get(said.neighbor)
-            if isinstance(said.reply, Offer):
-                epoch = max(edge.epoch if edge is not None else 0, min(said.reply.terms.epoch, 1 << 40))
-                begun = edge is not None and (edge.done or edge.dual is not None)
-                if begun:
-                    after[said.neighbor] = EdgeMemory(epoch=epoch + ANEW)
-        return Screened(kept, after, left_out)
+            if isinstance(said.reply, Offer) and edge is not None and (edge.done or edge.dual is not None):
+                epoch = max(edge.epoch, min(said.reply.terms.epoch, 1 << 40))
+                anew[said.neighbor] = EdgeMemory(epoch=epoch + _ANEW)
+        return Screened(kept, {**edges, **anew} if anew else edges, left_out)
 
     def _bounded(self, bench: Bench, reply: Message, own: float) -> tuple[Message, str | None]:
         """The message, cut down where it is too large; or why it cannot be used."""
