@@ -209,7 +209,9 @@ class AgentClient:
                 return bytes(reply.ok.payload)
             if reply.err is not None:
                 reason = bytes(reply.err.payload).decode(errors="replace")
-                if reason == BUSY and patience > 0:
+                if reason == BUSY:
+                    if patience <= 0:
+                        raise UnreachableAgent(f"{self.address.name} is busy: {reason}")
                     time.sleep(_PAUSE)
                     return self._request(kind, payload, patience=patience - _PAUSE)
                 if reason != "Timeout":  # which is zenoh's own word
