@@ -14,12 +14,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from kernelmesh import ArrayStream, Faults, Graph, Penalty, simulate
+from kernelmesh import ArrayStream, Diffusion, Faults, Graph, Penalty, Screening, simulate
 from kernelmesh.dashboard.animation import animation
 from kernelmesh.dashboard.documents import check_run
 from kernelmesh.dashboard.export import write_report
@@ -42,6 +43,7 @@ from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.slabs import EXPERIMENT as SLABS
 from kernelmesh.experiments.slabs import Config as SlabsConfig
 from kernelmesh.metrics import measure_agents, summarize
+from kernelmesh.runtimes.attacks import SignFlip
 from kernelmesh.runtimes.engines import Processes
 from kernelmesh.streams import StreamSlice
 
@@ -214,6 +216,17 @@ class TestRecording:
         assert states[4:, 0].tolist() == [State.ENDED] * (len(frames) - 4)
         told = [mark["text"] for mark in marks(subject_of(network), frames)]
         assert told[:2] == ["Agent 2 went away.", "Agent 2 came back."]
+
+    def test_an_agent_whose_messages_are_left_out_is_marked(self):
+        network = Task.draw(LogisticConfig(**TINY)).network()
+        agent = replace(network.agent, consensus=Diffusion(), screening=Screening())
+        faults, refused = Faults(byzantine={1: [(SignFlip(), 5, 10)]}, rng=np.random.default_rng(0)), []
+        for now in simulate(agent, network.graph, network.streams, faults=faults):
+            each = measure_agents(now, agent=agent, graph=network.graph, points=network.points, targets=network.targets)
+            frame = frame_of(now, summarize(now, each, agent=agent), each, network)
+            refused.append(frame.agents[:, AGENT.index("refused")])
+        assert max(counts[1] for counts in refused[4:10]) > 0
+        assert sum(counts[1] for counts in refused) == np.sum(refused)
 
     def test_marks_where_the_penalty_doubles(self):
         frames = []

@@ -35,7 +35,7 @@ def test_what_agents_report_becomes_a_frame():
     column = dict(zip(AGENT, frame.agents.T, strict=True))
     assert column["state"].tolist() == [State.LEARNING, State.ENDED, State.AWAY]
     assert column["samples"].tolist() == [64, 128, 0]
-    assert column["refused"].tolist() == [0, 1, 0]
+    assert column["refused"].tolist() == [3, 0, 0]  # marked is who sent them
     edges = dict(zip(EDGE, frame.edges.T, strict=True))
     np.testing.assert_allclose(edges["disagreement"], [0.3, 0.4], rtol=1e-6)  # c has not said anything
     assert edges["bytes"].tolist() == [400, 100]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -204,7 +204,8 @@ def _preview(each: config.Config) -> tuple[Floats, Floats]:
 
 def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame:
     """A poll of all agents as a frame; along an edge, disagreement is the mean of what its two ends report."""
-    agents = np.array([_row(view) for view in views], dtype=np.float32).reshape(-1, len(AGENT))
+    refused = _refused(views)
+    agents = np.array([_row(view, refused[view.name]) for view in views], dtype=np.float32).reshape(-1, len(AGENT))
     disagreements = np.array([np.nan if v.status is None else _number(v.status.disagreement) for v in views])
     degrees = np.maximum(np.bincount(subject.edges.ravel(), minlength=len(views)), 1)
     sent = np.nan_to_num(agents[:, AGENT.index("bytes")]) / degrees
@@ -229,12 +230,20 @@ def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame
     return Frame(totals, agents, edges)
 
 
-def _row(view: AgentView) -> list[float]:
+def _refused(views: Sequence[AgentView]) -> Counter[str]:
+    """How many messages of each agent its neighbors have refused or left out."""
+    counts: Counter[str] = Counter()
+    for view in views:
+        for name, neighbor in view.status.neighbors.items() if view.status is not None else ():
+            counts[name] += neighbor.refused + neighbor.left_out
+    return counts
+
+
+def _row(view: AgentView, refused: int) -> list[float]:
     status = view.status
     if status is None:
-        return [0.0, np.nan, np.nan, 0.0, 0.0, State.AWAY, 0.0]
+        return [0.0, np.nan, np.nan, 0.0, 0.0, State.AWAY, float(refused)]
     state = State.AWAY if view.stale else State.ENDED if status.ended else State.LEARNING
-    refused = status.refused + sum(neighbor.ignored for neighbor in status.neighbors.values())
     return [status.samples, _number(status.loss), np.nan, status.order, status.bytes_sent, state, refused]
 
 

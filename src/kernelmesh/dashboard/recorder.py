@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -148,7 +148,11 @@ def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Net
         State.LEARNING if info is not None else State.ENDED if over else State.AWAY
         for info, over in zip(now.infos, ended, strict=True)
     ]
-    columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, np.zeros(len(states)))
+    refused = np.zeros(len(states))  # of each agent's messages, by those who received them in this round
+    for info in now.infos:
+        for neighbor in info.left_out if info is not None else ():
+            refused[cast(int, neighbor)] += 1
+    columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, refused)
     totals = {
         "round": now.number,
         "samples": measures.samples,

@@ -135,7 +135,7 @@ KM.NetworkFigure = class {
     }
     const count = (name, holds) => this.nodes.filter((_, i) => holds(run.agent(frame, i, name))).length;
     const away = count("state", (state) => state === 1), refused = count("refused", (number) => number > 0);
-    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; hollow: ${away} away` : "") + (refused ? `; dashed: ${refused} with refused messages` : ""));
+    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; hollow: ${away} away` : "") + (refused ? `; dashed: ${refused} whose messages are refused` : ""));
   }
 
   hover(event) {
@@ -151,7 +151,7 @@ KM.NetworkFigure = class {
     if (Number.isFinite(score)) lines.push(run.about.classifies ? `accuracy ${KM.percent(score)}` : `error ${KM.number(score)}`);
     if (Number.isFinite(run.agent(frame, i, "loss"))) lines.push(`loss ${KM.number(run.agent(frame, i, "loss"))}`);
     lines.push(`sent ${KM.bytes(run.agent(frame, i, "bytes"))}`);
-    if (run.agent(frame, i, "refused") > 0) lines.push(`${KM.count(run.agent(frame, i, "refused"))} messages refused`);
+    if (run.agent(frame, i, "refused") > 0) lines.push(`neighbors refused ${KM.count(run.agent(frame, i, "refused"))} of its messages`);
     return lines.join("\n");
   }
 
