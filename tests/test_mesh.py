@@ -83,7 +83,7 @@ LEAVE = {'at_end = "stay"': 'at_end = "leave"'}
 class TestLockStep:
     @pytest.mark.parametrize(
         ("protocol", "rounds"),
-        [("penalty", 200), ("diffusion", 200), ("exact-diffusion", 200), ("shared-diffusion", 80), ("shared-statistics", 80)],
+        [("penalty", 80), ("diffusion", 80), ("exact-diffusion", 200), ("shared-diffusion", 80), ("shared-statistics", 80)],
     )
     def test_rounds_are_those_of_the_simulation(self, protocol, rounds, tmp_path):
         with Mesh(tmp_path / "mesh", samples=32 * rounds, protocol=protocol, change=LEAVE, **LOCK_STEP) as mesh:
@@ -469,7 +469,7 @@ def hostile_messages(count: int, rng: np.random.Generator, *, dimension: int = 2
 
 
 class TestHostility:
-    @pytest.mark.parametrize("protocol", ["penalty", "exact-diffusion"])
+    @pytest.mark.parametrize("protocol", [pytest.param("penalty", marks=pytest.mark.slow), "exact-diffusion"])
     def test_ten_thousand_hostile_messages(self, protocol, tmp_path):
         import zenoh
 

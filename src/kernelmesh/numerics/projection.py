@@ -159,20 +159,7 @@ def _solve(lower: Floats, right: Floats, *, transposed: bool = False) -> Floats:
 def _needed(schur: Floats, own: Floats, weights: Floats, budget: float, max_left: int) -> Ints:
     """Which points greedy removal keeps, where S is their Gram matrix."""
     apart = np.flatnonzero(schur.diagonal() > _DEPENDENT * own)
-    nothing = np.empty((0, 0))
-    _, stays, *_ = compiled.pruning.choose(
-        nothing,
-        0,
-        np.empty((len(apart), 0)),
-        schur[np.ix_(apart, apart)],
-        np.empty((len(apart), 0)),
-        np.empty(0),
-        np.empty((0, weights.shape[1])),
-        1.0,
-        0.0,
-        weights[apart],
-        _DEPENDENT,
-        min(budget, 1e150) ** 2,
-        max_left,
+    stays, *_ = compiled.pruning.choose_alone(
+        schur[np.ix_(apart, apart)], weights[apart], _DEPENDENT, min(budget, 1e150) ** 2, max_left
     )
     return apart[stays]

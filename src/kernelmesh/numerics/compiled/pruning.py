@@ -15,12 +15,13 @@ from kernelmesh.numerics.compiled.linear import (
     transposed,
 )
 
-__all__ = ["choose", "compress", "growth"]
+__all__ = ["choose", "choose_alone", "compress", "growth", "project"]
 
 # Up to this many candidates are pruned with orthogonal steps throughout where precision asks for it.
 _SMALL = 512
 # With more new points than this, P̃ is formed as a whole, unless points come so near to each other that digits would be lost.
 _FEW, _WELL_APART = 64, 1e6
+_NOTHING = np.empty((0, 0))
 
 
 @compile_on_first_call()
@@ -95,7 +96,9 @@ def _join(inverse: Floats, order: int, who: Ints, width: int, factor: Floats, ra
     for a in range(count):
         for b in range(a, count):
             out[a, old[b]] = root[b, a]
-    out[count:] = factor[:rank, :width]
+    for a in range(rank):
+        for i in range(width):
+            out[count + a, i] = factor[a, i]
     return out
 
 
@@ -266,7 +269,9 @@ def _prune(
 def _lift(inverse: Floats, order: int, cross: Floats, gram: Floats, lifted: Floats) -> None:
     """lifted ← Z = κ(X, D) P, gram ← S = κ(X, X) − Z κ(D, X)."""
     padded = np.zeros((len(cross), len(inverse)))
-    padded[:, :order] = cross
+    for b in range(len(cross)):
+        for i in range(order):
+            padded[b, i] = cross[b, i]
     np.dot(padded, inverse, lifted)
     gram -= np.dot(padded, lifted.T)
 
@@ -337,30 +342,40 @@ def _factor(top: Floats, independent: Ints, lifted: Floats, order: int) -> Float
     """V = L⁻¹ [Z_I, −1], with which the inverse Gram matrix of all candidates is P ⊕ 0 + VᵀV."""
     new = independent.size
     factor = np.zeros((new, order + new))
-    factor[:, :order] = lifted[independent, :order]
     for a in range(new):
+        for i in range(order):
+            factor[a, i] = lifted[independent[a], i]
         factor[a, order + a] = -1.0
     solve(top, factor)
     return factor
 
 
-# Helpers of compiled code follow Python's rules for division unless told otherwise.
-@compiled(error_model="numpy")
-def _choose(
-    inverse: Floats,
+@compile_on_first_call()
+def choose(
+    inverse: Matrix,
     order: int,
-    cross: Floats,
-    gram: Floats,
-    lifted: Floats,
-    own_old: Floats,
-    weights: Floats,
+    cross: Matrix,
+    gram: OwnMatrix,
+    lifted: OwnMatrix,
+    own_old: Vector,
+    weights: Matrix,
     shrink: float,
     square_norm: float,
-    coefficients: Floats,
+    coefficients: Matrix,
     tolerance: float,
     budget: float,
     max_order: int,
-) -> tuple[int, NDArray[np.bool_], Floats, float, float, int]:
+) -> tuple[int, Flags, OwnMatrix, float, float, int]:
+    """Which points a function keeps when the new points X with coefficients A join it, by greedy removal from all of them.
+
+    `cross` is κ(X, D), `gram` is κ(X, X) and becomes S = κ(X, X) − κ(X, D) P κ(D, X), `lifted` is filled with Z = κ(X, D) P,
+    `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
+    independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
+
+    Returns how many points change (0 when the old ones all stay and the new ones all go, −1 when P is too ill-conditioned
+    for so fine a budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
+    changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
+    """
     batch, outputs = coefficients.shape
     added = _growth(gram, cross, weights, coefficients, shrink)
     own = np.diag(gram).copy()
@@ -403,69 +418,36 @@ def _choose(
         size = own_old[i] if i < order else own[independent[i - order]]
         floor[i] = 1.0 / size if size > 0.0 else 1.0
         diagonal[i] = max(diagonal[i], floor[i])
+    known, size_known = inverse, order  # one call for both cases: each call would be compiled for itself
     if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
         whole = np.dot(transposed(factor), factor)
         whole[:order, :order] += inverse[:order, :order]
-        nothing = np.empty((0, order + new))
-        stays, error = _prune(whole, order + new, nothing, candidates, diagonal, floor, error, budget, max_order)
-    else:
-        stays, error = _prune(inverse, order, factor, candidates, diagonal, floor, error, budget, max_order)
+        known, size_known, factor = whole, order + new, np.empty((0, order + new))
+    stays, error = _prune(known, size_known, factor, candidates, diagonal, floor, error, budget, max_order)
 
     keep = np.zeros(order + batch, dtype=np.bool_)
-    keep[:order] = stays[:order]
-    keep[order + independent] = stays[order:]
-    changes = order - int(stays[:order].sum()) + int(stays[order:].sum())
+    changes = 0
+    for i in range(order):
+        keep[i] = stays[i]
+        changes += not stays[i]
+    for a in range(new):
+        keep[order + independent[a]] = stays[order + a]
+        changes += stays[order + a]
     return changes, keep, replaced, added, error, dependent.size
 
 
-@compile_on_first_call()
-def choose(
-    inverse: Matrix,
-    order: int,
-    cross: Matrix,
-    gram: OwnMatrix,
-    lifted: OwnMatrix,
-    own_old: Vector,
-    weights: Matrix,
-    shrink: float,
-    square_norm: float,
-    coefficients: Matrix,
-    tolerance: float,
-    budget: float,
-    max_order: int,
-) -> tuple[int, Flags, OwnMatrix, float, float, int]:
-    """Which points a function keeps when the new points X with coefficients A join it, by greedy removal from all of them.
-
-    `cross` is κ(X, D), `gram` is κ(X, X) and becomes S = κ(X, X) − κ(X, D) P κ(D, X), `lifted` is filled with Z = κ(X, D) P,
-    `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
-    independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
-
-    Returns how many points change (0 when the old ones all stay and the new ones all go, −1 when P is too ill-conditioned
-    for so fine a budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
-    changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
-    """
-    return _choose(
-        inverse, order, cross, gram, lifted, own_old, weights, shrink, square_norm, coefficients, tolerance, budget, max_order
-    )
-
-
-@compile_on_first_call()
-def compress(
-    gram: OwnMatrix, coefficients: Matrix, tolerance: float, budget: float, max_order: int
-) -> tuple[Indices, OwnMatrix, float, float, int]:
-    """`choose` for points that join nothing, in one go: which of them stay, and the weights of the projection onto those.
-
-    The points N that go leave W_I = A_I + K_II⁻¹ K_IN A_N behind. Also gives ‖f̃‖², the squared error as it is measured, and
-    how many points were dependent.
-    """
+def choose_alone(
+    gram: Floats, coefficients: Floats, tolerance: float, budget: float, max_order: int
+) -> tuple[NDArray[np.bool_], float, float, int]:
+    """`choose` for points that join nothing: who stays, ‖f‖² before, the squared error, and how many were dependent."""
     batch, outputs = coefficients.shape
-    nothing = np.empty((0, 0))
-    _, stays, _, square_norm, error, dependent = _choose(
-        nothing,
+    no_columns = np.empty((batch, 0))
+    _, stays, _, square_norm, error, dependent = choose(
+        _NOTHING,
         0,
-        np.empty((batch, 0)),
+        no_columns,
         gram,
-        np.empty((batch, 0)),
+        no_columns,
         np.empty(0),
         np.empty((0, outputs)),
         1.0,
@@ -475,9 +457,27 @@ def compress(
         budget,
         max_order,
     )
+    return stays, square_norm, error, dependent
+
+
+def compress(
+    gram: Floats, coefficients: Floats, tolerance: float, budget: float, max_order: int
+) -> tuple[Ints, Floats, float, float, int]:
+    """Which of points that join nothing stay, and the weights of the projection onto those.
+
+    Also gives ‖f‖² before, the squared error as it is measured, and how many points were dependent.
+    """
+    stays, square_norm, _, dependent = choose_alone(gram, coefficients, tolerance, budget, max_order)
+    kept, weights, error = project(gram, coefficients, stays)
+    return kept, weights, square_norm, error if len(kept) else max(square_norm, 0.0), dependent
+
+
+@compile_on_first_call()
+def project(gram: Matrix, coefficients: Matrix, stays: Flags) -> tuple[Indices, OwnMatrix, float]:
+    """The weights of the points I that stay, W_I = A_I + K_II⁻¹ K_IN A_N, where the points N go; and the squared error."""
     kept, others = np.flatnonzero(stays), np.flatnonzero(~stays)
     if kept.size == 0:
-        return kept, np.empty((0, outputs)), square_norm, max(square_norm, 0.0), dependent
+        return kept, np.empty((0, coefficients.shape[1])), 0.0
     rest = coefficients[others]
     share = np.dot(gram[kept][:, others], rest)
     lower = cholesky(gram[kept][:, kept])
@@ -488,5 +488,4 @@ def compress(
     gone = coefficients.copy()
     gone[kept] -= arriving
     # measuring rounds less than adding up what every point cost
-    error = max(float((gone * np.dot(gram, gone)).sum()), 0.0)
-    return kept, arriving, square_norm, error, dependent
+    return kept, arriving, max(float((gone * np.dot(gram, gone)).sum()), 0.0)
