@@ -28,6 +28,7 @@ from kernelmesh.experiments import (
     heterogeneous,
     learn,
     local_steps,
+    one_class,
     run,
     theory,
     violation,
@@ -80,6 +81,17 @@ class Stop:
     @property
     def options(self):
         return {"observers": (self,), "stop": lambda: self.wanted}
+
+
+def test_agents_with_one_class_each_learn_all_of_them_only_by_sharing(tmp_path):
+    finished = run(one_class.EXPERIMENT, one_class.Config(agents=10, samples=1600, held_out=400), tmp_path)
+    found = finished.report.summary
+    assert finished.outcome == Complete()
+    assert found["alone_accuracy_mean"] < 0.3
+    assert found["paper_accuracy_mean"] < 0.3
+    assert found["shared_accuracy_mean"] > 0.85  # of so few samples; all of them come within a point of the SVM
+    assert {part.name for part in tmp_path.iterdir() if part.is_dir()} == {"alone", "paper", "shared"}
+    assert tmp_path / "figure.png" in finished.files
 
 
 @pytest.mark.parametrize("name", ["gmm-logistic", "gmm-hinge", "heterogeneous", "slabs"])

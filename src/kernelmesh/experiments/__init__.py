@@ -8,7 +8,16 @@ from importlib import import_module
 from kernelmesh.errors import MissingExtra
 
 # the modules whose import registers an experiment
-_SHIPPED: tuple[str, ...] = ("gmm", "brodatz", "heterogeneous", "slabs", "budget_sweep", "local_steps", "violation")
+_SHIPPED: tuple[str, ...] = (
+    "gmm",
+    "one_class",
+    "brodatz",
+    "heterogeneous",
+    "slabs",
+    "budget_sweep",
+    "local_steps",
+    "violation",
+)
 _SHIPPED += ("ending_streams", "theory", "baselines", "drift", "byzantine")
 
 try:

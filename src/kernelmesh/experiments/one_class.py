@@ -1,0 +1,103 @@
+"""What a network is for: agents that each see one class of five, alone, with the paper's update, and with shared statistics."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kernelmesh.experiments import Experiment, Findings, Session, Trial
+from kernelmesh.experiments.mixture import MixtureConfig, Partition, Task
+from kernelmesh.experiments.settings import Count, Index
+from kernelmesh.registry import register
+from kernelmesh.report import draw_decision_regions, draw_samples, style_of
+from kernelmesh.schema import setting
+
+__all__ = ["EXPERIMENT", "Config"]
+
+_NETWORKS = {
+    "alone": ("local", "alone"),
+    "paper": ("capped-penalty", "the paper's update"),
+    "shared": ("shared-statistics", "shared statistics"),
+}
+"""Protocol and title of each network, by the name of its part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(MixtureConfig, owner="one-class"):
+    """Agents i, i + 5, … see class i alone; three networks learn from the same streams."""
+
+    partition: Partition = "one-class"
+    passes: Count = 1
+    measure_every: Count = 1
+    shown: Index = setting(7, doc="the agent whose decision regions are drawn, counted from 0")
+
+    @property
+    def drawn(self) -> int:
+        """That agent, or the last where there are fewer."""
+        return min(self.shown, self.agents - 1)
+
+
+def run(config: Config, session: Session) -> Findings:
+    """The three networks, one after the other, beside a batch SVM that has all the samples."""
+    trials: dict[str, Trial] = {}
+    task = Task.draw(config)
+    for part, (protocol, _) in _NETWORKS.items():
+        if session.complete:
+            task = Task.draw(dataclasses.replace(config, protocol=protocol))
+            trials[part] = session.train(dataclasses.replace(task.network(), part=part))
+    svm = task.svm()
+    summary = {"seed": config.seed, "agents": config.agents, "svm_accuracy": svm, "bayes_accuracy": task.bayes}
+    for part, trial in trials.items():
+        last = trial.last
+        summary |= {f"{part}_accuracy_mean": last.score_mean, f"{part}_accuracy_worst": last.score_worst}
+    rows = [{"network": part, **line} for part, trial in trials.items() for line in trial.rounds]
+    figures = {"figure": _figure(task, trials, svm)} if trials else {}
+    return Findings(summary=summary, tables={"rounds": rows}, figures=figures, paragraphs=_PARAGRAPHS)
+
+
+_PARAGRAPHS = (
+    "Every agent sees samples of one class only. Alone it answers with that class always, and so it does with the paper's update, "
+    "which makes neighbors agree where their own samples are. Shared statistics average what the agents know: each ends with all "
+    "classes. The batch SVM has all samples at once.",
+)
+
+
+def _figure(task: Task, trials: Mapping[str, Trial], svm: float) -> Figure:
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    grid = figure.add_gridspec(2, 4, height_ratios=(1.0, 1.1))
+    agent = task.config.drawn if isinstance(task.config, Config) else 0
+    own = task.streams[agent].stream
+    first = figure.add_subplot(grid[0, 0])
+    draw_samples(first, own.points, own.targets, legend=False)
+    first.set_title(f"what agent {agent} sees", fontsize="medium")
+    for column, (part, trial) in enumerate(trials.items(), start=1):
+        axes = figure.add_subplot(grid[0, column], sharex=first, sharey=first)
+        draw_decision_regions(axes, trial.newest.functions[agent], task.held_points, task.held_labels)
+        axes.set_title(f"{_NETWORKS[part][1]}: {100 * trial.last.score_mean:.0f} % correct", fontsize="medium")
+    _draw_curves(figure.add_subplot(grid[1, :]), trials, svm)
+    figure.suptitle(f"{task.config.agents} agents, each of which sees one class of {task.mixture.classes}")
+    return figure
+
+
+def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
+    for index, (part, trial) in enumerate(trials.items()):
+        samples = [line.samples for line in trial.record]
+        line = axes.plot(
+            samples,
+            [100 * line.score_mean for line in trial.record],
+            **style_of(index),
+            markevery=4,
+            label=_NETWORKS[part][1],
+        )
+        worst = [100 * line.score_worst for line in trial.record]
+        axes.plot(samples, worst, color=line[0].get_color(), linestyle=":", linewidth=1.0)
+    axes.axhline(100 * svm, color="black", linewidth=1.0, linestyle="--", label="a batch SVM with all the samples")
+    axes.set(xlabel="samples that each agent has seen", ylabel="held-out accuracy, % (dotted: worst agent)", ylim=(0, 100))
+    axes.legend(loc="center right")
+
+
+_ABOUT = "agents that each see one class of five: alone, with the paper's update, and with shared statistics"
+EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, swept=("protocol", "partition"))
+register("experiment", EXPERIMENT, name=EXPERIMENT.name)
