@@ -58,9 +58,9 @@ def run(config: Config, session: Session) -> Findings:
 
 
 _PARAGRAPHS = (
-    "Every agent sees samples of one class only. Alone it always answers with that class. With the paper's update it still does: "
-    "neighbors agree where their own samples are. Shared statistics average what the agents know, and each ends with all classes. "
-    "The batch SVM has all samples at once.",
+    "Every agent sees samples of one class only. Alone it always answers with that class, and so it does with the paper's "
+    "update: neighbors agree where their own samples are. Shared statistics average what the agents know, and each ends with "
+    "all classes. The batch SVM has all samples at once.",
 )
 
 
