@@ -27,7 +27,7 @@ $(DONE): pyproject.toml
 # the page is for those who can look at it
 demo: setup
 	$(BIN)/kernelmesh run one-class --seed 0 --out runs/demo
-	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then $(BIN)/kernelmesh dashboard --open runs/demo; else echo "See runs/demo/figure.png."; fi
+	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then $(BIN)/kernelmesh dashboard --open runs/demo/shared runs/demo/paper; else echo "See runs/demo/figure.png."; fi
 
 # on two cores; tests that start agents take turns
 test: lint

@@ -22,7 +22,7 @@ from PIL import Image
 
 from kernelmesh import ArrayStream, Diffusion, Faults, Graph, Penalty, Screening, simulate
 from kernelmesh.dashboard.animation import animation
-from kernelmesh.dashboard.documents import check_run
+from kernelmesh.dashboard.documents import check_run, find_recording
 from kernelmesh.dashboard.export import write_report
 from kernelmesh.dashboard.frames import frame_limit, frame_table, frames_after, marks
 from kernelmesh.dashboard.layout import place
@@ -193,6 +193,18 @@ class TestRecording:
         np.testing.assert_array_equal(orders, [frame.agents[:, AGENT.index("order")] for frame in here.frames])
         assert not some.snapshots
         assert not FolderSource(tmp_path / "some").describe()["has_functions"]
+
+    def test_parts_of_a_run_are_shown_the_newest_unless_one_is_named(self, copy, tmp_path):
+        whole = tmp_path / "whole"
+        for age, part in enumerate(("new", "old")):
+            (whole / part).mkdir(parents=True)
+            shutil.copy(copy / FILE, whole / part / FILE)
+            os.utime(whole / part / FILE, (1e9 - age, 1e9 - age))
+        assert find_recording(whole) == whole / "new" / FILE
+        assert FolderSource(whole / "old").news().status == "running"
+        shutil.copy(copy / "summary.json", whole / "summary.json")
+        news = FolderSource(whole / "old").news()
+        assert (news.status, news.message) == ("complete", "")
 
     def test_a_table_removes_the_recording_of_an_earlier_run(self, copy):
         found = Findings(summary={}, tables={"table": [{"protocol": "none", "error": 0.5}]})

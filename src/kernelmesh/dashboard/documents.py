@@ -14,7 +14,7 @@ import numpy as np
 from kernelmesh.dashboard.recording import FILE, TOTALS, Frame
 from kernelmesh.errors import InvalidArgument, UnreadableFile, Verbatim
 
-__all__ = ["Documents", "check_run", "find_recording", "rounds_of"]
+__all__ = ["Documents", "check_run", "find_recording", "rounds_of", "run_of"]
 
 _ROWS = 200  # of a table that are shown
 
@@ -32,12 +32,12 @@ class Documents:
 
     @classmethod
     def read(cls, folder: Path) -> Documents:
-        """Everything that is there."""
-        notes = _json(folder / "report.json")
+        """Everything that is there; how a part of a run ended stands in the run's folder."""
+        notes, run = _json(folder / "report.json"), run_of(folder)
         printed = [name for name in notes.get("printed", ()) if (folder / f"{Path(str(name)).name}.csv").is_file()]
         return cls(
-            summary=_json(folder / "summary.json"),
-            config=_json(folder / "config.json"),
+            summary=_json(run / "summary.json"),
+            config=_json(run / "config.json"),
             paragraphs=[str(text) for text in notes.get("paragraphs", ())],
             tables={name: _csv(folder / f"{Path(str(name)).name}.csv")[: _ROWS + 1] for name in printed},
             figures=sorted(path for path in folder.glob("*.png") if path.is_file()),
@@ -54,9 +54,18 @@ def check_run(owner: str, folder: Path) -> None:
 
 
 def find_recording(folder: Path) -> Path | None:
-    """The recording of a run, or of the first of its parts."""
-    inside = sorted(folder.glob(f"*/{FILE}")) if folder.is_dir() else []
-    return next((path for path in (folder / FILE, *inside) if path.is_file()), None)
+    """The recording of a run, or the newest of its parts."""
+    if (folder / FILE).is_file():
+        return folder / FILE
+    inside = [path for path in folder.glob(f"*/{FILE}") if path.is_file()] if folder.is_dir() else []
+    return max(inside, key=lambda path: (path.stat().st_mtime, path), default=None)
+
+
+def run_of(folder: Path) -> Path:
+    """The folder of the run that a folder is a part of, or the folder itself."""
+    whole = folder.resolve().parent
+    is_part = (folder / FILE).is_file() and not (folder / "summary.json").is_file() and (whole / "summary.json").is_file()
+    return whole if is_part and not (whole / FILE).is_file() else folder
 
 
 def rounds_of(folder: Path) -> list[Frame]:

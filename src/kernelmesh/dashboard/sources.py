@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kernelmesh.dashboard.documents import Documents, check_run, find_recording, rounds_of
+from kernelmesh.dashboard.documents import Documents, check_run, find_recording, rounds_of, run_of
 from kernelmesh.dashboard.frames import frame_limit, frame_table, frames_after, marks, packed
 from kernelmesh.dashboard.layout import place
 from kernelmesh.dashboard.palette import VIRIDIS, class_colors
@@ -210,7 +210,8 @@ class FolderSource(RecordedSource):
     def _stamp_now(self) -> tuple[Any, ...]:
         files = [
             find_recording(self._folder),
-            *(self._folder / name for name in ("summary.json", "config.json", "rounds.csv")),
+            *(run_of(self._folder) / name for name in ("summary.json", "config.json")),
+            self._folder / "rounds.csv",
         ]
         return tuple(_stamp(file) for file in files)
 
