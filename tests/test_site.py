@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import browser
 import kernelmesh
 from kernelmesh import testing
 from kernelmesh.cli import app
@@ -28,6 +29,7 @@ from kernelmesh.schema import settings_of
 from mesh import free_port
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ENVIRONMENT = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -79,6 +81,8 @@ def test_the_reference_is_rendered_from_docstrings(site):
     kernels = (site / "reference/kernels.html").read_text(encoding="utf-8")
     assert 'id="kernelmesh.Gaussian"' in kernels
     assert "the distance over which functions vary" in kernels  # a parameter's description
+    for page in (site / "reference").glob("*.html"):
+        assert "<blockquote>" not in page.read_text(encoding="utf-8"), page  # which an example would be without its fence
 
 
 @pytest.mark.xdist_group("site")
@@ -103,6 +107,28 @@ def test_settings_and_experiments_are_those_of_the_program(site):
     for name, experiment in kinds("experiment").items():
         if experiment.run.__module__.startswith("kernelmesh."):
             assert f'id="{name}"' in experiments
+
+
+@pytest.mark.xdist_group("site")
+@pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
+def test_search_and_palette_work_in_a_browser_without_anything_from_elsewhere(site):
+    from site_pictures import served
+
+    with served(site) as address, browser.browser() as driver:
+        browser.size(driver, 1440, 900, dark=True)
+        driver.get(f"{address}/index.html")
+        scheme = "document.body.getAttribute('data-md-color-scheme')"
+        browser.wait(driver, f"{scheme} === 'slate'")  # as the system has it
+        driver.execute_script("document.querySelectorAll('[data-md-component=palette] input')[1].click()")
+        browser.wait(driver, f"{scheme} === 'default'")  # as the reader has it
+        field = driver.find_element("css selector", "[data-md-component=search-query]")
+        driver.execute_script("arguments[0].focus()", field)
+        field.send_keys("refused messages")
+        links = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
+        browser.wait(driver, f"{links}.some(link => link.includes('how-to/faults.html'))", seconds=30)
+        asked = [url for url in browser.requests(driver) if not url.startswith("chrome")]  # which has pages of its own
+        assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+        assert browser.complaints(driver) == []
 
 
 def test_every_public_name_is_on_one_page_of_the_reference():

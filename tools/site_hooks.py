@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import sys
@@ -149,44 +150,48 @@ def command_line() -> str:
         "This page is generated from the help texts of the commands: `kernelmesh COMMAND --help` prints them.",
         "Exit codes: 0 when all went well, 2 when the command or a file must be changed, 1 when something failed, 130 after Ctrl-C.",
     ]
-    for name, command, context in _commands(root, "kernelmesh", None):
-        lines += ["", f"## {name}", "", *_command(name, command, context)]
+    for name, command in _commands(root, "kernelmesh", None):
+        lines += ["", f"## {name}", "", *_command(name, command)]
     return "\n".join(lines) + "\n"
 
 
-def _commands(group: Any, name: str, parent: Any) -> Iterator[tuple[str, Any, Any]]:
-    context = (
-        type(parent)(group, info_name=name, parent=parent)
-        if parent is not None
-        else group.context_class(group, info_name=name)
-    )
+def _commands(group: Any, name: str, parent: Any) -> Iterator[tuple[str, Any]]:
+    """Every command with its whole name."""
+    context = group.context_class(group, info_name=name, parent=parent)
     if not hasattr(group, "commands"):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(KeyError):
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.suppress(KeyError),
+        ):  # `run` looks for words that it was not given
             group.get_help(context)  # by which some commands complete their own help
-        yield name, group, context
+        yield name, group
         return
     for key in group.list_commands(context):
         yield from _commands(group.commands[key], f"{name} {key}", context)
 
 
-def _command(name: str, command: Any, context: Any) -> Iterator[str]:
+def _command(name: str, command: Any) -> Iterator[str]:
     shown = [param for param in command.params if not getattr(param, "hidden", False)]
     arguments = [param for param in shown if param.param_type_name == "argument"]
     options = [param for param in shown if param.param_type_name == "option"]
-    words = [param.make_metavar(context) for param in arguments]
-    yield from ["```text", f"{name} {' '.join(['[OPTIONS]'] * bool(options) + words)}", "```", "", command.help or "", ""]
+    words = ["[OPTIONS]"] * bool(options) + [_word(param) for param in arguments]
+    yield from ["```text", " ".join([name, *words]), "```", "", inspect.cleandoc(command.help or ""), ""]
     if arguments:
         yield from ["| argument | meaning |", "|---|---|"]
-        yield from (f"| `{param.make_metavar(context)}` | {_cell(param.help)} |" for param in arguments)
+        yield from (f"| `{_word(param)}` | {_cell(param.help)} |" for param in arguments)
         yield ""
     if options:
         yield from ["| option | default | meaning |", "|---|---|---|"]
-        yield from (f"| `{_option(param, context)}` | {_default(param)} | {_cell(param.help)} |" for param in options)
+        yield from (f"| `{_option(param)}` | {_default(param)} | {_cell(param.help)} |" for param in options)
 
 
-def _option(param: Any, context: Any) -> str:
+def _word(param: Any) -> str:
+    return param.name.upper() + ("…" if param.nargs == -1 else "")
+
+
+def _option(param: Any) -> str:
     flags = ", ".join((*param.opts, *param.secondary_opts))
-    return flags if param.is_flag else f"{flags} {param.make_metavar(context)}"
+    return flags if param.is_flag else f"{flags} {param.metavar or param.type.name.upper()}"
 
 
 def _default(param: Any) -> str:
