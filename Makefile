@@ -63,4 +63,4 @@ lint: setup
 	$(BIN)/python -m pytest -q tests/test_package.py -k docstrings
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

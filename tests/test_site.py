@@ -235,10 +235,14 @@ def test_the_tutorial_for_hosts_works_as_it_is_written(tmp_path, monkeypatch):
     """Every block of it, in order: three agents with TLS learn from files that the page writes itself."""
     monkeypatch.chdir(tmp_path)
     page = DOCS / "tutorials/hosts.md"
+    commands = {
+        "kernelmesh": f'exec {shlex.quote(sys.executable)} -m kernelmesh "$@"',
+        "ssh": 'mkdir -p "$1" && cd "$1" && exec sh -c "$2"',  # another host is another folder
+    }
     (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin/kernelmesh"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kernelmesh "$@"\n')
-    script.chmod(0o755)
+    for name, command in commands.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{command}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
     environment = {**ENVIRONMENT, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     namespace: dict[str, object] = {}
     port, said, mesh = free_port(3), [], None
@@ -264,3 +268,5 @@ def test_the_tutorial_for_hosts_works_as_it_is_written(tmp_path, monkeypatch):
     (asked,) = [words for words in said if "p(broken)" in words]
     assert ",broken," in asked  # which agent-0 has never seen itself
     assert "north.example.org" in (tmp_path / "plant/agent-1.toml").read_text()
+    there = config.read(tmp_path / "north.example.org/plant/agent-0.toml")  # with all files that it names
+    assert dict(there.membership.neighbors) == {"agent-1": "tls/center.example.org:7450"}
