@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow bench paper lint clean
+.PHONY: help setup demo test test-slow bench paper docs docs-serve lint clean
 
 help:
 	@echo "make demo       20 agents that each see one class of five learn all of them; figure in runs/demo"
@@ -12,6 +12,8 @@ help:
 	@echo "make test-slow  the longer tests too"
 	@echo "make bench      speed, memory and defaults; tables in benchmarks/results; make bench NAME … runs only these cases"
 	@echo "make paper      every experiment of the paper (about an hour); writes docs/paper.md; IMAGES=DIR has the textures"
+	@echo "make docs       build the documentation site in build/site; every broken link is an error"
+	@echo "make docs-serve show the site at http://127.0.0.1:8000/ and follow changes"
 	@echo "make lint       formatting, lint, types, import layers, docstrings"
 	@echo "make setup      only install"
 
@@ -49,6 +51,12 @@ bench: setup
 paper: setup
 	$(BIN)/python tools/paper.py $(if $(IMAGES),--images "$(IMAGES)")
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -57,4 +65,4 @@ lint: setup
 	$(BIN)/python -m pytest -q tests/test_package.py -k docstrings
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

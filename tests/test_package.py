@@ -25,7 +25,11 @@ MODULES = sorted(
 
 # until the client has its new name
 PUBLIC = [name for name in kernelmesh.__all__ if name != "AgentClient" or hasattr(client, name)]
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/**/*.md"))]
+# the code of these needs the shell commands between it: tests/test_site.py runs both
+WITH_COMMANDS = ["docs/tutorials/hosts.md"]
+# pages that exist on the site only; tests/test_site.py compares them with what they are made from
+GENERATED = {ROOT / f"docs/reference/{name}.md" for name in ("command-line", "experiments", "settings")}
 
 
 @pytest.mark.parametrize("name", ["kernelmesh", *MODULES])
@@ -108,7 +112,7 @@ def test_docstrings_are_complete(name):
     assert listed <= taken, f"documented, but no parameter: {sorted(listed - taken)}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in WITH_COMMANDS])
 def test_code_on_the_pages_runs(page, tmp_path, monkeypatch):
     """Every Python block of a page, in order, in one namespace."""
     monkeypatch.chdir(tmp_path)
@@ -124,7 +128,8 @@ def test_links_on_the_pages_lead_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         if not target.startswith("http"):
-            assert ((ROOT / page).parent / target).exists(), f"{page} → {target}"
+            path = ((ROOT / page).parent / target).resolve()
+            assert path.exists() or path in GENERATED, f"{page} → {target}"
 
 
 def test_make_targets_named_on_the_pages_exist():
