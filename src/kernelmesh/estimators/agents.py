@@ -80,7 +80,7 @@ class OnlineKernelClassifier(Classification, _Single):
     rule : str or Rule, optional
         How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
         such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.01, max_order=2000), in `partial_fit` with half_life=10_000. An object is
+        "second-order" is SecondOrder(budget=0.0075, max_order=2000), in `partial_fit` with half_life=10_000. An object is
         taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
     regularization : float, optional
         λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows, from
@@ -106,7 +106,7 @@ class OnlineKernelClassifier(Classification, _Single):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows at most; by default 2, with the rule "averaged" 5 and
+        How often `fit` goes over the rows at most; by default 2 (4 over fewer than 2000 rows), with the rule "averaged" 5 and
         with "gradient" 20. `partial_fit` goes over them once.
     tol : float or None
         `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
@@ -187,7 +187,7 @@ class OnlineKernelRegressor(Regression, _Single):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows at most; by default 2, with the rule "averaged" 5 and
+        How often `fit` goes over the rows at most; by default 2 (4 over fewer than 2000 rows), with the rule "averaged" 5 and
         with "gradient" 20. `partial_fit` goes over them once.
     tol : float or None
         `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by

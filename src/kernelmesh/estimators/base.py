@@ -122,7 +122,7 @@ class Learner(Parameters, ABC):
             X, y = self._validated(X, y, reset=True)
             self._begin(X, self._observe(y), complete=True)
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-            rows, passes, targets = self._dealt(len(X), agents, rng), self._passes(self._agent.rule), self._targets(y)
+            rows, passes, targets = self._dealt(len(X), agents, rng), self._passes(self._agent.rule, len(X)), self._targets(y)
             if self._beginning is not None:
                 self._suit_to_all(X, targets)
             streams = self._streams(X, targets, rows, passes=passes, rng=rng)

@@ -28,6 +28,8 @@ class Defaults:
 
     passes: int
     """Passes that `fit` makes at most."""
+    few_rows: int = 0
+    """Over fewer rows than this, a single learner makes twice as many: they cost little."""
     network_passes: int
     """The same in networks, where each agent sees only a part of the rows."""
     width: ByTargets = _STANDARD
@@ -75,6 +77,7 @@ _AVERAGED = Defaults(
 _SECOND_ORDER = Defaults(
     # one pass finds nearly all there is; another makes up for what came before the dictionary was good
     passes=2,
+    few_rows=2000,
     network_passes=2,
     # where the choice of both begins; without it, no width serves all sets
     width=ByTargets(classes=0.7, values=1.0),
@@ -82,8 +85,8 @@ _SECOND_ORDER = Defaults(
     # classes: 1/C of an SVM with C = 20; values: below that, small sets with much noise are overfitted
     regularization=ByTargets(classes=0.05, values=0.6),
     sums=True,
-    # classes: nats for each sample, four times of which costs some sets points; values: of a squared error of at most ½
-    budget=ByTargets(classes=0.01, values=0.0025),
+    # classes: nats for each sample, three times of which costs some sets points; values: of a squared error of at most ½
+    budget=ByTargets(classes=0.0075, values=0.0025),
     # anything from a quarter to four times of it does as well
     novelty=0.01,
     # two matrices of 2000² numbers are 64 MB

@@ -100,7 +100,7 @@ class Parameters(BaseEstimator, ABC):
             raise InvalidArgument(owner, "tol", "be a share >= 0 and < 1", self.tol, remedy=remedy)
         rule = self._chosen_rule(streaming=not repeats)
         kernel = self._default_kernel(X, rule, complete=repeats) if self.kernel is None else check_kernel(owner, self.kernel)
-        passes, usual = integer(owner, "passes", self._passes(rule), minimum=1), defaults_of(type(rule))
+        passes, usual = integer(owner, "passes", self._passes(rule, len(X)), minimum=1), defaults_of(type(rule))
         # a step moves f(x) by κ(x, x), and ‖f‖² goes with its inverse: the defaults are for κ = 1
         size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
         regularization = self.regularization
@@ -135,10 +135,14 @@ class Parameters(BaseEstimator, ABC):
         # for a factor of 1, the typical pair of points is at κ = exp(−2), whatever the dimension
         return Gaussian(bandwidth=cast(float, self._by_targets(defaults_of(type(rule)).width)) * math.sqrt(variance / 2.0))
 
-    def _passes(self, rule: Rule) -> int:
-        """How many passes `fit` makes at most."""
+    def _passes(self, rule: Rule, rows: int) -> int:
+        """How many passes `fit` makes at most over so many rows."""
         usual = defaults_of(type(rule))
-        return (usual.network_passes if self._cooperates else usual.passes) if self.passes is None else self.passes
+        if self.passes is not None:
+            return self.passes
+        if self._cooperates:
+            return usual.network_passes
+        return usual.passes * (2 if rows < usual.few_rows else 1)
 
     def _chosen_rule(self, *, streaming: bool) -> Rule:
         """The rule itself, or one by its name with what was set for it; a parameter that it has no use for is refused."""
