@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.checks import Floats, matrix
+from kernelmesh.checks import Floats, Ints, matrix
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.numerics.landmarks import united
+from kernelmesh.numerics.landmarks import inverse, projection, united
+from kernelmesh.numerics.products import product
 
 __all__ = ["Statistics"]
 
@@ -85,3 +86,10 @@ class Statistics(Expansion):
             compiled.symmetric.add_rows(weights, place, other.weights, factor)
             compiled.symmetric.add_square(moments, place, other.moments, factor)
         return Statistics.gathered(self.kernel, centers, weights, moments)
+
+    def restricted(self, stays: Ints) -> Statistics:
+        """The statistics over some of the points: samples are projected onto what these span."""
+        centers = np.ascontiguousarray(self.centers[stays])
+        onto = projection(self.kernel, self.centers, stays, inverse=inverse(self.kernel, centers))
+        moments = product(product(onto, self.moments), np.ascontiguousarray(onto.T))
+        return Statistics.gathered(self.kernel, centers, product(onto, self.weights), 0.5 * (moments + moments.T))
