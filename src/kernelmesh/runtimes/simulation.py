@@ -13,10 +13,12 @@ from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
+from kernelmesh.runtimes.engines.stacked import Stacked
 from kernelmesh.runtimes.faults import Faults
 from kernelmesh.runtimes.plan import Planner
 from kernelmesh.runtimes.round import Round
 from kernelmesh.runtimes.shard import Facts
+from kernelmesh.stack import stackable
 from kernelmesh.streams import Batch
 
 __all__ = ["Round", "simulate", "stability_warning"]
@@ -56,7 +58,8 @@ def simulate(
         Messages that get lost, agents that are away, networks that change.
     engine : Engine, optional
         Where the agents are: in this process unless told otherwise, or spread over others (`Processes`, `RayEngine`). The
-        rounds are the same; what agents have learned is fetched when a round is asked for it, before the next one.
+        rounds are the same; what agents have learned is fetched when a round is asked for it, before the next one. Agents
+        that share given points are advanced as one tensor unless there are faults; `InProcess()` takes one at a time.
 
     Returns
     -------
@@ -98,7 +101,9 @@ def _rounds(
     faults: Faults | None,
     engine: Engine | None,
 ) -> Iterator[Round]:
-    shards = InProcess() if engine is None else engine
+    shards = engine
+    if shards is None:
+        shards = Stacked() if faults is None and stackable(agent, graph, states) else InProcess()
     planner = Planner(agent, graph, faults)
     shards.start(agent, graph, streams, states)
     number = shown = 0
