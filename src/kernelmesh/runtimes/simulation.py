@@ -12,10 +12,11 @@ from kernelmesh.checks import Floats
 from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.collector import paused
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
 from kernelmesh.runtimes.engines.stacked import Stacked
 from kernelmesh.runtimes.faults import Faults
-from kernelmesh.runtimes.plan import Planner
+from kernelmesh.runtimes.plan import Plan, Planner
 from kernelmesh.runtimes.round import Round
 from kernelmesh.runtimes.shard import Facts
 from kernelmesh.stack import stackable
@@ -116,13 +117,8 @@ def _rounds(
             learns, furthest = _who_learns(planner, facts, shards)
             if number == 1:
                 _warn_if_unstable(agent, graph, streams, states, shards)
-            plan = planner.plan(number, learns, furthest)
-            said: Any = None
-            if plan.talks:
-                said = shards.exchange("ask", None, plan)
-                if agent.consensus.exchange.question:
-                    said = shards.exchange("answer", said)
-            now = shards.step(number, said)
+            with paused():
+                now = _round(shards, planner.plan(number, learns, furthest), agent.consensus)
         except LostShard as lost:
             number = shards.recover(lost)
             planner.rewind(number)
@@ -130,6 +126,15 @@ def _rounds(
         if number > shown:  # rounds that are computed again have been seen
             shown = number
             yield now
+
+
+def _round(shards: Engine, plan: Plan, consensus: Consensus) -> Round:
+    said: Any = None
+    if plan.talks:
+        said = shards.exchange("ask", None, plan)
+        if consensus.exchange.question:
+            said = shards.exchange("answer", said)
+    return shards.step(plan.number, said)
 
 
 def _who_learns(planner: Planner, facts: Sequence[Facts], shards: Engine) -> tuple[NDArray[np.bool_], int]:
