@@ -104,7 +104,7 @@ def _known(dual: Statistics, centers: Floats) -> Statistics:
         return dual
     nothing = np.zeros((len(centers), dual.outputs)), np.zeros((len(centers), len(centers)))
     everything = Statistics.gathered(dual.kernel, centers, *nothing).plus([(1.0, dual)])
-    return everything.restricted(np.arange(len(centers)))
+    return everything.restricted(np.arange(len(centers)))[0]
 
 
 def _statistics(kernel: Kernel, offer: Offer) -> Statistics:

@@ -87,9 +87,11 @@ class Statistics(Expansion):
             compiled.symmetric.add_square(moments, place, other.moments, factor)
         return Statistics.gathered(self.kernel, centers, weights, moments)
 
-    def restricted(self, stays: Ints) -> Statistics:
-        """The statistics over some of the points: samples are projected onto what these span."""
+    def restricted(self, stays: Ints) -> tuple[Statistics, Floats]:
+        """The statistics over some of the points, samples being projected onto what these span; and P of these points."""
         centers = np.ascontiguousarray(self.centers[stays])
-        onto = projection(self.kernel, self.centers, stays, inverse=inverse(self.kernel, centers))
+        held = inverse(self.kernel, centers)
+        onto = projection(self.kernel, self.centers, stays, inverse=held)
         moments = product(product(onto, self.moments), np.ascontiguousarray(onto.T))
-        return Statistics.gathered(self.kernel, centers, product(onto, self.weights), 0.5 * (moments + moments.T))
+        sums = product(onto, self.weights)
+        return Statistics.gathered(self.kernel, centers, sums, 0.5 * (moments + moments.T)), held

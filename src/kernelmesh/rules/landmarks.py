@@ -154,7 +154,8 @@ class Landmarks(Rule):
         if new.order > old.order or not model.agreed:
             stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order)
         inverse = model.inverse if len(stays) == new.order == old.order else None
-        new = new if len(stays) == new.order else new.restricted(stays)
+        if len(stays) < new.order:
+            new, inverse = new.restricted(stays)
         return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
 
     def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
