@@ -1,8 +1,8 @@
 """From twenty agents to ten thousand: time, memory and bytes of a round, on one core, on two, and on Ray.
 
 `python benchmarks/scale.py AGENTS ROUNDS PROTOCOL [ENGINE]` measures one network in a process of its own and prints a line of
-JSON; `python benchmarks/scale.py curves` and `… engines` measure these parts only. Time is CPU time: on a busy machine it
-varies less than what the clock says.
+JSON; `python benchmarks/scale.py curves`, `… engines` and `… sizes PROTOCOL` measure these parts only. Time is CPU time: on a
+busy machine it varies less than what the clock says.
 """
 
 from __future__ import annotations
@@ -23,17 +23,44 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from cases import Line, at_least, at_most
-from kernelmesh import Agent, Consensus, ExactDiffusion, Gaussian, Graph, Komp, Logistic, Penalty, simulate
+from kernelmesh import (
+    Agent,
+    ExactDiffusion,
+    Expansion,
+    Gaussian,
+    Graph,
+    Komp,
+    Landmarks,
+    Logistic,
+    Penalty,
+    SharedDictionary,
+    SharedDiffusion,
+    SharedStatistics,
+    State,
+    simulate,
+)
+from kernelmesh.numerics.landmarks import agreed
 from kernelmesh.report import style_of
 from kernelmesh.runtimes.engines import Processes
+from kernelmesh.runtimes.engines.partition import crossing
 from kernelmesh.streams import Batch, Mixture
 
 DEGREE, STEP, ROUNDS = 6, 3.0, 50
 SIZES = (20, 100, 1000, 10_000)
-PROTOCOLS: dict[str, Consensus] = {
-    "penalty": Penalty(coupling=0.02),
-    "exact-diffusion": ExactDiffusion(budget=0.01 * STEP**1.5),
+GIVEN = 25
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "penalty": {"consensus": Penalty(coupling=0.02)},
+    "exact-diffusion": {"consensus": ExactDiffusion(budget=0.01 * STEP**1.5)},
+    "shared-statistics": {"rule": Landmarks(), "consensus": SharedStatistics()},
+    "given-points": {"consensus": SharedDiffusion(), "compression": SharedDictionary(novelty=math.inf)},
 }
+"""The last one has a dictionary that is given to all agents, so that they are advanced as one tensor."""
+# Those whose cost is drawn against agents, degree and so on.
+CURVES = ("penalty", "exact-diffusion", "shared-statistics")
+# Rounds that are not counted, in which loops are compiled; and small networks run until all agents have taken so many steps.
+SKIPPED, _STEPS = 2, 20_000
+# So many rounds are drawn at a time: drawing those of a single one would take longer than some protocols do.
+AHEAD = 10
 
 
 @dataclass(frozen=True)
@@ -50,8 +77,11 @@ class Drawn:
 
     def __iter__(self) -> Iterator[Batch]:
         rng = np.random.default_rng([7, self.seed])
-        for _ in range(self.rounds):
-            yield Batch(*self.mixture.sample(self.batch, rng=rng))
+        for n in range(self.rounds):
+            at = n % AHEAD * self.batch
+            if at == 0:
+                points, labels = self.mixture.sample(AHEAD * self.batch, rng=rng)
+            yield Batch(points[at : at + self.batch], labels[at : at + self.batch])
 
 
 def network(
@@ -63,26 +93,30 @@ def network(
     parsimony: float = 0.04,
     batch: int = 32,
     classes: int = 5,
-) -> tuple[Agent, Graph, list[Drawn]]:
-    """The paper's agents and mixture on a random geometric graph."""
+) -> tuple[Agent, Graph, list[Drawn], list[State] | None]:
+    """The paper's agents and mixture on a random geometric graph; with states where points are given."""
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(classes=classes, rng=rng)
     graph = Graph.geometric(agents, degree=degree, rng=rng)
-    agent = Agent(
-        dimension=2,
-        outputs=mixture.classes,
-        kernel=Gaussian(bandwidth=0.6),
-        loss=Logistic(),
-        step_size=STEP,
-        compression=Komp.parsimonious(STEP, parsimony=parsimony),
-        consensus=PROTOCOLS[protocol],
-    )
-    return agent, graph, [Drawn(mixture, rounds, i, batch) for i in range(agents)]
+    settings = PROTOCOLS[protocol]
+    if "rule" not in settings:
+        settings = {"step_size": STEP, "compression": Komp.parsimonious(STEP, parsimony=parsimony), **settings}
+    agent = Agent(dimension=2, outputs=mixture.classes, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), **settings)
+    states = given(agent, mixture, graph) if protocol == "given-points" else None
+    return agent, graph, [Drawn(mixture, rounds, i, batch) for i in range(agents)], states
+
+
+def given(agent: Agent, mixture: Mixture, graph: Graph) -> list[State]:
+    """Agents that start from 0 over the same samples, of which none is in the span of the others."""
+    points, _ = mixture.sample(1000, rng=np.random.default_rng(5))
+    chosen = agreed(agent.kernel, points, novelty=0.02, max_order=GIVEN)
+    function = Expansion(agent.kernel, points[chosen], np.zeros((len(chosen), agent.outputs)))
+    return [agent.start(name=name, function=function) for name in graph.names]
 
 
 def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation") -> dict[str, Any]:
     """Time per agent and round after the first ones, in which loops are compiled; peak memory; bytes."""
-    agent, graph, streams = network(agents, rounds, protocol)
+    agent, graph, streams, states = network(agents, rounds, protocol)
     warnings.simplefilter("ignore")
     opened: Any = None
     if engine == "processes":
@@ -91,24 +125,27 @@ def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation")
         from kernelmesh.runtimes.ray import RayEngine
 
         opened = RayEngine(2)
-    skipped, spent, clock, shards = 2, 0.0, 0.0, [0.0]
-    with threadpool_limits(1):
-        for now in simulate(agent, graph, streams, engine=opened):
-            if now.number == skipped:
-                spent, clock = time.process_time(), time.perf_counter()
-                shards = [0.0] if opened is None else opened.cpu_seconds
-    driver, counted = time.process_time() - spent, agents * (rounds - skipped)
+    driver, clock, busiest, counted = 0.0, 0.0, 0.0, 0
+    for _ in range(max(1, _STEPS // (agents * rounds)) if opened is None else 1):
+        with threadpool_limits(1):
+            began = time.process_time(), time.perf_counter(), [0.0]
+            for now in simulate(agent, graph, streams, states=states, engine=opened):
+                if now.number == SKIPPED:
+                    began = time.process_time(), time.perf_counter(), [0.0] if opened is None else opened.cpu_seconds
+        driver, clock = driver + time.process_time() - began[0], clock + time.perf_counter() - began[1]
+        counted += agents * (rounds - SKIPPED)
     out: dict[str, Any] = {"agents": agents, "rounds": rounds, "protocol": protocol, "engine": engine}
-    out["wall_us"] = 1e6 * (time.perf_counter() - clock) / counted
+    out["wall_us"] = 1e6 * clock / counted
     out["edges"], out["bytes"] = len(graph.edges), int(now.bytes_sent.sum())
-    out["order"] = float(np.mean([f.order for f in now.functions]))
-    out["cpu_us"] = 1e6 * driver / counted
+    out["order"] = float(np.mean(now.orders))
     if opened is not None:
         # what a round takes on cores of its own: the driver, then the slower shard
-        busiest = max(after - before for after, before in zip(opened.cpu_seconds, shards, strict=True))
-        out["cpu_us"] = 1e6 * (driver + busiest) / counted
+        busiest = max(after - before for after, before in zip(opened.cpu_seconds, began[2], strict=True))
         out["batch_bytes"] = opened.batch_bytes
+        between = set(crossing(graph, opened.placement))
+        out["crossing_bytes"] = sum(int(n) for n, edge in zip(now.edge_bytes, graph.edges, strict=True) if edge in between)
         opened.close()
+    out["cpu_us"] = 1e6 * (driver + busiest) / counted
     out["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return out
 
@@ -127,11 +164,13 @@ def curves(*, agents: int = 60, rounds: int = 20) -> list[dict[str, Any]]:
     """CPU time and bytes per agent and round, and points kept, along each line of `VARIED`."""
     rows = []
     warnings.simplefilter("ignore")
-    for protocol in PROTOCOLS:
+    for protocol in CURVES:
         for name, values in VARIED.items():
+            if name == "parsimony" and "rule" in PROTOCOLS[protocol]:
+                continue
             for value in values:
                 options: dict[str, Any] = {"agents": agents, name: value if name == "parsimony" else int(value)}
-                agent, graph, streams = network(rounds=rounds, protocol=protocol, **options)
+                agent, graph, streams, _ = network(rounds=rounds, protocol=protocol, **options)
                 skipped, spent = rounds // 2, 0.0
                 with threadpool_limits(1):
                     for now in simulate(agent, graph, streams):
@@ -153,7 +192,7 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
 
     figure = Figure(figsize=(15, 3.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(VARIED)), VARIED, strict=True):
-        for index, protocol in enumerate(PROTOCOLS):
+        for index, protocol in enumerate(CURVES):
             own = [row for row in rows if row["protocol"] == protocol and row["varied"] == name]
             across = [row["order"] if name == "parsimony" else row["value"] for row in own]
             axes.plot(across, [row["cpu_us"] for row in own], label=protocol, **style_of(index))
@@ -183,19 +222,13 @@ def scale() -> list[Line]:
     Times are CPU time per agent and round. With two workers it is that of the driver and the slower worker: what a round
     takes where each has a core of its own.
     """
-    lines = []
+    lines, largest = [], {}
     for protocol in PROTOCOLS:
-        found = {agents: _apart(agents, ROUNDS, protocol) for agents in SIZES}
-        for agents, one in found.items():
-            shown = f"{one['cpu_us']:.0f} µs, {one['megabytes']:.0f} MB, {one['order']:.1f} points, "
-            shown += f"{one['bytes'] / agents / ROUNDS:.0f} bytes sent per agent and round"
-            lines.append(Line(f"{protocol}, {agents} agents", shown))
-        largest, sizes = found[SIZES[-1]], SIZES[1:]
-        slope = np.polyfit(np.log(sizes), [math.log(n * found[n]["cpu_us"]) for n in sizes], 1)[0]
-        lines.append(at_most(f"{protocol}: peak memory, {SIZES[-1]} agents", largest["megabytes"] / 1024, 3.0, " GB"))
-        ratio = largest["cpu_us"] / found[SIZES[0]]["cpu_us"]
-        lines.append(at_most(f"{protocol}: time per agent and round by that of 20 agents", ratio, 2.0))
-        lines.append(at_most(f"{protocol}: slope of time over agents, 100 to 10,000", float(slope), 1.05, ""))
+        more, found = _sizes(protocol)
+        lines += more
+        largest[protocol] = found.get(SIZES[-1], {})
+    gain = largest["penalty"]["cpu_us"] / largest["given-points"]["cpu_us"]
+    lines.append(at_least(f"{GIVEN} given points: rounds per second by those of penalty, {SIZES[-1]} agents", gain, 10.0))
     lines += _engines()
     rows = curves()
     draw(rows, Path(__file__).parent.parent / "docs" / "scale.png")
@@ -203,6 +236,27 @@ def scale() -> list[Line]:
         shown = f"{row['cpu_us']:.0f} µs, {row['order']:.1f} points, {row['bytes']:.0f} bytes sent"
         lines.append(Line(f"{row['protocol']}, {row['varied']} {row['value']:g}", shown))
     return lines
+
+
+def _sizes(protocol: str) -> tuple[list[Line], dict[int, dict[str, Any]]]:
+    """One network after the other, up to the largest and back: a machine that is busier for a while weighs on all of them."""
+    sizes = SIZES[:-1] if protocol == "exact-diffusion" else SIZES
+    runs: dict[int, list[dict[str, Any]]] = {agents: [] for agents in sizes}
+    for agents in (*sizes, *sizes[-2::-1]):
+        runs[agents].append(_apart(agents, ROUNDS, protocol))
+    found = {agents: {**own[0], "cpu_us": float(np.mean([one["cpu_us"] for one in own]))} for agents, own in runs.items()}
+    lines = []
+    for agents, one in found.items():
+        shown = f"{one['cpu_us']:.0f} µs, {one['megabytes']:.0f} MB, {one['order']:.1f} points, "
+        shown += f"{one['bytes'] / agents / ROUNDS:.0f} bytes sent per agent and round"
+        lines.append(Line(f"{protocol}, {agents} agents", shown))
+    largest = found[sizes[-1]]
+    slope = np.polyfit(np.log(sizes[1:]), [math.log(n * found[n]["cpu_us"]) for n in sizes[1:]], 1)[0]
+    lines.append(at_most(f"{protocol}: peak memory, {sizes[-1]} agents", largest["megabytes"] / 1024, 3.0, " GB"))
+    ratio = largest["cpu_us"] / found[sizes[0]]["cpu_us"]
+    lines.append(at_most(f"{protocol}: time per agent and round, {sizes[-1]} agents by 20", ratio, 2.0))
+    lines.append(at_most(f"{protocol}: slope of time over agents, 100 to {sizes[-1]}", float(slope), 1.05, ""))
+    return lines, found
 
 
 def _engines() -> list[Line]:
@@ -214,6 +268,8 @@ def _engines() -> list[Line]:
         clock = 0.5 * (before["wall_us"] + after["wall_us"]) / with_it["wall_us"]
         lines.append(at_least(f"{engine}, 2 workers, 200 agents: throughput", alone / with_it["cpu_us"], least))
         lines.append(Line(f"{engine}, 2 workers, 200 agents: throughput by the clock", f"{clock:.2f} ×"))
+        extra = with_it["batch_bytes"] / with_it["crossing_bytes"]
+        lines.append(at_most(f"{engine}, 2 workers, 200 agents: bytes of batches by those of crossing edges", extra, 1.05))
     return lines
 
 
@@ -224,6 +280,9 @@ if __name__ == "__main__" and sys.argv[1:] == ["curves"]:
         print(json.dumps(line))
 elif __name__ == "__main__" and sys.argv[1:] == ["engines"]:
     for found_line in _engines():
+        print(found_line.what, found_line.shown, found_line.target)
+elif __name__ == "__main__" and sys.argv[1:2] == ["sizes"]:
+    for found_line in _sizes(sys.argv[2])[0]:
         print(found_line.what, found_line.shown, found_line.target)
 elif __name__ == "__main__":
     print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])))

@@ -231,7 +231,7 @@ def test_what_cannot_be_spread_is_refused(processes):
     rng = np.random.default_rng(0)
     points, labels = rng.standard_normal((32, 2)), np.zeros(32, dtype=int)
     line = Graph.line(2)
-    with pytest.raises(InvalidArgument, match=r"parts must be at most one per agent, got 2 parts for 1 agents; use fewer"):
+    with pytest.raises(InvalidArgument, match=r"workers must be at most one per agent, got 2 for 1 agents; at most 1"):
         list(simulate(agent, Graph.line(1), [ArrayStream(points, labels)], engine=processes))
     with pytest.raises(InvalidArgument, match="be ones that can be read from the start, got generator"):
         list(simulate(agent, line, [iter(x for x in ())] * 2, engine=processes))
@@ -278,13 +278,14 @@ def test_checkpoints_go_to_any_address():
     [
         (["gmm-logistic", "--engine", "proceses"], "--engine must be one of simulation, processes, ray, got 'proceses'"),
         (["gmm-logistic", "--workers", "2"], "--workers must be left out with the simulation, which is one process, got 2"),
+        (["gmm-logistic", "--checkpoints", "x"], "--checkpoints must be left out with the simulation, got 'x'; it has no"),
         (["gmm-logistic", "--engine", "processes", "--workers", "0"], "--workers must be at least 1, got 0"),
         (["gmm-logistic", "--engine", "processes", "--address", "auto"], "--address must be left out without --engine ray"),
         (["gmm-logistic", "--engine", "processes", "--all"], "--engine must be used with an experiment that trains one"),
         (["violation", "--engine", "processes"], "got violation; gmm-logistic, heterogeneous, slabs and brodatz do"),
         (
             ["gmm-logistic", "--agents", "2", "--samples", "64", "--engine", "processes", "--workers", "3"],
-            "engine: parts must be at most one per agent, got 3 parts for 2 agents; use fewer workers or actors",
+            "engine: workers must be at most one per agent, got 3 for 2 agents; at most 2 can have work: lower --workers",
         ),
     ],
 )

@@ -4,8 +4,10 @@ import csv
 import json
 import os
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.xdist_group("ray")
         (["--address", "127.0.0.1:9"], "run: --address must be that of a running Ray cluster, got '127.0.0.1:9'"),
         (["--workers", "0"], "run: --workers must be at least 1, got 0"),
         (["--address", "nowhere"], "run: --address must be HOST:PORT or auto, got 'nowhere'"),
+        (["--address", "10.0.0.1:65536"], "run: --address must be HOST:PORT or auto, got '10.0.0.1:65536'"),
     ],
 )
 def test_a_wrong_address_is_told_at_once(arguments, words, tmp_path):
@@ -37,6 +40,25 @@ def test_a_wrong_address_is_told_at_once(arguments, words, tmp_path):
     result = CliRunner().invoke(app, ["run", "gmm-logistic", "--engine", "ray", *arguments, "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert words in result.stderr.replace("\n", "")
+
+
+def test_whoever_listens_there_and_is_not_ray_is_told_within_seconds(tmp_path):
+    assert not ray.is_initialized()
+    with socketserver.TCPServer(("127.0.0.1", 0), _Web) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        options = ["--engine", "ray", "--address", f"127.0.0.1:{server.server_address[1]}", "--out", str(tmp_path)]
+        result = CliRunner().invoke(app, ["run", "gmm-logistic", *options])
+        server.shutdown()
+        thread.join()
+    assert result.exit_code == 2
+    assert "(whatever listens there is not Ray); start one there with" in result.stderr.replace("\n", "")
+
+
+class _Web(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.rfile.readline()
+        self.wfile.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 @pytest.fixture(scope="module")

@@ -237,6 +237,24 @@ def test_flows_are_opposite_bit_for_bit():
                 assert ours.digest == theirs.digest
 
 
+@pytest.mark.parametrize("drop", [0.0, 0.3])
+def test_flows_are_over_points_that_one_end_has_and_few_others(drop):
+    graph, most = Graph.ring(4), 0
+    faults = Faults(drop=drop, rng=np.random.default_rng(0)) if drop else None
+    for now in network(graph, make(Landmarks(novelty=0.03), consensus=SharedStatistics()), faults=faults):
+        for i, j in graph.edges:
+            ours, theirs = now.states[i].edges.get(j), now.states[j].edges.get(i)
+            if ours is None or theirs is None or not ours.done == theirs.done > 0:
+                continue
+            np.testing.assert_array_equal(ours.dual.moments, -theirs.dual.moments)
+            np.testing.assert_array_equal(ours.dual.weights, -theirs.dual.weights)
+            points = {row.tobytes() for offer in (ours.before, theirs.before) for row in offer.centers}
+            gone = [row for row in ours.dual.centers if row.tobytes() not in points]
+            assert len(gone) <= len(points) / 8
+            most = max(most, len(gone))
+    assert most > 0  # some have left the dictionaries of both
+
+
 @pytest.mark.parametrize("late", [0, 1, 3])
 def test_an_agent_that_returns_from_an_older_state_costs_only_its_own_samples(late):
     graph = Graph.ring(4)

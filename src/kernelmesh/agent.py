@@ -25,7 +25,7 @@ from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
 from kernelmesh.screening import Bench, Screening
 
-__all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
+__all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay", "watch"]
 
 # K of the coarsest budget K η^q with which `Averaged` still learns; a tenth of it is a good one.
 _COARSEST = 0.5
@@ -412,7 +412,7 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     except FloatingPointError as error:
         state.model.invalidate()
         _blame(heard)
-        raise _diverged(agent, state, agent.step_size_at(state.learned), str(error)) from None
+        raise diverged(agent, state, agent.step_size_at(state.learned), str(error)) from None
     except BaseException:
         state.model.invalidate()
         raise
@@ -446,7 +446,7 @@ def _advance(
         here = f.from_cross(cross)
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named in the end
             losses, slope = agent.loss.value_and_slope(here, targets)
-            loss, baseline_loss = _watch(agent, state, step_size, losses, targets)
+            loss, baseline_loss = watch(agent, state, step_size, losses, targets)
             inputs = StepInputs(
                 function=f,
                 points=points,
@@ -465,7 +465,7 @@ def _advance(
             )
     except FloatingPointError as error:
         _blame(heard)
-        raise _diverged(agent, state, step_size, str(error)) from None
+        raise diverged(agent, state, step_size, str(error)) from None
     except SystemError as error:
         if _hides_interrupt(error):
             raise KeyboardInterrupt from None
@@ -547,11 +547,11 @@ def _blame(heard: Sequence[Heard]) -> None:
                 matrix("Agent.step", f"heard {name}", getattr(message, name))
 
 
-def _watch(agent: Agent, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
+def watch(agent: Agent, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
     """The mean loss of the mini-batch and the baseline for it; refuses to go on when the one dwarfs the other."""
     loss = float(np.add.reduce(losses)) / len(losses)
     if not math.isfinite(loss):
-        raise _diverged(agent, state, step_size, f"the loss on the newest samples is {loss}")
+        raise diverged(agent, state, step_size, f"the loss on the newest samples is {loss}")
     baseline_loss = state.baseline_loss
     if not loss <= agent.explosion * baseline_loss:  # true for the first samples, whose baseline is not known yet
         zero_loss = float(agent.loss.value(np.zeros((len(losses), agent.outputs)), targets).mean())
@@ -561,11 +561,12 @@ def _watch(agent: Agent, state: State, step_size: float, losses: Floats, targets
             baseline_loss = max(baseline_loss, loss)
         if not loss <= agent.explosion * max(baseline_loss, np.finfo(float).tiny):
             worse = f"the loss on the newest samples is {loss:.3g} where predicting 0 costs {baseline_loss:.3g}"
-            raise _diverged(agent, state, step_size, worse)
+            raise diverged(agent, state, step_size, worse)
     return loss, baseline_loss
 
 
-def _diverged(agent: Agent, state: State, step_size: float, reason: str) -> Diverged:
+def diverged(agent: Agent, state: State, step_size: float, reason: str) -> Diverged:
+    """The error for an agent that cannot go on, in words."""
     return Diverged(
         agent=state.name,
         samples=state.learned,

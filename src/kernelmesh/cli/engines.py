@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmesh.cli.base import reported
@@ -33,12 +34,15 @@ def _check(command: str, engine: str, workers: int | None, address: str | None, 
 
 @contextlib.contextmanager
 def chosen_engine(
-    command: str, engine: str, workers: int | None, address: str | None, checkpoints: str
+    command: str, engine: str, workers: int | None, address: str | None, checkpoints: str | None, usual: Path
 ) -> Iterator[Engine | None]:
-    """The engine of a run; None for the simulation in this process."""
+    """The engine of a run; None for the simulation in this process. Checkpoints go to the usual folder unless told."""
     with reported(command):
         _check(command, engine, workers, address, _ENGINES)
-        found = _opened(engine, workers, address, checkpoints)
+        if checkpoints is not None and engine == "simulation":
+            rule, remedy = "be left out with the simulation", "it has no workers that could be lost; --resume continues a run"
+            raise InvalidArgument(command, "--checkpoints", rule, checkpoints, remedy=remedy)
+        found = _opened(engine, workers, address, checkpoints or str(usual))
     with found as opened:
         yield opened
 

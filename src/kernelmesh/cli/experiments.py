@@ -185,7 +185,7 @@ def run(
     given = {key: value for key, value in options.items() if value is not None}
     folder = out or Path("runs") / name
     experiment, chosen = _prepared(name, folder, config, given, change or [], everything=everything)
-    where = chosen_engine("run", engine, workers, address, checkpoints or str(folder / "shards"))
+    where = chosen_engine("run", engine, workers, address, checkpoints, folder / "shards")
     how: dict[str, Any] = {"table": everything, "resume": resume, "engine": where}
     with reported("run"):
         finished = _watched(experiment, chosen, folder, port if watch else None, **how)

@@ -204,6 +204,8 @@ class Consensus(Protocol):
     """k: exchanges happen in every k-th round. A field of protocols that leave it open."""
     usual_every: ClassVar[int] = 1
     """k that a network gets which is set up without one."""
+    stacks: ClassVar[bool] = False
+    """Whether agents over the same points can be advanced as one tensor: the protocol is that of `kernelmesh.stack`."""
 
     def exchanges(self, step: int) -> bool:
         """Whether agents talk before they take this step, counted from 1. Otherwise a step hears nothing."""

@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
+from kernelmesh.checks import Floats
 from kernelmesh.messages import Offer
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.statistics import Statistics
@@ -19,7 +20,7 @@ _TWIN, _DIGEST, _ORIGIN = "dual_twin", "dual_digest", "dual_origin"
 
 
 def opposite(dual: Expansion) -> Expansion:
-    """−λ over the same points; the opposite of that is λ itself.
+    """−λ over the same points; the opposite of that is λ itself. Of statistics, numbers are taken when they are asked for.
 
     >>> from kernelmesh import Gaussian
     >>> dual = Expansion(Gaussian(), np.array([[0.0]]), np.array([[2.0]]))
@@ -28,9 +29,30 @@ def opposite(dual: Expansion) -> Expansion:
     """
     twin: Expansion | None = dual.__dict__.get(_TWIN)
     if twin is None:
-        twin = Expansion.trusted(dual.kernel, dual.centers, -dual.weights)
+        if isinstance(dual, Statistics):
+            twin = object.__new__(_Opposite)
+            twin.__dict__.update(kernel=dual.kernel, centers=dual.centers)
+        else:
+            twin = Expansion.trusted(dual.kernel, dual.centers, -dual.weights)
         twin.__dict__[_TWIN] = dual
     return twin
+
+
+class _Opposite(Statistics):
+    """−(Θ, β), which takes no memory of its own: there is an M × M matrix for each edge, and both ends may be here."""
+
+    @property
+    def weights(self) -> Floats:
+        return _read_only(-self.__dict__[_TWIN].weights)
+
+    @property
+    def moments(self) -> Floats:
+        return _read_only(-self.__dict__[_TWIN].moments)
+
+
+def _read_only(array: Floats) -> Floats:
+    array.flags.writeable = False
+    return array
 
 
 def digest(dual: Expansion) -> int:

@@ -31,13 +31,13 @@ class EdgeDuals(Spaced, Protocol):
         """λ_ij after an exchange, computed as the end that stands first in the graph sees it; `weight` is ā_ij."""
 
     @property
-    def _part(self) -> float:
+    def part(self) -> float:
         """ā_ij / a_ij."""
         # duals that act at once are stable with half of it only; spread over rounds they bear all of it, which is faster
         return 0.5 if self.every <= 2 else 1.0
 
     @property
-    def _patience(self) -> int:
+    def patience(self) -> int:
         """For how many rounds after its dual has stopped acting an edge is still remembered as alive."""
         return 0
 
@@ -48,13 +48,13 @@ class EdgeDuals(Spaced, Protocol):
 
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update, EdgeMemories]:
         def renew(exchange: Completed, is_first: bool) -> Expansion:
-            return self.renewed(exchange, function.kernel, self._part * exchange.weight, is_first)
+            return self.renewed(exchange, function.kernel, self.part * exchange.weight, is_first)
 
         done, after = complete(function, heard, edges, renew) if heard else ([], edges)
         after = self._acting(after, {exchange.neighbor for exchange in done}, edges)
         own, terms = 1.0, []
         for exchange in done:
-            weight = self._part * exchange.weight
+            weight = self.part * exchange.weight
             terms.append((exchange.theirs.centers, weight * exchange.theirs.weights))
             if not exchange.is_late:
                 own -= weight
@@ -65,7 +65,7 @@ class EdgeDuals(Spaced, Protocol):
 
     def _acting(self, after: EdgeMemories, completed: Set[Hashable], before: EdgeMemories) -> EdgeMemories:
         """The edges one round on: a dual acts for k rounds from the one in which its exchange was completed."""
-        most, silent, out = self.every + self._patience, self._patience, _Memories()
+        most, silent, out = self.every + self.patience, self.patience, _Memories()
         same = after is before and isinstance(before, _Memories)  # the same duals, if they still act
         for name, edge in after.items():
             acts = most if name in completed else max(min(edge.acts, most) - 1, 0)
@@ -91,7 +91,7 @@ class EdgeDuals(Spaced, Protocol):
         if isinstance(edges, _Memories) and edges.push is not None:
             return edges.push
         # a dual answers to an exchange: were it to act while the neighbor is silent, nothing would hold it back
-        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts > self._patience]
+        duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts > self.patience]
         if not duals:
             return None
         push = Received.of([(dual.centers, dual.weights / self.every) for dual in duals]).put_together()

@@ -53,13 +53,14 @@ class SharedDiffusion(EdgeDuals):
     """
 
     exchange = NUMBERED_WEIGHTS
+    stacks = True
 
     @property
-    def _patience(self) -> int:
+    def patience(self) -> int:
         return _SILENT * self.every
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        alive = [edge.acts > self._patience for edge in edges.values() if edge.acts]
+        alive = [edge.acts > self.patience for edge in edges.values() if edge.acts]
         if all(alive):
             return super().move(inputs, heard, edges)
         part = sum(alive) / len(alive)

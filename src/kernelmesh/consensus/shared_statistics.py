@@ -4,17 +4,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+
+from kernelmesh.checks import Floats
 from kernelmesh.consensus.base import NUMBERED_STATISTICS, EdgeMemories, EdgeMemory, Heard, Spaced, StepInputs
+from kernelmesh.consensus.duals import Shared, opposite
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.numbered import Completed, complete, offer
 from kernelmesh.messages import Message, Offer
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.landmarks import united
 from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
 
 __all__ = ["SharedStatistics"]
+
+_SHARED = Shared()
+# A dual may have one point that neither end has any more for so many that one of them has.
+_SPARE = 8
 
 
 @register("consensus")
@@ -29,9 +38,10 @@ class SharedStatistics(Spaced):
     points by a rule that depends on the union alone, so that in the end all agents have the same ones, whatever was lost or
     came in which order.
 
-    λ_ij = −λ_ji is what has flowed over an edge so far. Exchanges are numbered, so both ends count the same flow, and the sum
-    of e over all agents is what their samples have brought, also when messages are lost. An end that has forgotten flows, or
-    returns from an older state, takes them over from the other, and gets back, or gives up, the difference.
+    λ_ij = −λ_ji is what has flowed over an edge so far, over the points that its two ends have now, and few others. Exchanges
+    are numbered, so both ends count the same flow, and the sum of e over all agents is what their samples have brought, also
+    when messages are lost. An end that has forgotten flows, or returns from an older state, takes them over from the other,
+    and gets back, or gives up, the difference.
 
     Cost of an exchange with M points and C outputs: M C + M (M + 1) / 2 numbers over each edge, each way, and O(M³) to solve.
 
@@ -61,18 +71,24 @@ class SharedStatistics(Spaced):
         nothing = Statistics.of(Expansion.zero(kernel, dimension=function.dimension, outputs=function.outputs))
         flows: list[tuple[float, Statistics]] = []
 
-        def renew(exchange: Completed, is_first: bool) -> Statistics:
+        def renew(exchange: Completed, is_first: bool) -> Expansion:
             # as the end that stands first sees it, so that both round alike
             first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
             flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
-            term = (exchange.weight if is_first else -exchange.weight, flow)
-            flows.append(term)
+            flows.append((exchange.weight if is_first else -exchange.weight, flow))
             before, had = exchange.before, exchange.had
             if before is not had:  # the other end knows better what has flowed
                 flows.extend(
                     (sign, cast(Statistics, dual)) for sign, dual in ((1.0, before), (-1.0, had)) if dual is not None
                 )
-            return (nothing if before is None else cast(Statistics, before)).plus([term])
+            if before is not None and not is_first:
+                before = opposite(before)
+            found = _SHARED.take(before, first, second, exchange.weight, kernel)
+            if found is None:
+                found = _known(cast(Statistics, before), flow.centers) if before is not None else nothing
+                found = found.plus([(exchange.weight, flow)])
+                _SHARED.keep(found, before, first, second, exchange.weight, kernel)
+            return found if is_first else opposite(found)
 
         _, after = complete(function, heard, edges, renew)
         total = nothing.plus(flows)
@@ -80,6 +96,15 @@ class SharedStatistics(Spaced):
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         return Local().move(inputs, (), edges)
+
+
+def _known(dual: Statistics, centers: Floats) -> Statistics:
+    """A dual with few points that neither end has any more: what it has over those is projected onto the others."""
+    if len(united(centers, dual.centers)[0]) - len(centers) <= len(centers) // _SPARE:
+        return dual
+    nothing = np.zeros((len(centers), dual.outputs)), np.zeros((len(centers), len(centers)))
+    everything = Statistics.gathered(dual.kernel, centers, *nothing).plus([(1.0, dual)])
+    return everything.restricted(np.arange(len(centers)))[0]
 
 
 def _statistics(kernel: Kernel, offer: Offer) -> Statistics:

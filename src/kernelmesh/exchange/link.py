@@ -6,6 +6,8 @@ all weights. Nothing is guessed: a lost message costs nothing but itself, and an
 that it has nothing and is sent whole functions again. What arrives is bit for bit what was sent.
 """
 
+from __future__ import annotations
+
 import hashlib
 from typing import Any
 
@@ -63,6 +65,13 @@ class Link:
         if dual is not None or (8 * dimension + 4) * len(rows) + 8 >= 8 * dimension * order:
             return _with_revision(message, revision)
         return Difference(rows, message.centers[rows], message.weights, revision, terms, message.moments)
+
+    def copy(self) -> Link:
+        """An end that knows the same; the two go on independently."""
+        twin = Link()
+        twin._sent, twin._number, twin._known = dict(self._sent), self._number, self._known
+        twin._got, twin._have = dict(self._got), self._have
+        return twin
 
     @property
     def lost(self) -> bool:

@@ -66,7 +66,7 @@ def inverse(kernel: Kernel, centers: Floats) -> Floats:
     from scipy.linalg import lapack
 
     lower, _ = lapack.dpotri(lower_root(gram, what="values of the kernel"), lower=1)
-    return np.ascontiguousarray(np.tril(lower) + np.tril(lower, -1).T)
+    return compiled.symmetric.mirrored(np.ascontiguousarray(lower.T))
 
 
 def lower_root(square: Floats, *, what: str = "statistics") -> Floats:
@@ -89,7 +89,9 @@ def lower_root(square: Floats, *, what: str = "statistics") -> Floats:
 
 def projection(kernel: Kernel, centers: Floats, stays: Ints, *, inverse: Floats) -> Floats:
     """The matrix that takes weights over all points to those of the projection onto the ones that stay, whose P is given."""
-    leaves = np.setdiff1d(np.arange(len(centers)), stays)
+    left = np.ones(len(centers), dtype=bool)
+    left[stays] = False
+    leaves = np.flatnonzero(left)
     onto = np.zeros((len(stays), len(centers)))
     onto[np.arange(len(stays)), stays] = 1.0
     here, there = (np.ascontiguousarray(centers[some]) for some in (stays, leaves))

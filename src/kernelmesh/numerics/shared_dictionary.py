@@ -12,11 +12,12 @@ from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
+from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.landmarks import agreed, inverse, novel
 from kernelmesh.numerics.products import product
 from kernelmesh.registry import register
 
-__all__ = ["SharedDictionary"]
+__all__ = ["SharedDictionary", "lost_square", "model_over"]
 
 
 @register("compression")
@@ -57,8 +58,13 @@ class SharedDictionary:
         positive("SharedDictionary", "novelty", self.novelty, infinite=True)
         integer("SharedDictionary", "max_order", self.max_order, minimum=1)
 
+    @property
+    def given(self) -> bool:
+        """Whether no sample ever becomes a point: points are those that agents were started with."""
+        return math.isinf(self.novelty)
+
     def start(self, function: Expansion) -> Model:
-        return _model(function, inverse(function.kernel, function.centers))
+        return model_over(function, inverse(function.kernel, function.centers))
 
     def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
         if model.workspace is None or model.workspace.generation == BROKEN:
@@ -106,8 +112,7 @@ class SharedDictionary:
         chosen, _ = novel(f.kernel, points, cross, lifted, novelty=self.novelty, room=room)
         if not len(chosen):
             change = product(lifted.T, coefficients)
-            missing = product(f.kernel(points, points), coefficients) - product(cross, change)
-            return _moved(model, f.weights + change), max(float((coefficients * missing).sum()), 0.0)
+            return _moved(model, f.weights + change), lost_square(f.kernel, points, coefficients, cross, change)
         rest = np.setdiff1d(np.arange(len(points)), chosen)
         centers = np.concatenate([f.centers, points[chosen], points[rest]])
         weights = np.concatenate([f.weights, coefficients[chosen], coefficients[rest]])
@@ -123,7 +128,7 @@ class SharedDictionary:
         change = product(matrix, product(cross.T, left))
         missing = product(kernel(there, there), left) - product(cross, change)
         lost = max(float((left * missing).sum()), 0.0)
-        return _model(Expansion.trusted(kernel, here, weights + change), matrix), lost
+        return model_over(Expansion.trusted(kernel, here, weights + change), matrix), lost
 
 
 def _parted(function: Expansion, stays: Ints) -> tuple[Floats, Floats, Floats, Floats]:
@@ -133,7 +138,13 @@ def _parted(function: Expansion, stays: Ints) -> tuple[Floats, Floats, Floats, F
     return here, there, function.weights[leaves], function.weights[stays]
 
 
-def _model(function: Expansion, matrix: Floats) -> Model:
+def lost_square(kernel: Kernel, points: Floats, coefficients: Floats, cross: Floats, change: Floats) -> float:
+    """‖Σ κ(x, ·) a − Σ κ(z, ·) b‖² for samples X and the projection b of what they add, given κ(X, Z)."""
+    missing = product(kernel(points, points), coefficients) - product(cross, change)
+    return max(float((coefficients * missing).sum()), 0.0)
+
+
+def model_over(function: Expansion, matrix: Floats) -> Model:
     """A model with a P that never changes: where points do, there is a new one."""
     held = InverseGram.restored(matrix, width=len(matrix), changes=0, generation=0, probed=0, bound=0.0)
     return Model(function, square_norm=math.nan, workspace=held)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.checks import Floats, matrix
+from kernelmesh.checks import Floats, Ints, matrix
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.numerics.landmarks import united
+from kernelmesh.numerics.landmarks import inverse, projection, united
+from kernelmesh.numerics.products import product
 
 __all__ = ["Statistics"]
 
@@ -85,3 +86,12 @@ class Statistics(Expansion):
             compiled.symmetric.add_rows(weights, place, other.weights, factor)
             compiled.symmetric.add_square(moments, place, other.moments, factor)
         return Statistics.gathered(self.kernel, centers, weights, moments)
+
+    def restricted(self, stays: Ints) -> tuple[Statistics, Floats]:
+        """The statistics over some of the points, samples being projected onto what these span; and P of these points."""
+        centers = np.ascontiguousarray(self.centers[stays])
+        held = inverse(self.kernel, centers)
+        onto = projection(self.kernel, self.centers, stays, inverse=held)
+        moments = product(product(onto, self.moments), np.ascontiguousarray(onto.T))
+        sums = product(onto, self.weights)
+        return Statistics.gathered(self.kernel, centers, sums, 0.5 * (moments + moments.T)), held

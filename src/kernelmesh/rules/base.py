@@ -50,6 +50,8 @@ class Rule(Protocol):
     takes_step_size: ClassVar[bool] = True
     listens: ClassVar[bool] = True
     gathers: ClassVar[bool] = False
+    stacks: ClassVar[bool] = False
+    """Whether a step is the protocol's move, compressed, and nothing else: then agents can be advanced as one tensor."""
     usual_regularization: ClassVar[float] = 1e-6
     budget_exponent: ClassVar[float] = 1.5
 

@@ -24,6 +24,8 @@ class Gradient(Rule):
     Gradient()
     """
 
+    stacks = True
+
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:

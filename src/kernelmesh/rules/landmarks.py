@@ -9,12 +9,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Ints, integer, matrix, positive
+from kernelmesh.checks import Floats, integer, matrix, positive
 from kernelmesh.consensus import StepInputs
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.landmarks import agreed, lower_root, novel, projection
+from kernelmesh.numerics.landmarks import agreed, lower_root, novel
 from kernelmesh.numerics.landmarks import inverse as inverse_of
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import product
@@ -154,7 +154,8 @@ class Landmarks(Rule):
         if new.order > old.order or not model.agreed:
             stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order)
         inverse = model.inverse if len(stays) == new.order == old.order else None
-        new = new if len(stays) == new.order else _restricted(new, stays)
+        if len(stays) < new.order:
+            new, inverse = new.restricted(stays)
         return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
 
     def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
@@ -343,12 +344,3 @@ def _forgetting(model: LandmarksModel, kept: float) -> LandmarksModel:
     sums = kept * old.weights + (1.0 - kept) * model.regularization * model.weights
     function = Statistics.gathered(old.kernel, old.centers, sums, kept * old.moments)
     return dataclasses.replace(model, function=function, forgotten=1.0 - (1.0 - model.forgotten) * kept)
-
-
-def _restricted(statistics: Statistics, stays: Ints) -> Statistics:
-    """The statistics over some of the points: samples are projected onto what these span."""
-    kernel, centers = statistics.kernel, np.ascontiguousarray(statistics.centers[stays])
-    onto = projection(kernel, statistics.centers, stays, inverse=inverse_of(kernel, centers))
-    moments = product(product(onto, statistics.moments), np.ascontiguousarray(onto.T))
-    sums = product(onto, statistics.weights)
-    return Statistics.gathered(kernel, centers, sums, 0.5 * (moments + moments.T))

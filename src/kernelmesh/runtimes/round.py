@@ -14,7 +14,7 @@ __all__ = ["RemoteStates", "Round"]
 
 
 class RemoteStates(Sequence[State]):
-    """The states of agents in other processes: what is small is here, the rest is fetched when it is asked for."""
+    """States that are not here as such: what is small is, the rest is fetched or put together when it is asked for."""
 
     samples: Sequence[int]
     orders: Sequence[int]
@@ -35,7 +35,7 @@ class Round:
         Rounds so far, from 1.
     states : sequence of State
         The state of each agent after the round; where agents are in other processes, fetched when it is asked for.
-    infos : tuple of Info or None
+    infos : sequence of Info or None
         What each step reported; None for an agent whose stream had ended, unless it has replayed samples.
     floats_sent, bytes_sent : ndarray of int
         How many numbers and bytes each agent has sent since the start.
@@ -59,7 +59,7 @@ class Round:
     number: int
     """Rounds so far, from 1."""
     states: Sequence[State]
-    infos: tuple[Info | None, ...]
+    infos: Sequence[Info | None]
     """What each step reported; None for an agent whose stream had ended, unless it has replayed samples."""
     floats_sent: Ints
     """Numbers that each agent has sent since the start."""

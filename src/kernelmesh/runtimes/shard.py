@@ -123,6 +123,10 @@ class Shard:
         """What bad agents said over each edge in the first round of their newest attack, and which round that was."""
         self._end_talk()
 
+    def link(self, links: Mapping[tuple[int, int], Link]) -> None:
+        """Go on with what each end of an edge, (of, to), knows of the other."""
+        self._links.update(links)
+
     def _end_talk(self) -> None:
         self._outboxes: dict[int, Outbox] = {}
         self._questions: dict[int, Message | None] = {}

@@ -12,11 +12,14 @@ from kernelmesh.checks import Floats
 from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.collector import paused
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
+from kernelmesh.runtimes.engines.stacked import Stacked
 from kernelmesh.runtimes.faults import Faults
-from kernelmesh.runtimes.plan import Planner
+from kernelmesh.runtimes.plan import Plan, Planner
 from kernelmesh.runtimes.round import Round
 from kernelmesh.runtimes.shard import Facts
+from kernelmesh.stack import stackable
 from kernelmesh.streams import Batch
 
 __all__ = ["Round", "simulate", "stability_warning"]
@@ -56,7 +59,8 @@ def simulate(
         Messages that get lost, agents that are away, networks that change.
     engine : Engine, optional
         Where the agents are: in this process unless told otherwise, or spread over others (`Processes`, `RayEngine`). The
-        rounds are the same; what agents have learned is fetched when a round is asked for it, before the next one.
+        rounds are the same; what agents have learned is fetched when a round is asked for it, before the next one. Agents
+        that share given points are advanced as one tensor unless there are faults; `InProcess()` takes one at a time.
 
     Returns
     -------
@@ -98,7 +102,9 @@ def _rounds(
     faults: Faults | None,
     engine: Engine | None,
 ) -> Iterator[Round]:
-    shards = InProcess() if engine is None else engine
+    shards = engine
+    if shards is None:
+        shards = Stacked() if faults is None and stackable(agent, graph, states) else InProcess()
     planner = Planner(agent, graph, faults)
     shards.start(agent, graph, streams, states)
     number = shown = 0
@@ -111,13 +117,8 @@ def _rounds(
             learns, furthest = _who_learns(planner, facts, shards)
             if number == 1:
                 _warn_if_unstable(agent, graph, streams, states, shards)
-            plan = planner.plan(number, learns, furthest)
-            said: Any = None
-            if plan.talks:
-                said = shards.exchange("ask", None, plan)
-                if agent.consensus.exchange.question:
-                    said = shards.exchange("answer", said)
-            now = shards.step(number, said)
+            with paused():
+                now = _round(shards, planner.plan(number, learns, furthest), agent.consensus)
         except LostShard as lost:
             number = shards.recover(lost)
             planner.rewind(number)
@@ -125,6 +126,15 @@ def _rounds(
         if number > shown:  # rounds that are computed again have been seen
             shown = number
             yield now
+
+
+def _round(shards: Engine, plan: Plan, consensus: Consensus) -> Round:
+    said: Any = None
+    if plan.talks:
+        said = shards.exchange("ask", None, plan)
+        if consensus.exchange.question:
+            said = shards.exchange("answer", said)
+    return shards.step(plan.number, said)
 
 
 def _who_learns(planner: Planner, facts: Sequence[Facts], shards: Engine) -> tuple[NDArray[np.bool_], int]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         distances,
         exchange,
         folding,
+        gossip,
         losses,
         newton,
         pruning,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
         symmetric,
     )
 
-__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning", "sampling"]
-__all__ += ["selection", "symmetric"]
+__all__ = ["averaging", "distances", "exchange", "folding", "gossip", "losses", "newton", "pruning"]
+__all__ += ["sampling", "selection", "symmetric"]
 
 
 def __getattr__(name: str) -> ModuleType:

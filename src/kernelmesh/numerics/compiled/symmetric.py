@@ -5,7 +5,7 @@ import numpy as np
 from kernelmesh.numerics.compiled.folding import first_of_equals
 from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, OwnVector, Vector, compile_on_first_call
 
-__all__ = ["add_rows", "add_square", "lower_half", "places", "spanning", "whole"]
+__all__ = ["add_rows", "add_square", "lower_half", "mirrored", "places", "spanning", "whole"]
 
 # So many points are looked at together.
 _BLOCK = 32
@@ -34,6 +34,18 @@ def whole(half: Vector, n: int) -> OwnMatrix:
             out[i, j] = half[at]
             out[j, i] = half[at]
             at += 1
+    return out
+
+
+@compile_on_first_call()
+def mirrored(square: Matrix) -> OwnMatrix:
+    """The symmetric matrix that has this upper triangle."""
+    n = square.shape[0]
+    out = np.empty((n, n))
+    for i in range(n):
+        for j in range(i, n):
+            out[i, j] = square[i, j]
+            out[j, i] = square[i, j]
     return out
 
 

@@ -2,5 +2,6 @@
 
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
 from kernelmesh.runtimes.engines.processes import Processes
+from kernelmesh.runtimes.engines.stacked import Stacked
 
-__all__ = ["Engine", "InProcess", "LostShard", "Processes"]
+__all__ = ["Engine", "InProcess", "LostShard", "Processes", "Stacked"]

@@ -49,11 +49,11 @@ class InProcess:
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
         """Begin with a network."""
         now = [agent.start(name=name) for name in graph.names] if states is None else states
-        self._shard = Shard(agent, graph, streams, now)
+        self.shard = Shard(agent, graph, streams, now)
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         """What the method returns, in a list of one."""
-        return [getattr(self._shard, method)(*arguments)]
+        return [getattr(self.shard, method)(*arguments)]
 
     def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> list[Mapping[int, bytes]]:
         """There is nobody else."""
@@ -61,10 +61,10 @@ class InProcess:
 
     def step(self, number: int, batches: Any) -> Round:
         """Everybody learns."""
-        found = self._shard.step({})
+        found = self.shard.step({})
         return Round(
             number=number,
-            states=tuple(self._shard.states.values()),
+            states=tuple(self.shard.states.values()),
             infos=tuple(found.infos),
             floats_sent=np.array(found.floats),
             bytes_sent=np.array(found.bytes),

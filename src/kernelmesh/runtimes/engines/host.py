@@ -15,6 +15,7 @@ from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument, KernelMeshError, Verbatim
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.collector import paused
 from kernelmesh.runtimes.engines import files
 from kernelmesh.runtimes.plan import Plan
 from kernelmesh.runtimes.shard import Facts, Progress, Shard
@@ -85,7 +86,8 @@ class Host:
     def handle(self, method: str, *arguments: Any) -> Any:
         """The result of one of the methods below, or `Failed`."""
         try:
-            return getattr(self, method)(*arguments)
+            with paused():
+                return getattr(self, method)(*arguments)
         except Exception as error:
             return Failed(error)
 

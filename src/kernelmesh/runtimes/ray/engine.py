@@ -48,17 +48,31 @@ def connect(address: str | None, *, cpus: int) -> bool:
 
 
 def _check_reachable(address: str) -> None:
-    """Find out within seconds whether anybody listens at HOST:PORT; Ray would try for minutes."""
+    """Find out within seconds whether anybody listens at HOST:PORT that Ray can talk to; Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         rule, remedy = "be HOST:PORT or auto", "for example --address 10.0.0.1:6379"
         raise InvalidArgument("ray", "--address", rule, address, remedy=remedy)
     try:
-        socket.create_connection((host, int(port)), timeout=_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as talk:
+            if os.environ.get("RAY_USE_TLS", "0") == "0" and not _greets(talk):
+                raise _unreachable(address, "whatever listens there is not Ray")
     except OSError as error:
         raise _unreachable(address, error.strerror or str(error)) from None
+
+
+def _greets(talk: socket.socket) -> bool:
+    """Whether the other end speaks HTTP/2, as Ray does: it answers a greeting with its settings."""
+    talk.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+    answer = b""
+    try:
+        while len(answer) < 4 and (more := talk.recv(4)):
+            answer += more
+    except TimeoutError:
+        return False
+    return answer[3:4] == b"\4"
 
 
 def _unreachable(address: str, reason: str) -> InvalidArgument:
