@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kernelmesh.checks import Floats
 from kernelmesh.messages import Offer
+from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.statistics import Statistics
 
@@ -28,7 +30,10 @@ def opposite(dual: Expansion) -> Expansion:
     """
     twin: Expansion | None = dual.__dict__.get(_TWIN)
     if twin is None:
-        twin = Expansion.trusted(dual.kernel, dual.centers, -dual.weights)
+        if isinstance(dual, Statistics):
+            twin = Statistics.gathered(dual.kernel, dual.centers, -dual.weights, -dual.moments)
+        else:
+            twin = Expansion.trusted(dual.kernel, dual.centers, -dual.weights)
         twin.__dict__[_TWIN] = dual
     return twin
 
@@ -38,12 +43,15 @@ def digest(dual: Expansion) -> int:
     origin = dual.__dict__.get(_TWIN, dual)
     found: int | None = origin.__dict__.get(_DIGEST)
     if found is None:
-        data = origin.centers.tobytes() + np.abs(origin.weights).tobytes()
-        if isinstance(origin, Statistics):
-            data += np.abs(origin.moments).tobytes()
-        found = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
+        found = compiled.folding.mixed(_bits(origin.centers), 0, True)
+        for table in (origin.weights, *([origin.moments] if isinstance(origin, Statistics) else [])):
+            found = compiled.folding.mixed(_bits(table), found, False)
         origin.__dict__[_DIGEST] = found
     return found
+
+
+def _bits(table: Floats) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(table).view(np.uint64)
 
 
 class Shared:
@@ -61,12 +69,13 @@ class Shared:
         found = self._found.get((id(first.weights), id(second.weights)))
         if found is None:
             return None
-        origin, values, how = found.__dict__[_ORIGIN]
-        alive = values[0]() is first.weights and values[1]() is second.weights and how == settings
-        return found if alive and (before is None if origin is None else origin() is before) else None
+        origin, one, other, how = found.__dict__[_ORIGIN]
+        same = one is first.weights and other is second.weights and how == settings
+        return found if same and (before is None if origin is None else origin() is before) else None
 
     def keep(self, found: Expansion, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> None:
         """Remember what a dual was made from, as long as somebody holds it."""
+        # the dual before is held weakly, else each would hold all that were before it
         origin = None if before is None else ref(before)
-        found.__dict__[_ORIGIN] = origin, (ref(first.weights), ref(second.weights)), settings
+        found.__dict__[_ORIGIN] = origin, first.weights, second.weights, settings
         self._found[id(first.weights), id(second.weights)] = found
