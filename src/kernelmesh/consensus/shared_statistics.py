@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from kernelmesh.consensus.base import NUMBERED_STATISTICS, EdgeMemories, EdgeMemory, Heard, Spaced, StepInputs
+from kernelmesh.consensus.duals import Shared, opposite
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.numbered import Completed, complete, offer
 from kernelmesh.messages import Message, Offer
@@ -15,6 +16,10 @@ from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
 
 __all__ = ["SharedStatistics"]
+
+_SHARED = Shared()
+# Under this name a dual keeps what has just flowed, until the other end has used it, too.
+_FLOW = "dual_flow"
 
 
 @register("consensus")
@@ -62,17 +67,14 @@ class SharedStatistics(Spaced):
         flows: list[tuple[float, Statistics]] = []
 
         def renew(exchange: Completed, is_first: bool) -> Statistics:
-            # as the end that stands first sees it, so that both round alike
-            first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
-            flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
-            term = (exchange.weight if is_first else -exchange.weight, flow)
-            flows.append(term)
+            flow, dual = _renewed(nothing, exchange, is_first)
+            flows.append((exchange.weight if is_first else -exchange.weight, flow))
             before, had = exchange.before, exchange.had
             if before is not had:  # the other end knows better what has flowed
                 flows.extend(
                     (sign, cast(Statistics, dual)) for sign, dual in ((1.0, before), (-1.0, had)) if dual is not None
                 )
-            return (nothing if before is None else cast(Statistics, before)).plus([term])
+            return dual
 
         _, after = complete(function, heard, edges, renew)
         total = nothing.plus(flows)
@@ -80,6 +82,24 @@ class SharedStatistics(Spaced):
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         return Local().move(inputs, (), edges)
+
+
+def _renewed(nothing: Statistics, exchange: Completed, is_first: bool) -> tuple[Statistics, Statistics]:
+    """e_j − e_i as the end that stands first sees it, so that both round alike, and λ as this end sees it."""
+    kernel = nothing.kernel
+    first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
+    before = exchange.before if exchange.before is None or is_first else opposite(exchange.before)
+    settings = exchange.weight, kernel
+    dual = _SHARED.take(before, first, second, *settings)
+    # the flow is kept for the other end only: it is as large as the dual
+    flow = None if dual is None else dual.__dict__.pop(_FLOW, None)
+    if flow is None:
+        flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
+    if dual is None:
+        dual = cast(Statistics, before or nothing).plus([(exchange.weight, flow)])
+        dual.__dict__[_FLOW] = flow
+        _SHARED.keep(dual, before, first, second, *settings)
+    return flow, cast(Statistics, dual if is_first else opposite(dual))
 
 
 def _statistics(kernel: Kernel, offer: Offer) -> Statistics:
