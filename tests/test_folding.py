@@ -65,19 +65,3 @@ def test_gathered_as_one_by_one(seed, old, new, columns):
     said = {row.tobytes() for row in points[old:]}
     everybody = [*points[:old], *points[old:][expected]]
     assert live.tolist() == [row.tobytes() in said for row in everybody]
-
-
-def test_a_digest_tells_tables_apart():
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(3, 4))
-    bits = table.view(np.uint64)
-    found = {folding.mixed(bits, 0, True), folding.mixed(bits, 1, True), folding.mixed(bits.reshape(4, 3), 0, True)}
-    found |= {folding.mixed((table * sign).view(np.uint64), 0, True) for sign in (-1.0, 2.0)}
-    for i in range(3):
-        for k in range(4):
-            other = table.copy()
-            other[i, k] = np.nextafter(other[i, k], 9.0)
-            found.add(folding.mixed(other.view(np.uint64), 0, True))
-    assert len(found) == 17
-    assert all(0 <= each < 1 << 63 for each in found)
-    assert folding.mixed(bits, 5, False) == folding.mixed((-table).view(np.uint64), 5, False) != folding.mixed(bits, 6, False)

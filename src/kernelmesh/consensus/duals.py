@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats
 from kernelmesh.messages import Offer
-from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.statistics import Statistics
 
@@ -43,15 +41,13 @@ def digest(dual: Expansion) -> int:
     origin = dual.__dict__.get(_TWIN, dual)
     found: int | None = origin.__dict__.get(_DIGEST)
     if found is None:
-        found = compiled.folding.mixed(_bits(origin.centers), 0, True)
-        for table in (origin.weights, *([origin.moments] if isinstance(origin, Statistics) else [])):
-            found = compiled.folding.mixed(_bits(table), found, False)
+        data = hashlib.blake2b(origin.centers.ravel().data, digest_size=8)
+        data.update(np.abs(origin.weights).ravel().data)
+        if isinstance(origin, Statistics):
+            data.update(np.abs(origin.moments).ravel().data)
+        found = int.from_bytes(data.digest(), "big") >> 1
         origin.__dict__[_DIGEST] = found
     return found
-
-
-def _bits(table: Floats) -> NDArray[np.uint64]:
-    return np.ascontiguousarray(table).view(np.uint64)
 
 
 class Shared:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from kernelmesh.checks import Ints
 from kernelmesh.numerics.compiled.jit import Bits, Flags, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 
-__all__ = ["first_of_equals", "fold", "gather", "hashes", "mixed"]
+__all__ = ["first_of_equals", "fold", "gather", "hashes"]
 
 
 @compiled()
@@ -25,24 +25,6 @@ def hashes(bits: Bits) -> Indices:
     for i in range(bits.shape[0]):
         out[i] = np.int64(_hash(bits, i) >> np.uint64(1))
     return out
-
-
-@compile_on_first_call()
-def mixed(bits: Bits, start: int, signed: bool) -> int:
-    """A number from 0 to 2⁶³ − 1 that depends on a table, its shape and `start`, and on the signs of its numbers if told.
-
-    It tells tables apart that differ by accident, not those that somebody has made to look alike.
-    """
-    mask = np.uint64(0xFFFFFFFFFFFFFFFF) if signed else np.uint64(0x7FFFFFFFFFFFFFFF)
-    out = np.uint64(start) ^ np.uint64(0x9E3779B97F4A7C15)
-    for size in bits.shape:
-        out = (out ^ np.uint64(size)) * np.uint64(0xFF51AFD7ED558CCD)
-        out ^= out >> np.uint64(32)
-    for i in range(bits.shape[0]):
-        for k in range(bits.shape[1]):
-            out = (out ^ (bits[i, k] & mask)) * np.uint64(0xFF51AFD7ED558CCD)
-            out ^= out >> np.uint64(32)
-    return int(out >> np.uint64(1))
 
 
 @compiled()
