@@ -24,6 +24,7 @@ from kernelmesh.consensus.duals import Shared, digest, opposite
 from kernelmesh.messages import Offer, Terms
 from kernelmesh.numerics.compression import Uncompressed, Update
 from kernelmesh.numerics.inverse_gram import InverseGram
+from kernelmesh.numerics.projection import values_at_own
 from kernelmesh.numerics.received import Received
 
 KERNEL = Gaussian(bandwidth=0.7)
@@ -171,3 +172,41 @@ def test_nothing_depends_on_what_is_kept_beside_the_duals(monkeypatch, rule, eve
     for i, state in enumerate(usual.states):
         for name, edge in state.edges.items():
             np.testing.assert_array_equal(edge.dual.weights, -usual.states[name].edges[i].dual.weights)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_dual_acts_for_k_rounds_whoever_looks(every):
+    """Rounds without an exchange do nothing to the edges until somebody looks, which must not change anything."""
+    agent, graph, streams = network(Gradient(), every)
+    unseen = [now.functions for now in simulate(agent, graph, streams)]
+    for now, before in zip(simulate(agent, graph, streams), unseen, strict=True):
+        for state in now.states:
+            acts = {edge.acts for edge in state.edges.values()}
+            assert acts == ({every - now.number % every} if now.number >= every else set())
+            assert len(state.edges) == len(list(state.edges)) == (2 if now.number >= every else 0)
+        for here, there in zip(now.functions, before, strict=True):
+            np.testing.assert_array_equal(here.weights, there.weights)
+
+
+@pytest.mark.parametrize("rows", [0, 3, 256, 600])
+def test_values_at_its_own_points_are_those_of_the_gram_matrix(rows):
+    s = function(rows, 3)
+    np.testing.assert_allclose(values_at_own(KERNEL, s.centers, s.weights), s(s.centers), atol=1e-9)
+
+
+def test_many_points_settle_as_if_nothing_of_what_was_received_were_known():
+    """Values that are kept for later rounds are those that `select` would find itself."""
+    f, s, x = function(40, 0), function(500, 1, scale=0.1), function(16, 2, scale=0.2)
+    both = Received.of(
+        [(f.centers[:9], s.weights[:9]), (s.centers, s.weights), (x.centers[:2], x.weights[:2])]
+    ).put_together()
+    komp = Komp(budget=0.3)
+    update = Update(x.centers, x.weights, 0.9, received=both)
+    kept, report = komp.absorb(komp.start(f), update, samples=0)
+    plain, _ = komp.absorb(komp.start(f), update.plain(), samples=0)
+    assert kept.function.order < 500
+    np.testing.assert_array_equal(kept.function.centers, plain.function.centers)
+    np.testing.assert_allclose(kept.function.weights, plain.function.weights, rtol=1e-6, atol=1e-6)
+    again, _ = komp.absorb(komp.start(f), update, samples=0)
+    np.testing.assert_array_equal(kept.function.weights, again.function.weights)
+    assert report.error <= 0.3 * (1 + 1e-9)

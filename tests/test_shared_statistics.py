@@ -32,6 +32,7 @@ from kernelmesh import (
 from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import Link
 from kernelmesh.messages import Function, Offer, Terms, decode, encode, wire_size
+from kernelmesh.numerics.covariance import Covariance
 from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing import check_consensus, check_rule
@@ -455,7 +456,7 @@ def test_moments_where_none_belong_and_none_where_they_do_are_refused():
 
 def test_a_learner_that_gave_away_more_than_it_has_knows_nothing_there():
     """Late exchanges make Θ indefinite for a while: what is left is the solution over the directions that are known."""
-    from kernelmesh.rules.landmarks import _halves, _halves_in_debt
+    from kernelmesh.rules.landmarks import _halves_in_debt, _solved
 
     rng = np.random.default_rng(0)
     inverse = np.linalg.inv(KERNEL(LANDMARKS, LANDMARKS) + 1e-8 * np.eye(20))
@@ -466,7 +467,8 @@ def test_a_learner_that_gave_away_more_than_it_has_knows_nothing_there():
     def both(values):
         moments = lower @ basis * values @ basis.T @ lower.T
         statistics = Statistics(KERNEL, LANDMARKS, sums, 0.5 * (moments + moments.T))
-        return statistics, [h.T @ table for h, g in [_halves(statistics, 0.05, inverse)] for table in (h, g)]
+        solved = _solved(statistics, 0.05, inverse=inverse)
+        return statistics, (solved.covariance, solved.weights)
 
     statistics, (covariance, weights) = both(values)
     half, image = _halves_in_debt(statistics.moments, sums, 0.05, inverse)
@@ -490,3 +492,31 @@ def test_losses_in_the_first_rounds_do_not_stop_anybody(seed):
     streams = [ArrayStream(points[labels == i % 5][:96], labels[labels == i % 5][:96], batch_size=16) for i in range(10)]
     *_, last = simulate(agent, graph, streams, faults=Faults(drop=0.3, rng=np.random.default_rng(seed)))
     assert all(np.isfinite(f.weights).all() for f in last.functions)
+
+
+def test_a_covariance_is_the_same_by_its_factor_and_as_a_matrix():
+    rng = np.random.default_rng(0)
+    inverse = np.linalg.inv(KERNEL(LANDMARKS, LANDMARKS) + 1e-3 * np.eye(20))
+    square = 0.1 * inverse + (root := rng.normal(size=(20, 20))) @ root.T
+    wanted, cross, lost = inverse @ np.linalg.solve(square, inverse), rng.normal(size=(5, 20)), rng.normal(size=(2, 20))
+    half = Covariance.factored(np.linalg.cholesky(square), inverse)
+    rows = half.rows(cross, cross @ inverse)
+    np.testing.assert_allclose(rows, cross @ wanted, atol=1e-8 * np.abs(wanted).max())
+    np.testing.assert_allclose(half.matrix, wanted, atol=1e-8 * np.abs(wanted).max())
+    np.testing.assert_array_equal(half.rows(cross, cross @ inverse), rows)  # also now that somebody has asked for R
+    less = wanted - lost.T @ lost
+    for found in (half.less(lost), Covariance(wanted).less(lost)):
+        np.testing.assert_allclose(found.matrix, less, atol=1e-8 * np.abs(wanted).max())
+        np.testing.assert_allclose(found.rows(cross, cross @ inverse), cross @ less, atol=1e-7 * np.abs(wanted).max())
+
+
+def test_a_model_that_has_just_been_solved_for_is_restored_bit_for_bit():
+    """Its R is known by a factor, and a file holds R: both must go on alike."""
+    agent = make(Landmarks(novelty=0.05), consensus=SharedStatistics())
+    points, targets = samples(64)
+    state = agent.start(name=0, function=Statistics.of(Expansion(KERNEL, LANDMARKS, np.ones((20, 3)))))
+    restored = storage.unpack(agent, storage.pack(state, {}, workspace=True), name=0, names=(0,))
+    for one in (slice(0, 16), slice(16, 64)):
+        state, restored = (agent.step(each, points[one], targets[one])[0] for each in (state, restored))
+        np.testing.assert_array_equal(state.model.weights, restored.model.weights)
+        np.testing.assert_array_equal(state.model.covariance, restored.model.covariance)

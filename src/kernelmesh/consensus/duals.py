@@ -60,10 +60,11 @@ def digest(dual: Expansion) -> int:
     origin = dual.__dict__.get(_TWIN, dual)
     found: int | None = origin.__dict__.get(_DIGEST)
     if found is None:
-        data = origin.centers.tobytes() + np.abs(origin.weights).tobytes()
+        data = hashlib.blake2b(origin.centers.ravel().data, digest_size=8)
+        data.update(np.abs(origin.weights).ravel().data)
         if isinstance(origin, Statistics):
-            data += np.abs(origin.moments).tobytes()
-        found = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
+            data.update(np.abs(origin.moments).ravel().data)
+        found = int.from_bytes(data.digest(), "big") >> 1
         origin.__dict__[_DIGEST] = found
     return found
 
@@ -83,12 +84,13 @@ class Shared:
         found = self._found.get((id(first.weights), id(second.weights)))
         if found is None:
             return None
-        origin, values, how = found.__dict__[_ORIGIN]
-        alive = values[0]() is first.weights and values[1]() is second.weights and how == settings
-        return found if alive and (before is None if origin is None else origin() is before) else None
+        origin, one, other, how = found.__dict__[_ORIGIN]
+        same = one is first.weights and other is second.weights and how == settings
+        return found if same and (before is None if origin is None else origin() is before) else None
 
     def keep(self, found: Expansion, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> None:
         """Remember what a dual was made from, as long as somebody holds it."""
+        # the dual before is held weakly, else each would hold all that were before it
         origin = None if before is None else ref(before)
-        found.__dict__[_ORIGIN] = origin, (ref(first.weights), ref(second.weights)), settings
+        found.__dict__[_ORIGIN] = origin, first.weights, second.weights, settings
         self._found[id(first.weights), id(second.weights)] = found

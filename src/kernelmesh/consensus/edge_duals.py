@@ -1,8 +1,9 @@
 """What protocols with a dual function on every edge share: how exchanges move an agent, and how duals act."""
 
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, cast
+from functools import cache
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -50,8 +51,11 @@ class EdgeDuals(Spaced, Protocol):
         def renew(exchange: Completed, is_first: bool) -> Expansion:
             return self.renewed(exchange, function.kernel, self.part * exchange.weight, is_first)
 
+        nothing = _no_points(function.dimension, function.outputs)
+        if not heard and isinstance(edges, _Memories):
+            return Update(*nothing), edges.later()
         done, after = complete(function, heard, edges, renew) if heard else ([], edges)
-        after = self._acting(after, {exchange.neighbor for exchange in done}, edges)
+        after = self._acting(after, {exchange.neighbor for exchange in done})
         own, terms = 1.0, []
         for exchange in done:
             weight = self.part * exchange.weight
@@ -61,23 +65,19 @@ class EdgeDuals(Spaced, Protocol):
             else:  # the two ends must add opposite things, so what counts is what was offered, not what we are now
                 terms.append((exchange.ours.centers, -weight * exchange.ours.weights))
         received = Received.of(terms) if terms else None
-        return Update(*_nothing(function), own, received=received), after
+        return Update(*nothing, own, received=received), after
 
-    def _acting(self, after: EdgeMemories, completed: Set[Hashable], before: EdgeMemories) -> EdgeMemories:
+    def _acting(self, after: EdgeMemories, completed: Set[Hashable]) -> EdgeMemories:
         """The edges one round on: a dual acts for k rounds from the one in which its exchange was completed."""
-        most, silent, out = self.every + self.patience, self.patience, _Memories()
-        same = after is before and isinstance(before, _Memories)  # the same duals, if they still act
+        most, out = self.every + self.patience, {}
         for name, edge in after.items():
             acts = most if name in completed else max(min(edge.acts, most) - 1, 0)
-            same = same and (acts > silent) == (edge.acts > silent)
             out[name] = edge if acts == edge.acts else edge.with_acts(acts)
-        if same:
-            out.push = cast(_Memories, before).push
-        return out
+        return _Memories(out, self.patience)
 
     def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         # the duals are all that is left of the second move; the first one has been made
-        return Update(*_nothing(function), received=self._push(edges))
+        return Update(*_no_points(function.dimension, function.outputs), received=self._push(edges))
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         push = inputs.slope * (-inputs.step_size / len(inputs.points))
@@ -100,11 +100,43 @@ class EdgeDuals(Spaced, Protocol):
         return push
 
 
-class _Memories(dict[Hashable, EdgeMemory]):
-    """What is remembered of each edge, and what the duals come to together once somebody has asked for it."""
+class _Memories(Mapping[Hashable, EdgeMemory]):
+    """What is remembered of each edge, some rounds without an exchange later, and what the duals come to together.
 
-    push: Received | None = None
+    Nothing but `acts` changes in such a round, so nothing is done until somebody looks.
+    """
+
+    def __init__(self, edges: Mapping[Hashable, EdgeMemory], silent: int) -> None:
+        self._edges, self._age = edges, 0
+        self._now: Mapping[Hashable, EdgeMemory] | None = edges
+        self._same = min((edge.acts - silent for edge in edges.values() if edge.acts > silent), default=0)
+        """For how many rounds, this one included, the same duals act."""
+        self.push: Received | None = None
+        """What they come to together, once somebody has asked for it."""
+
+    def later(self) -> "_Memories":
+        """One round on."""
+        out = object.__new__(_Memories)
+        out._edges, out._age, out._now, out._same = self._edges, self._age + 1, None, self._same
+        out.push = self.push if out._age < self._same else None
+        return out
+
+    def _seen(self) -> Mapping[Hashable, EdgeMemory]:
+        if self._now is None:
+            aged = ((name, edge, max(edge.acts - self._age, 0)) for name, edge in self._edges.items())
+            self._now = {name: edge if acts == edge.acts else edge.with_acts(acts) for name, edge, acts in aged}
+        return self._now
+
+    def __getitem__(self, name: Hashable) -> EdgeMemory:
+        return self._seen()[name]
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._seen())
+
+    def __len__(self) -> int:
+        return len(self._edges)
 
 
-def _nothing(function: Expansion) -> tuple[Floats, Floats]:
-    return np.empty((0, function.dimension)), np.empty((0, function.outputs))
+@cache
+def _no_points(dimension: int, outputs: int) -> tuple[Floats, Floats]:
+    return np.empty((0, dimension)), np.empty((0, outputs))

@@ -26,6 +26,8 @@ __all__ = ["ExactDiffusion"]
 _FEW, _TURN = 96, 8
 # So many points that neither end has any more may stay in a dual: this many, or one part in so many of the others.
 _ROOM, _PART = 16, 2
+# Of that room, one part in so many may be taken by points that compression leaves.
+_LEFT = 8
 # Up to this many points of a dual are compressed one by one, which leaves fewest.
 _SMALL = 256
 _SHARED = Shared()
@@ -70,7 +72,7 @@ class ExactDiffusion(EdgeDuals):
     """
 
     exchange = NUMBERED_OFFERS
-    usual_every = 4  # docs/consensus.md, "Exchanging less often"
+    usual_every = 5  # docs/consensus.md, "Exchanging less often"
 
     budget: Schedule | float
 
@@ -98,15 +100,16 @@ class ExactDiffusion(EdgeDuals):
         """λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)], computed as the end that stands first in the graph sees it.
 
         The points of φ_i and φ_j come with every exchange, so most exchanges of large functions only add up weights. C_δ has
-        its turn now and then, and when many points are left that neither end has any more.
+        its turn now and then while there are few points, and whenever there are many that neither end has any more.
         """
         first, second = (ours, theirs) if is_first else (theirs, ours)
         before = dual if dual is None or is_first else opposite(dual)
         settings = weight, cast(Constant, self.budget).value, kernel
         found = _SHARED.take(before, first, second, *settings)
         if found is None:
-            nothing = Expansion.zero(kernel, dimension=ours.centers.shape[1], outputs=ours.weights.shape[1])
-            found = self._renewed(before or nothing, first, second, weight)
+            if before is None:
+                nothing = Expansion.zero(kernel, dimension=ours.centers.shape[1], outputs=ours.weights.shape[1])
+            found = self._renewed(nothing if before is None else before, first, second, weight)
             _SHARED.keep(found, before, first, second, *settings)
         return found if is_first else opposite(found)
 
@@ -119,13 +122,13 @@ class ExactDiffusion(EdgeDuals):
         count = int(np.count_nonzero(live))
         room = max(_ROOM, count // _PART)
         turn = 2 if found.order <= _FEW else _TURN
-        if first.terms.exchange % turn == 1 or len(live) - count > room:
+        if (found.order <= _SMALL and first.terms.exchange % turn == 1) or len(live) - count > room:
             found = self._compressed(found, live, room)
         return found
 
     def _compressed(self, dual: Expansion, live: NDArray[np.bool_], room: int) -> Expansion:
-        """C_δ: of all points while they are few, else of those that neither end has any more, half of `room` at most."""
+        """C_δ: of all points while they are few, else of those that neither end has any more, an eighth of `room` at most."""
         budget = cast(Constant, self.budget).value
         if dual.order <= _SMALL:
             return compressed_distinct(dual.kernel, dual.centers, dual.weights, budget)[0]
-        return without(dual, np.flatnonzero(~live), budget, max_left=room // 2)
+        return without(dual, np.flatnonzero(~live), budget, max_left=room // _LEFT)

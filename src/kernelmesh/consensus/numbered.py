@@ -70,8 +70,7 @@ def complete(
             theirs = None  # of an epoch that is over
         ours = _open(value, edge, said.share)
         behind = edge.behind if theirs is None else theirs.terms.done < edge.done
-        known = {o.terms.exchange: o for o in (edge.early, theirs) if o is not None}
-        wanted, early = known.get(edge.done + 1), known.get(edge.done + 2)
+        wanted, early = _meant(edge.done + 1, theirs, edge.early), _meant(edge.done + 2, theirs, edge.early)
         if wanted is None:
             after[said.neighbor] = replace(edge, offered=ours, early=early, behind=behind)
             continue
@@ -92,6 +91,13 @@ def complete(
             handed=None if edge.done else edge.handed,  # who offers for the second exchange has completed the first
         )
     return done, after
+
+
+def _meant(exchange: int, newest: Offer | None, early: Offer | None) -> Offer | None:
+    """The one that is for this exchange; the newest if both are."""
+    if newest is not None and newest.terms.exchange == exchange:
+        return newest
+    return early if early is not None and early.terms.exchange == exchange else None
 
 
 def _opposite(value: Expansion, given: Function | None) -> Expansion | None:

@@ -24,6 +24,8 @@ __all__ = ["SharedStatistics"]
 _SHARED = Shared()
 # A dual may have one point that neither end has any more for so many that one of them has.
 _SPARE = 8
+# Under this name a dual keeps what has just flowed, until the other end has used it, too.
+_FLOW = "dual_flow"
 
 
 @register("consensus")
@@ -72,23 +74,14 @@ class SharedStatistics(Spaced):
         flows: list[tuple[float, Statistics]] = []
 
         def renew(exchange: Completed, is_first: bool) -> Expansion:
-            # as the end that stands first sees it, so that both round alike
-            first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
-            flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
+            flow, dual = _renewed(nothing, exchange, is_first)
             flows.append((exchange.weight if is_first else -exchange.weight, flow))
             before, had = exchange.before, exchange.had
             if before is not had:  # the other end knows better what has flowed
                 flows.extend(
                     (sign, cast(Statistics, dual)) for sign, dual in ((1.0, before), (-1.0, had)) if dual is not None
                 )
-            if before is not None and not is_first:
-                before = opposite(before)
-            found = _SHARED.take(before, first, second, exchange.weight, kernel)
-            if found is None:
-                found = _known(cast(Statistics, before), flow.centers) if before is not None else nothing
-                found = found.plus([(exchange.weight, flow)])
-                _SHARED.keep(found, before, first, second, exchange.weight, kernel)
-            return found if is_first else opposite(found)
+            return dual
 
         _, after = complete(function, heard, edges, renew)
         total = nothing.plus(flows)
@@ -96,6 +89,25 @@ class SharedStatistics(Spaced):
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         return Local().move(inputs, (), edges)
+
+
+def _renewed(nothing: Statistics, exchange: Completed, is_first: bool) -> tuple[Statistics, Expansion]:
+    """e_j − e_i as the end that stands first sees it, so that both round alike, and λ as this end sees it."""
+    kernel = nothing.kernel
+    first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
+    before = exchange.before if exchange.before is None or is_first else opposite(exchange.before)
+    settings = exchange.weight, kernel
+    dual = _SHARED.take(before, first, second, *settings)
+    # the flow is kept for the other end only: it is as large as the dual
+    flow = None if dual is None else dual.__dict__.pop(_FLOW, None)
+    if flow is None:
+        flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
+    if dual is None:
+        known = nothing if before is None else _known(cast(Statistics, before), flow.centers)
+        dual = known.plus([(exchange.weight, flow)])
+        dual.__dict__[_FLOW] = flow
+        _SHARED.keep(dual, before, first, second, *settings)
+    return flow, dual if is_first else opposite(dual)
 
 
 def _known(dual: Statistics, centers: Floats) -> Statistics:

@@ -11,6 +11,8 @@ from kernelmesh.consensus.base import PROBES_FOR_VALUES, Coupled, EdgeMemories, 
 from kernelmesh.messages import Message, Probe, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.products import product
+from kernelmesh.numerics.received import Received
 from kernelmesh.numerics.schedules import Schedule
 from kernelmesh.registry import register
 
@@ -49,29 +51,37 @@ class Symmetric(Coupled):
         return Probe(points, function.evaluate(points))
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        f, shrink = inputs.function, inputs.shrink
-        points, pulls = [inputs.points], [np.zeros_like(inputs.here)]
+        f, kernel, shrink = inputs.function, inputs.function.kernel, inputs.shrink
+        gap, theirs = np.zeros_like(inputs.here), []
         for said in heard:
             if isinstance(said.reply, Values):
-                pulls[0] -= self._pull(inputs, inputs.points, inputs.here - said.reply.values, said.weight)
+                gap += said.weight * (inputs.here - said.reply.values)
             if isinstance(said.question, Probe):
-                theirs = said.question.points
-                points.append(theirs)
-                pulls.append(-self._pull(inputs, theirs, f.evaluate(theirs) - said.question.values, said.weight))
-        everywhere, pulled = np.concatenate(points), np.concatenate(pulls)
-        here = inputs.here + f.kernel(inputs.points, everywhere) @ pulled
-        coefficients = shrink * pulled
-        coefficients[: len(inputs.points)] -= inputs.step_size / len(inputs.points) * inputs.loss.slope(here, inputs.targets)
-        return Update(everywhere, coefficients, shrink)
+                points = said.question.points
+                there = said.weight * (f.evaluate(points) - said.question.values)
+                theirs.append((points, -self._pull(inputs, points, there)))
+        pull = -self._pull(inputs, inputs.points, gap)
+        here = inputs.here + product(kernel(inputs.points, inputs.points), pull)
+        received = None
+        if theirs:
+            received = Received.of(theirs).put_together()
+            here += product(kernel(inputs.points, received.points), received.weights)
+            received = received.with_weights(shrink * received.weights)
+        slope = inputs.loss.slope(here, inputs.targets)
+        coefficients = shrink * pull - inputs.step_size / len(inputs.points) * slope
+        return Update(inputs.points, coefficients, shrink, inputs.cross, received=received)
 
-    def _pull(self, inputs: StepInputs, points: Floats, gap: Floats, weight: float) -> Floats:
-        """w (αI + K_XX)⁻¹ d."""
-        from scipy.linalg import cho_factor, cho_solve  # takes long, and not every agent needs it
+    def _pull(self, inputs: StepInputs, points: Floats, gap: Floats) -> Floats:
+        """½ (αI + K_XX)⁻¹ d."""
+        from scipy.linalg import lapack  # takes long, and not every agent needs it
 
-        gram = inputs.function.kernel(points, points)
         strength = inputs.step_size * self.penalty(inputs.samples)
         alpha = len(points) / (2.0 * strength) if strength > 0 else math.inf
         if alpha == math.inf:
             return np.zeros_like(gap)
+        gram = inputs.function.kernel(points, points)
         gram[np.diag_indices(len(points))] += max(alpha, _LEAST * float(gram.diagonal().max()))
-        return np.asarray(0.5 * weight * cho_solve(cho_factor(gram, lower=True), gap))
+        _, solved, failed = lapack.dposv(gram, 0.5 * gap, lower=1)
+        if failed:
+            raise FloatingPointError("κ(x, x) of the samples is not finite")
+        return np.ascontiguousarray(solved)

@@ -49,12 +49,13 @@ class Link:
 
     def pack(self, message: Message) -> Message:
         """The message as it should travel; whatever is not a function stays as it is."""
-        if not isinstance(message, Function | Offer):
+        if not isinstance(message, (Function, Offer)):
             return message
         self._number += 1
         base = self._sent.get(self._known)
-        self._sent[self._number] = _Version(message.centers)
-        _forget(self._sent, but=self._known)
+        self._sent[self._number] = _newest(message.centers)
+        if len(self._sent) > _KEPT:
+            _forget(self._sent, but=self._known)
         if base is None:
             return _with_revision(message, Revision(self._number, 0, self._have))
         revision = Revision(self._number, self._known, self._have, base.digest)
@@ -82,10 +83,11 @@ class Link:
         """The other end says that it has nothing of ours: the next function goes out whole."""
         self._known = 0
 
-    def unpack(self, message: Message) -> Message:
+    def unpack(self, message: Message, whole: Message | None = None) -> Message:
         """The message as it was before it was packed; `MissingBase` if it builds on a function that never arrived.
 
-        After that the other end is told that nothing has arrived, and sends whole functions.
+        After that the other end is told that nothing has arrived, and sends whole functions. `whole` is what was packed,
+        where it is at hand because both ends are in one process.
         """
         revision: Revision | None = getattr(message, "revision", None)
         if revision is None:
@@ -98,12 +100,15 @@ class Link:
             if base is None or base.digest != revision.digest or base.centers.shape[1] != message.centers.shape[1]:
                 self._have = 0
                 raise MissingBase("message: must build on a function that has arrived", revision.base)
-            full = _full(message, base.centers)
+            full = _full(message, base.centers) if whole is None else whole
+        elif whole is not None:
+            full = whole
         self._got.pop(revision.number, None)
         self._got[revision.number] = _Version(full.centers)
-        _forget(self._got, but=revision.base)
+        if len(self._got) > _KEPT:
+            _forget(self._got, but=revision.base)
         self._have = revision.number
-        return _with_revision(full, None)
+        return _with_revision(message, None) if isinstance(full, (Function, Offer)) and full is message else full
 
 
 class _Version:
@@ -121,6 +126,21 @@ class _Version:
             data = hashlib.blake2b(np.ascontiguousarray(self.centers).tobytes(), digest_size=8).digest()
             self._digest = int.from_bytes(data, "big") >> 1
         return self._digest
+
+
+class _Newest:
+    """The version of some centers. An agent tells all its neighbors the same function: the newest one is kept."""
+
+    def __init__(self) -> None:
+        self._version = _Version(np.empty((0, 0)))
+
+    def __call__(self, centers: Floats) -> _Version:
+        if self._version.centers is not centers:
+            self._version = _Version(centers)
+        return self._version
+
+
+_newest = _Newest()
 
 
 def _forget(versions: dict[int, _Version], *, but: int) -> None:
@@ -173,6 +193,7 @@ def _full(message: Difference, base: Floats) -> Function | Offer:
         centers = np.empty((order, base.shape[1]))
         centers[: order - fresh] = base[: order - fresh]
         centers[rows] = message.centers
+        centers.flags.writeable = False
     if message.terms is not None:
         return Offer(centers, message.weights, message.terms, moments=message.moments)
     return Function(centers, message.weights, moments=message.moments)

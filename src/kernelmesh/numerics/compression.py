@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
+from kernelmesh.checks import Floats, Ints, integer, matrix, non_negative, positive
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
@@ -327,8 +327,13 @@ class Komp:
             model, plain, folded, before, both = _take_in(model, update, budget, self.max_order)
             left = budget - before if both else math.sqrt(max(min(budget, 1e150) ** 2 - before**2, 0.0)) if before else budget
             model, report = self._absorb(model, plain, left)
-            error = report.error + before if both else math.hypot(report.error, before)
-            report = replace(report, error=error, budget=budget, removed=report.removed + folded)
+            report = CompressionReport(
+                error=report.error + before if both else math.hypot(report.error, before),
+                budget=budget,
+                removed=report.removed + folded,
+                dependent=report.dependent,
+                repaired=report.repaired,
+            )
         return model, replace(report, repaired=True) if repaired else report
 
     def _absorb(self, model: Model, update: Update, budget: float) -> tuple[Model, CompressionReport]:
@@ -372,11 +377,15 @@ def _take_in(model: Model, update: Update, budget: float, max_order: int | None)
     received, f = update.received, model.function
     if received is not None and received.distinct and len(update.points) and _few(f, len(received.points)):
         return _settled(model, update, received, budget)
-    model, update = _put_together(model, update.plain())
+    whole = update
+    model, update, fresh, gained = _put_together(model, update.plain())
     f, new = model.function, len(update.points)
     if _few(f, new):
         return model, update, 0, 0.0, False
-    selected = _selected(model, update, budget, max_order)
+    known = None
+    if received is not None and received.distinct and len(whole.points):
+        known = _values(f, whole, received, fresh, gained)
+    selected = _selected(model, update, budget, max_order, known)
     if selected is None:
         return model, update, 0, 0.0, False
     moved = Expansion.trusted(f.kernel, f.centers, selected.weights)
@@ -400,7 +409,7 @@ def _settled(model: Model, update: Update, received: Received, budget: float) ->
     if found is None:  # P cannot resolve so fine a budget
         return model, update.plain(), 0, 0.0, False
     moved = Expansion.trusted(f.kernel, f.centers, found.weights)
-    model = replace(model, function=moved, square_norm=found.square_norm)
+    model = Model(moved, square_norm=found.square_norm, workspace=model.workspace, generation=model.generation)
     points, coefficients, cross = update.points, update.coefficients, update.cross
     if len(found.kept):
         kept = received.points[found.kept]
@@ -410,23 +419,46 @@ def _settled(model: Model, update: Update, received: Received, budget: float) ->
     return model, Update(points, coefficients, 1.0, cross), folded, math.sqrt(found.square_error), True
 
 
-def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
-    """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one."""
+def _values(f: Expansion, update: Update, received: Received, fresh: Ints, gained: Floats) -> tuple[Floats, Floats]:
+    """κ(F, D), and at the points F of an update that are new what it brings there; `gained` is what the dictionary got of it.
+
+    What was received is the same function in several rounds, whose values at its own points are kept.
+    """
+    kernel, samples = f.kernel, len(update.points)
+    first, later = fresh[fresh < samples], fresh[fresh >= samples] - samples
+    points = np.concatenate([update.points[first], received.points[later]])
+    there = product(kernel(update.points[first], received.points), received.weights)
+    values = np.concatenate([there, received.values(kernel)[later]])
+    cross = kernel(points, f.centers)
+    values += product(kernel(points, update.points), update.coefficients)
+    if len(gained):
+        values -= product(cross, gained)
+    return cross, values
+
+
+def _put_together(model: Model, update: Update) -> tuple[Model, Update, Ints, Floats]:
+    """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one.
+
+    Also which of the new points are left, and what the dictionary's weights have gained.
+    """
     f = model.function
     old, points = f.order, np.concatenate([f.centers, update.points])
     fresh, sums, touches = compiled.folding.fold(points.view(np.uint64), old, update.coefficients)
     if len(fresh) == len(update.points):
-        return model, update
+        return model, update, fresh, sums
     coefficients = sums[old:]
     if not touches:
-        return model, Update(update.points[fresh], coefficients, update.shrink)
+        return model, Update(update.points[fresh], coefficients, update.shrink), fresh, sums[:0]
     weights = update.shrink * f.weights + sums[:old]
     moved = Expansion.trusted(f.kernel, f.centers, weights)
     square_norm = float((weights * moved.evaluate(f.centers)).sum())
-    return replace(model, function=moved, square_norm=max(square_norm, 0.0)), Update(update.points[fresh], coefficients)
+    model = replace(model, function=moved, square_norm=max(square_norm, 0.0))
+    return model, Update(update.points[fresh], coefficients), fresh, sums[:old]
 
 
-def _selected(model: Model, update: Update, budget: float, max_order: int | None) -> Selection | None:
+def _selected(
+    model: Model, update: Update, budget: float, max_order: int | None, known: tuple[Floats, Floats] | None
+) -> Selection | None:
     """Which of many new points are needed, if that can be told.
 
     Half of the squared budget may go there; the rest is for greedy removal among the points that are left. A cap on the model
@@ -440,7 +472,19 @@ def _selected(model: Model, update: Update, budget: float, max_order: int | None
     if not blur * size <= 0.01 * square_budget:  # P cannot resolve so fine a budget
         return None
     most = new if max_order is None else max(max_order - f.order, 0) + max(_FEWEST, max_order // _PART)
-    return select(f, inverse, model.square_norm, update.points, update.coefficients, update.shrink, 0.5 * square_budget, most)
+    cross, values = known or (None, None)
+    return select(
+        f,
+        inverse,
+        model.square_norm,
+        update.points,
+        update.coefficients,
+        update.shrink,
+        0.5 * square_budget,
+        most,
+        cross=cross,
+        values=values,
+    )
 
 
 class _Breakdown(FloatingPointError):

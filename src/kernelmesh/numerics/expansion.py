@@ -66,7 +66,8 @@ class Expansion:
     def trusted(cls, kernel: Kernel, centers: Floats, weights: Floats) -> Expansion:
         """An expansion over arrays that are sound and that nobody else will write to: neither checked nor copied."""
         self = object.__new__(cls)
-        centers.flags.writeable = weights.flags.writeable = False
+        centers.setflags(write=False)
+        weights.setflags(write=False)
         self.__dict__.update(kernel=kernel, centers=centers, weights=weights)
         return self
 

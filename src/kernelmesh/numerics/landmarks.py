@@ -81,7 +81,7 @@ def lower_root(square: Floats, *, what: str = "statistics") -> Floats:
     for share in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
         square[diagonal] += share * largest - extra
         extra = share * largest
-        factor, failed = lapack.dpotrf(square, lower=1, clean=1)
+        factor, failed = lapack.dpotrf(square.T, lower=1, clean=1)  # a matrix as LAPACK has them: no copy is turned around
         if not failed:
             return cast(Floats, factor)
     raise FloatingPointError(f"the {what} are no longer positive definite")

@@ -11,7 +11,8 @@ from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import InverseGram
-from kernelmesh.numerics.projection import Selection
+from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.projection import Selection, values_at_own
 
 __all__ = ["Received"]
 
@@ -49,6 +50,13 @@ class Received:
         """Another function over the same points."""
         return Received(self.points, weights, self.distinct, self._notes)
 
+    def values(self, kernel: Kernel) -> Floats:
+        """s at its own points."""
+        notes = self._notes
+        if notes.values is None or notes.values[0] is not self.weights:
+            notes.values = self.weights, values_at_own(kernel, self.points, self.weights)
+        return notes.values[1]
+
     def settle(
         self, f: Expansion, inverse: InverseGram, square_norm: float, shrink: float, square_budget: float
     ) -> Selection | None:
@@ -80,10 +88,11 @@ _Found = tuple[bool, Ints, Floats, Floats, Floats, float]
 
 
 class _Notes:
-    """The Gram matrix of the points, and the newest projection: of which weights, onto which dictionary."""
+    """The Gram matrix of the points, the newest projection (of which weights, onto which dictionary), and s at its points."""
 
     gram: Floats | None = None
     found: _Found | None = None
+    values: tuple[Floats, Floats] | None = None
     _centers: Floats | None = None
     _weights: Floats | None = None
     _state: tuple[int, int, float] = (0, 0, 0.0)

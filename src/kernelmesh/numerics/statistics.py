@@ -80,11 +80,18 @@ class Statistics(Expansion):
             centers, place = united(centers, other.centers)
             placed.append(place)
         order = len(centers)
-        weights, moments = np.zeros((order, self.outputs)), np.zeros((order, order))
-        weights[: self.order], moments[: self.order, : self.order] = self.weights, self.moments
+        if order == self.order:
+            weights, moments = self.weights.copy(), self.moments.copy()
+        else:
+            weights, moments = np.zeros((order, self.outputs)), np.zeros((order, order))
+            weights[: self.order], moments[: self.order, : self.order] = self.weights, self.moments
+        in_turn = np.arange(order)
         for (factor, other), place in zip(terms, placed, strict=True):
             compiled.symmetric.add_rows(weights, place, other.weights, factor)
-            compiled.symmetric.add_square(moments, place, other.moments, factor)
+            if np.array_equal(place, in_turn):
+                moments += other.moments if factor == 1.0 else factor * other.moments
+            else:
+                compiled.symmetric.add_square(moments, place, other.moments, factor)
         return Statistics.gathered(self.kernel, centers, weights, moments)
 
     def restricted(self, stays: Ints) -> tuple[Statistics, Floats]:

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer, matrix, positive
 from kernelmesh.consensus import StepInputs
+from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
+from kernelmesh.numerics.covariance import Covariance
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.landmarks import agreed, lower_root, novel
 from kernelmesh.numerics.landmarks import inverse as inverse_of
@@ -39,8 +41,8 @@ class LandmarksModel(Model):
     """W."""
     inverse: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
     """P = K⁻¹."""
-    covariance: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
-    """R = (λ K + K Θ K)⁻¹."""
+    spread: Covariance = dataclasses.field(default_factory=lambda: Covariance(np.empty((0, 0))))
+    """R = (λ K + K Θ K)⁻¹ = P (λ P + Θ)⁻¹ P."""
     regularization: float = 1.0
     """λ."""
     age: int = 0
@@ -54,6 +56,11 @@ class LandmarksModel(Model):
     def statistics(self) -> Statistics:
         """Θ and β over Z."""
         return cast(Statistics, self.function)
+
+    @property
+    def covariance(self) -> Floats:
+        """R as a matrix."""
+        return self.spread.matrix
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         clock = np.array([[self.age, self.forgotten, self.agreed]])
@@ -128,11 +135,19 @@ class Landmarks(Rule):
         assert isinstance(model, LandmarksModel)
         order, outputs = model.function.order, model.function.outputs
         age, forgotten, agreed = matrix("file", "model.clock", arrays["clock"], rows=1, columns=3)[0]
+        inverse = matrix("file", "model.inverse", arrays["inverse"], rows=order, columns=order)
+        spread = Covariance(matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order))
+        if age == 0:  # nothing has been learned since it was solved for, and R was not needed as a whole
+            try:
+                spread = _solved(model.statistics, model.regularization, inverse=inverse).spread
+            except FloatingPointError:
+                rule = "have an inverse that fits its points"
+                raise InvalidArgument("file", "model.inverse", rule, Verbatim("one that does not")) from None
         return dataclasses.replace(
             model,
             weights=matrix("file", "model.solution", arrays["solution"], rows=order, columns=outputs),
-            inverse=matrix("file", "model.inverse", arrays["inverse"], rows=order, columns=order),
-            covariance=matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order),
+            inverse=inverse,
+            spread=spread,
             age=integer("file", "model.clock", int(age), minimum=0),
             forgotten=float(forgotten),
             agreed=bool(agreed),
@@ -159,8 +174,6 @@ class Landmarks(Rule):
         return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
 
     def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
-        from scipy.linalg import cho_solve
-
         assert isinstance(model, LandmarksModel)
         own = model.statistics
         both = own.plus([(weight, said)])
@@ -171,7 +184,7 @@ class Landmarks(Rule):
             return None
         if not len(root):
             return Expansion.trusted(own.kernel, own.centers, np.zeros_like(own.weights))
-        weights = product(model.inverse, cho_solve((root, True), sums, check_finite=False))
+        weights = _applied(root, model.inverse, sums)
         return Expansion.trusted(own.kernel, own.centers, weights)
 
     def learn(
@@ -214,7 +227,7 @@ class Landmarks(Rule):
         """The model after the mini-batch; None where R is not a covariance any more."""
         statistics = model.statistics
         own = statistics.kernel.diag(inputs.points)
-        spread = product(cross, model.covariance)
+        spread = model.spread.rows(cross, lifted)
         covariance, credible = compiled.newton.covariance(cross, spread, own / model.regularization)
         if not credible:
             return None
@@ -231,7 +244,7 @@ class Landmarks(Rule):
             model,
             function=Statistics.gathered(statistics.kernel, statistics.centers, sums, moments),
             weights=weights,
-            covariance=model.covariance - product(lost.T, lost),
+            spread=model.spread.less(lost),
             age=model.age + 1,
         )
 
@@ -254,38 +267,48 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
     """The model that the statistics lead to, by R = P (λ P + Θ)⁻¹ P and W = P (λ P + Θ)⁻¹ β."""
     if inverse is None:
         inverse = inverse_of(statistics.kernel, statistics.centers)
-    half, image = _halves(statistics, regularization, inverse)
-    covariance, weights = (product(np.ascontiguousarray(half.T), np.ascontiguousarray(table)) for table in (half, image))
+    root = _root(statistics.moments, regularization, inverse)
+    if root is None:
+        half, image = _halves_in_debt(statistics.moments, statistics.weights, regularization, inverse)
+        covariance, weights = (product(half.T, table) for table in (half, image))
+        spread = Covariance(0.5 * (covariance + covariance.T))
+    else:
+        spread = Covariance.factored(root, inverse) if len(root) else Covariance(inverse)
+        weights = _applied(root, inverse, statistics.weights)
     return LandmarksModel(
-        statistics,
-        square_norm=math.nan,
-        weights=weights,
-        inverse=inverse,
-        covariance=0.5 * (covariance + covariance.T),
-        regularization=regularization,
+        statistics, square_norm=math.nan, weights=weights, inverse=inverse, spread=spread, regularization=regularization
     )
 
 
-def _halves(statistics: Statistics, regularization: float, inverse: Floats) -> tuple[Floats, Floats]:
-    """H and G with R = Hᵀ H and W = Hᵀ G."""
-    from scipy.linalg import lapack, solve_triangular
+def _root(moments: Floats, regularization: float, inverse: Floats) -> Floats | None:
+    """The lower triangular factor of λ P + Θ; None where Θ has negative eigenvalues that are large enough to be felt."""
+    from scipy.linalg import lapack
 
-    moments, sums = statistics.moments, statistics.weights
     if not len(inverse):
-        return inverse, sums
+        return inverse
     # Who completes an exchange late gives of what it had when it made its offer, and may have given it to others since.
     # Then Θ has negative eigenvalues until something flows back.
-    _, in_debt = lapack.dpotrf(0.5 * regularization * inverse + moments, lower=1, clean=0, overwrite_a=1)
+    half = 0.5 * regularization * inverse
+    square = half + moments
+    _, in_debt = lapack.dpotrf(square.T, lower=1, clean=0, overwrite_a=1)
     if in_debt:
-        return _halves_in_debt(moments, sums, regularization, inverse)
-    root = lower_root(regularization * inverse + moments)
-    half, image = (solve_triangular(root, table, lower=True, check_finite=False) for table in (inverse, sums))
-    return half, image
+        return None
+    return lower_root(np.add(np.add(half, half, out=half), moments, out=half))
+
+
+def _applied(root: Floats, inverse: Floats, sums: Floats) -> Floats:
+    """P (λ P + Θ)⁻¹ β."""
+    from scipy.linalg import lapack
+
+    if not len(root):
+        return sums
+    return product(inverse, lapack.dpotrs(root, sums, lower=1)[0])
 
 
 def _halves_in_debt(moments: Floats, sums: Floats, regularization: float, inverse: Floats) -> tuple[Floats, Floats]:
-    """The same where Θ has negative eigenvalues: of directions in which more was given away than there was, nothing is known.
+    """H and G with R = Hᵀ H and W = Hᵀ G, where Θ has negative eigenvalues.
 
+    Of directions in which more was given away than there was, nothing is known.
     With P = L Lᵀ and L⁻¹ Θ L⁻ᵀ = Q Λ Qᵀ, R = L Q (λ + Λ)⁻¹ Qᵀ Lᵀ and W = L Q (λ + Λ)⁻¹ Qᵀ L⁻¹ β.
     """
     from scipy.linalg import eigh, solve_triangular
@@ -315,7 +338,7 @@ def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floa
         function=_with_points(model.statistics, points),
         weights=np.concatenate([model.weights, np.zeros((len(points), model.function.outputs))]),
         inverse=_bordered(model.inverse, lifted, block),
-        covariance=_bordered(model.covariance, lifted, block / model.regularization),
+        spread=Covariance(_bordered(model.covariance, lifted, block / model.regularization)),
         agreed=False,
     )
 

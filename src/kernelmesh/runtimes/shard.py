@@ -131,7 +131,8 @@ class Shard:
         self._outboxes: dict[int, Outbox] = {}
         self._questions: dict[int, Message | None] = {}
         self._replies: dict[tuple[int, int], Message | None] = {}
-        self._traveling: dict[tuple[int, int], Message] = {}
+        self._traveling: dict[tuple[int, int], tuple[Message, Message | None]] = {}
+        """What has come over each edge as it was packed, and as it was before where the sender is ours."""
 
     def take(self, away: frozenset[int]) -> Facts:
         """Have a mini-batch for everybody whose stream goes on, and check those that will be learned from."""
@@ -199,7 +200,7 @@ class Shard:
                 if (i, j) in lost:
                     continue
                 if self.parts[j] == self.part:
-                    self._traveling[i, j] = packed
+                    self._traveling[i, j] = packed, message
                 else:
                     out[self.parts[j]].append(_Entry(i, j, encode(packed)))
         return _pack(out)
@@ -238,7 +239,7 @@ class Shard:
             if self.agent.consensus.exchange.question:
                 self._replies |= arrived
             else:
-                self._traveling |= arrived
+                self._traveling |= {pair: (message, None) for pair, message in arrived.items()}
         self._open()
         infos: list[Info | None] = []
         for i in self.members:
@@ -267,9 +268,9 @@ class Shard:
 
     def _open(self) -> None:
         """Turn differences that have arrived back into functions."""
-        for (i, j), message in self._traveling.items():
+        for (i, j), (packed, message) in self._traveling.items():
             with suppress(MissingBase):  # it builds on something that was lost; the other end will hear of it
-                self._replies[i, j] = self._links[j, i].unpack(message)
+                self._replies[i, j] = self._links[j, i].unpack(packed, message)
 
     def _heard(self, i: int) -> list[Heard]:
         if not self._outboxes:  # nobody talks in this round

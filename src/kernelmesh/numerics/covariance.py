@@ -1,0 +1,64 @@
+"""The covariance of a second-order learner: known by a factor, and formed only when all of it is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernelmesh.checks import Floats
+from kernelmesh.numerics.products import product
+
+__all__ = ["Covariance"]
+
+
+class Covariance:
+    """R = P A⁻¹ P − GᵀG with A = L Lᵀ: a value that L, P and G stand for, or R itself.
+
+    A mini-batch of B points needs κ(X, Z) R only, which takes O(M² B) with L; R takes O(M³).
+
+    >>> half = Covariance.factored(np.array([[2.0]]), np.array([[1.0]]))
+    >>> half.rows(np.array([[1.0]]), np.array([[1.0]])), half.less(np.array([[0.1]])).matrix
+    (array([[0.25]]), array([[0.24]]))
+    """
+
+    def __init__(self, matrix: Floats) -> None:
+        self._matrix: Floats | None = matrix
+        self._factors: tuple[Floats, Floats] | None = None
+        self._lost: Floats | None = None
+
+    @classmethod
+    def factored(cls, root: Floats, inverse: Floats, lost: Floats | None = None) -> Covariance:
+        """From L, P and G."""
+        self = cls.__new__(cls)
+        self._matrix, self._factors, self._lost = None, (root, inverse), lost
+        return self
+
+    @property
+    def matrix(self) -> Floats:
+        """R, M × M."""
+        if self._matrix is None:
+            from scipy.linalg import solve_triangular
+
+            assert self._factors is not None
+            root, inverse = self._factors
+            half = np.ascontiguousarray(solve_triangular(root, inverse, lower=True, check_finite=False))
+            whole = product(half.T, half)
+            whole = 0.5 * (whole + whole.T)
+            self._matrix = whole if self._lost is None else whole - product(self._lost.T, self._lost)
+        return self._matrix
+
+    def rows(self, cross: Floats, lifted: Floats) -> Floats:
+        """κ(X, Z) R, given κ(X, Z) and κ(X, Z) P."""
+        # what is done must not depend on whether somebody has asked for R before: it would round differently
+        if self._factors is None or self._lost is not None:
+            return product(cross, self.matrix)
+        from scipy.linalg import lapack
+
+        root, inverse = self._factors
+        solved, _ = lapack.dpotrs(root, lifted.T, lower=1)
+        return product(solved.T, inverse)
+
+    def less(self, lost: Floats) -> Covariance:
+        """R − GᵀG for another G."""
+        if self._factors is not None and self._lost is None:
+            return Covariance.factored(*self._factors, lost)
+        return Covariance(self.matrix - product(lost.T, lost))
