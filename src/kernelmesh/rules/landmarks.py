@@ -158,20 +158,23 @@ class Landmarks(Rule):
         return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
 
     def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
-        from scipy.linalg import cho_solve
+        from scipy.linalg import lapack
 
         assert isinstance(model, LandmarksModel)
         own = model.statistics
-        both = own.plus([(weight, said)])
-        moments, sums = both.moments[: own.order, : own.order], both.weights[: own.order]
+        if np.array_equal(own.centers, said.centers):  # as nearly always, once agents share their points
+            moments, sums = own.moments + weight * said.moments, own.weights + weight * said.weights
+        else:
+            both = own.plus([(weight, said)])
+            moments, sums = both.moments[: own.order, : own.order], both.weights[: own.order]
         try:
             root = lower_root(model.regularization * model.inverse + moments)
         except FloatingPointError:
             return None
         if not len(root):
             return Expansion.trusted(own.kernel, own.centers, np.zeros_like(own.weights))
-        weights = product(model.inverse, cho_solve((root, True), sums, check_finite=False))
-        return Expansion.trusted(own.kernel, own.centers, weights)
+        solved, _ = lapack.dpotrs(root, sums, lower=1)
+        return Expansion.trusted(own.kernel, own.centers, product(model.inverse, np.ascontiguousarray(solved)))
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
