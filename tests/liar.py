@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import signal
 import sys
 import time
 from pathlib import Path
@@ -100,5 +101,6 @@ if __name__ == "__main__":
     config, orders = read(sys.argv[1]), Ordered(sys.argv[2])
     agent = lying(config.agent, orders, orders.active)
     runner = AgentRunner(agent, config.membership, config.open_stream(), ZenohCarrier(config.membership))
+    signal.signal(signal.SIGTERM, lambda *_: runner.stop())
     for _ in runner.turns():
         pass

@@ -25,7 +25,7 @@ from kernelmesh.agent import relay_screened
 from kernelmesh.consensus import Heard
 from kernelmesh.deploy.watching import _status_remarks
 from kernelmesh.messages import Function, Offer, Terms
-from kernelmesh.runtimes.attacks import ATTACKS, Drift, Flood, NotFinite, Replay, SignFlip
+from kernelmesh.runtimes.attacks import ATTACKS, Drift, FarPoints, Flood, NotFinite, Replay, SignFlip
 from kernelmesh.streams import Paced
 from liar import lying
 from test_node import ArraySource, lock_step_that_is_disturbed, memberships, run_lock_step, same, simulated
@@ -86,15 +86,25 @@ def play(consensus, partition, attack=None, *, screens=True):
     return [accuracy for accuracy, _ in found], [order for _, order in found], statuses
 
 
+EXACT = ExactDiffusion(budget=0.05)
+
+
+def is_slow(consensus, partition, attack):
+    """All attacks on one protocol are quick, and two on the other."""
+    if consensus is EXACT:
+        return partition != "identical"
+    return partition != "two-class" or not isinstance(attack, SignFlip | FarPoints)
+
+
 CASES = [
     pytest.param(
         consensus,
         partition,
         attack,
         id=f"{kind(consensus)}-{partition}-{kind(attack)}",
-        marks=[] if (partition == "two-class") == isinstance(consensus, SharedStatistics) else pytest.mark.slow,
+        marks=[pytest.mark.slow] if is_slow(consensus, partition, attack) else [],
     )
-    for consensus in (SharedStatistics(), ExactDiffusion(budget=0.05))
+    for consensus in (SharedStatistics(), EXACT)
     for partition in SEEN
     for attack in ATTACKS
 ]
@@ -115,7 +125,7 @@ def test_honest_agents_hold_out_and_recover(consensus, partition, attack):
     assert all(status.recoveries == 0 for status in statuses.values())
 
 
-@pytest.mark.parametrize("consensus", [SharedStatistics(), ExactDiffusion(budget=0.05)], ids=kind)
+@pytest.mark.parametrize("consensus", [pytest.param(SharedStatistics(), marks=pytest.mark.slow), EXACT], ids=kind)
 def test_screening_costs_nothing_where_everybody_is_honest(consensus):
     for partition in SEEN:
         calm, *_, statuses = play(consensus, partition)
@@ -130,7 +140,7 @@ SEEN_THROUGH = [attack for attack in ATTACKS if not isinstance(attack, Drift | R
 
 @pytest.mark.parametrize("attack", SEEN_THROUGH, ids=kind)
 def test_its_neighbors_say_who_it_is(attack):
-    *_, statuses = play(SharedStatistics(), "two-class", attack)
+    *_, statuses = play(EXACT, "identical", attack)
     for name in ("agent-1", "agent-3"):
         views = statuses[name].neighbors
         bad = views["agent-2"]
@@ -147,7 +157,7 @@ def test_its_neighbors_say_who_it_is(attack):
 
 def test_the_log_names_it_with_a_reason_and_does_not_overflow(caplog):
     with caplog.at_level(logging.INFO, "kernelmesh.agent"):
-        play.__wrapped__(SharedStatistics(), "two-class", SignFlip())
+        play.__wrapped__(EXACT, "identical", SignFlip())
     told = [line for line in caplog.messages if "what agent-2 says is not believed" in line]
     assert any("(10× so far): it costs" in line and "is the limit" in line for line in told)
     assert len(told) <= 8

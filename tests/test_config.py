@@ -336,7 +336,8 @@ TABLE = [
         "[model.kernle]",
         "model.kernle",
         [
-            "be one of rule, step_size, kernel, loss, compression, consensus, screening, got an unknown table; did you mean kernel?"
+            "be one of rule, step_size, kernel, loss, compression, consensus, screening, ",
+            "got an unknown table; did you mean kernel?",
         ],
     ),
     (

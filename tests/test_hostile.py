@@ -168,7 +168,7 @@ def two_classes_each(mesh):
 def attacked(folder, protocol, partition, attacks, *, told):
     """Accuracies of honest agents during each attack and 15 s after it; `told`: whether the attacker gets its orders."""
     found, points_of = [], {}
-    options = {"protocol": protocol, "partition": "identical", "samples": 120_000, "rate": 640.0}
+    options = {"protocol": protocol, "partition": "identical", "samples": 300_000, "rate": 640.0}
     with Mesh(folder, **options) as mesh:
         if partition == "two-class":
             two_classes_each(mesh)

@@ -34,6 +34,8 @@ _MEMORY, _OBLIVION = 20, 500
 _CAUTION, _LEAST = 10.0, 0.02
 # A message with too many strangers is let in with some of them once in so many paroles.
 _PAROLES = 8
+# How much of an edge an agent that is not young can have forgotten, as a share of what it knows: rounding, not more.
+_FORGOTTEN = 0.01
 # Epochs by which an end that distrusts the other goes ahead: both then begin without a dual.
 _ANEW = 2
 
@@ -328,20 +330,21 @@ class Screening:
             return None
         if len(dual.centers) > _MORE * self.max_points:
             return f"hands over a dual of {len(dual.centers)} points, where {_MORE * self.max_points} is the limit"
-        if bench.step > self.youth and len(self._known(bench, dual).centers) < len(dual.centers):
-            return "hands over a dual of points that are far from everything known here"
-        if limits is None:
+        # what would be added to what has flowed over the edge, as this agent remembers it
+        moments = np.zeros((len(dual.centers),) * 2) if dual.moments is None else -dual.moments
+        flow = Statistics.gathered(bench.kernel, dual.centers, -dual.weights, moments)
+        if edge is not None and edge.dual is not None:
+            flow = flow.plus([(-1.0, Statistics.of(edge.dual))])
+        if bench.step > self.youth:  # else it may have begun from nothing, and know nothing better
+            size, most = _size(flow), _FORGOTTEN * _size(bench.model.function)
+            return (
+                None
+                if size <= most
+                else f"hands over a dual that differs by {size:.3g} from ours, where {most:.3g} is the limit"
+            )
+        if limits is None or dual.moments is None:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
-            if dual.moments is None:
-                size = _rms(bench.kernel(bench.points, dual.centers) @ dual.weights)
-                if size <= limits.size:
-                    return None
-                return f"hands over a dual of {size:.3g} on our own samples, where {limits.size:.3g} is the limit"
-            # what this agent would have if it took over what is said to have flowed
-            flow = Statistics.gathered(bench.kernel, dual.centers, -dual.weights, -dual.moments)
-            if edge is not None and edge.dual is not None:
-                flow = flow.plus([(-1.0, Statistics.of(edge.dual))])
             opinion = bench.rule.opinion(bench.model, flow, 1.0)
             reason = self._judged(bench, None if opinion is None else opinion(bench.points), limits)
         return None if reason is None else f"hands over a dual that {reason}"

@@ -43,7 +43,7 @@ def _check_attack(owner: str, argument: str, value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(heterogeneous.Config, owner="byzantine"):
-    """One attack, with everybody believed and with screening; `--all`: every attack, two protocols and partitions."""
+    """One attack, with everybody believed and with screening; `--all` has every attack and two protocols."""
 
     protocol: ProtocolName = "shared-statistics"
     partition: Annotated[str, one_of("identical", "two-class", "one-class")] = "two-class"
@@ -135,10 +135,7 @@ def _phases(config: Config, curve: np.ndarray[Any, Any], ended: str) -> dict[str
 
 _PHASES = ("during_mean", "during_lowest", "during_worst_agent", "after_mean", "after_worst_agent", "order_during")
 _NUMBERS = (*_PHASES, "left_out", "bytes", "cpu_seconds", "cpu_during")
-_PROTOCOLS = ("shared-statistics", "exact-diffusion")
-
-
-_DEALT = ("identical", "two-class")
+_PROTOCOLS = ("exact-diffusion", "shared-statistics")
 
 
 class _Group(NamedTuple):
@@ -156,30 +153,24 @@ class _Group(NamedTuple):
 
 def run(config: Config, session: Session) -> Findings:
     """One attack on one protocol, and the same network in peace."""
-    return _compared(config, session, [config.partition], [config.protocol], [config.attack])
+    return _compared(config, session, [config.protocol], [config.attack])
 
 
 def table(config: Config, session: Session) -> Findings:
-    """Every attack on two protocols that screen, with streams alike and with two classes each.
+    """Every attack on two protocols that screen.
 
     What becomes of those who believe everybody is computed for the attack of the settings only.
     """
-    return _compared(config, session, _DEALT, _PROTOCOLS, list(attacks()), believed=(_CALM, config.attack))
+    return _compared(config, session, _PROTOCOLS, list(attacks()), believed=(_CALM, config.attack))
 
 
 def _compared(
-    config: Config,
-    session: Session,
-    partitions: Sequence[str],
-    protocols: Sequence[str],
-    names: Sequence[str],
-    *,
-    believed: Sequence[str] | None = None,
+    config: Config, session: Session, protocols: Sequence[str], names: Sequence[str], *, believed: Sequence[str] | None = None
 ) -> Findings:
     told = dict.fromkeys([_CALM, *names])
     groups = [
         _Group(*each)
-        for each in itertools.product(partitions, protocols, told, (False, True))
+        for each in itertools.product([config.partition], protocols, told, (False, True))
         if each[-1] or believed is None or each[-2] in believed
     ]
     cells = {group.label: Cell(cell, dataclasses.replace(config, **group._asdict())) for group in groups}
@@ -192,8 +183,7 @@ def _compared(
         summary |= {f"{key}_during": row["during_mean"], f"{key}_after": row["after_mean"]}
     figures = {}
     if rows:
-        one = len(partitions) == len(protocols) == 1
-        figures["figure"] = _figure(config, found) if one else _overview(config, rows)
+        figures["figure"] = _figure(config, found) if len(protocols) == 1 else _overview(config, rows)
     flat = [{k: v for k, v in line.items() if k != "curve"} for lines in found.values() for line in lines]
     tables = {"losses": _losses(rows), "table": rows, "cells": flat}
     printed = ("losses", "table")
@@ -244,29 +234,28 @@ def _figure(config: Config, found: Mapping[_Group, Sequence[Mapping[str, Any]]])
 
 
 def _overview(config: Config, rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Accuracy during the attack and at the end: one panel for each partition and protocol."""
-    figure = Figure(figsize=(12, 8), layout="constrained")
-    panels = figure.subplots(len(_DEALT), len(_PROTOCOLS), sharex=True, sharey="row", squeeze=False)
+    """Accuracy during the attack and at the end: one panel for each protocol."""
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    panels = figure.subplots(1, len(_PROTOCOLS), sharey=True)
     names = list(dict.fromkeys(row["attack"] for row in rows))
     kinds_of_mark = (
         ("during_mean", False, "x", COLORS[5], "during, everybody believed"),
         ("during_mean", True, "o", COLORS[0], "during, screened"),
         ("after_mean", True, "+", COLORS[2], "at the end, screened"),
     )
-    for (row_of, partition), (column, protocol) in itertools.product(enumerate(_DEALT), enumerate(_PROTOCOLS)):
-        axes = panels[row_of][column]
-        mine = [row for row in rows if (row["partition"], row["protocol"]) == (partition, protocol)]
+    for axes, protocol in zip(panels, _PROTOCOLS, strict=True):
+        mine = [row for row in rows if row["protocol"] == protocol]
         for quantity, screened, marker, color, label in kinds_of_mark:
             chosen = [row for row in mine if row["screened"] == screened]
             at = [names.index(row["attack"]) for row in chosen]
             axes.plot(at, [100 * row[quantity] for row in chosen], marker, color=color, fillstyle="none", label=label)
         axes.set_xticks(range(len(names)), ["in peace" if name == _CALM else name for name in names], rotation=40, ha="right")
-        axes.set_title(f"{protocol}, {partition}", fontsize=10)
+        axes.set_title(protocol)
         axes.grid(alpha=0.3)
-    for row_of in range(len(_DEALT)):
-        panels[row_of][0].set_ylabel("accuracy of honest agents, %")
-    panels[0][0].legend(fontsize=8, loc="lower left")
-    figure.suptitle(f"{config.bad} of {config.agents} agents are bad in rounds {config.first} to {config.last}")
+    panels[0].set_ylabel("accuracy of honest agents, %")
+    panels[0].legend(fontsize=8, loc="lower left")
+    bad = f"{config.bad} of {config.agents} agents are bad in rounds {config.first} to {config.last}"
+    figure.suptitle(f"{bad}; {config.partition}")
     return figure
 
 
