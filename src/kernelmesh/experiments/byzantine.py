@@ -253,7 +253,7 @@ def _overview(config: Config, rows: Sequence[Mapping[str, Any]]) -> Figure:
         axes.set_title(protocol)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("accuracy of honest agents, %")
-    panels[0].legend(fontsize=8, loc="lower left")
+    panels[0].legend(fontsize=8, loc="center right")
     bad = f"{config.bad} of {config.agents} agents are bad in rounds {config.first} to {config.last}"
     figure.suptitle(f"{bad}; {config.partition}")
     return figure
