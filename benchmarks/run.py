@@ -25,6 +25,7 @@ import faults
 import processes
 import rules
 import scale
+import screening
 import sensitivity
 import sizes
 import uneven
@@ -42,6 +43,7 @@ CASES = {
     "faults": faults.faults,
     "sizes": sizes.sizes,
     "scale": scale.scale,
+    "screening": screening.screening,
     "startup": processes.startup,
     "mesh": processes.mesh,
     "dashboard": dashboard.dashboard,

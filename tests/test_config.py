@@ -26,6 +26,7 @@ from kernelmesh import (
     Local,
     Logistic,
     Penalty,
+    Screening,
     SecondOrder,
     Squared,
     registry,
@@ -235,6 +236,10 @@ def test_what_is_replayed_where_nothing_is_said(folder, changes, expected):
         ([("step_size = 3.0", "step_size = 3.0\nradius = 10")], lambda made: made.agent.radius == 10),
         ([("step_size = 3.0", "step_size = 3.0\nexplosion = inf")], lambda made: made.agent.explosion == float("inf")),
         ([("step_size = 3.0", "step_size = 3.0\nreplay = 9")], lambda made: made.agent.replay == 9),
+        (
+            [("step_size = 3.0", 'step_size = 3.0\nscreening = { kind = "Screening", margin = 0.7, parole = 4 }')],
+            lambda made: made.agent.screening == Screening(margin=0.7, parole=4),
+        ),
         ([("budget = 0.2", "budget = 0.2, max_order = 9")], lambda made: made.agent.compression.max_order == 9),
         ([("budget = 0.2", "budget = 0.2, watch = 9")], lambda made: made.agent.compression.watch == 9),
         (
@@ -330,7 +335,10 @@ TABLE = [
         [("[model.kernel]", "[model.kernle]")],
         "[model.kernle]",
         "model.kernle",
-        ["be one of rule, step_size, kernel, loss, compression, consensus, got an unknown table; did you mean kernel?"],
+        [
+            "be one of rule, step_size, kernel, loss, compression, consensus, screening, ",
+            "got an unknown table; did you mean kernel?",
+        ],
     ),
     (
         "unknown table where there are none",

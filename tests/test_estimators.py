@@ -920,7 +920,8 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
         assert f'`partial_fit` has {landmarks.half_life:,.0f} with "landmarks"' in text
     else:
         passes = (
-            f'by default {second.passes}, with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'
+            f"by default {second.passes} ({2 * second.passes} over fewer than {second.few_rows} rows), "
+            f'with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'
         )
         assert f"`partial_fit` has {second.half_life:,.0f} with the second-order rule" in text
         named = (

@@ -2,7 +2,10 @@
 
 import os
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ pytest.importorskip("zenoh")
 from hostile import Hostile, memory, slowest_status
 from kernelmesh.deploy.config import read
 from kernelmesh.messages import Function, Offer, Terms, encode
-from mesh import Mesh, free_port
+from mesh import ENVIRONMENT, Mesh, free_port
 from proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
@@ -152,3 +155,69 @@ def test_many_hostile_messages_leave_the_memory_flat(protocol, tmp_path):
 def honest_states(mesh, names):
     mesh.files = [file for file in mesh.files if file.stem in names]
     return mesh.states()
+
+
+def two_classes_each(mesh):
+    """Leave every agent samples of two classes only."""
+    for i, name in enumerate(mesh.names):
+        path = mesh.folder / "data" / f"{name}.csv"
+        head, *rows = path.read_text().splitlines(keepends=True)
+        path.write_text(head + "".join(row for row in rows if int(row.rpartition(",")[2]) in (i, (i + 1) % 5)))
+
+
+def attacked(folder, protocol, partition, attacks, *, told):
+    """Accuracies of honest agents during each attack and 15 s after it; `told`: whether the attacker gets its orders."""
+    found, points_of = [], {}
+    options = {"protocol": protocol, "partition": "identical", "samples": 300_000, "rate": 640.0}
+    with Mesh(folder, **options) as mesh:
+        if partition == "two-class":
+            two_classes_each(mesh)
+        points, labels = mesh.held_out()
+        bad, orders = mesh.names[2], folder / "orders.txt"
+        honest = [name for name in mesh.names if name != bad]
+
+        def accuracy():
+            right = [(mesh.clients[name].predict(points).argmax(axis=1) == labels).mean() for name in honest]
+            points_of[len(found)] = max(mesh.status(name).order for name in honest)
+            return float(np.mean(right))
+
+        mesh.start(*honest)
+        command = [sys.executable, str(Path(__file__).with_name("liar.py")), str(mesh.folder / f"{bad}.toml"), str(orders)]
+        with open(mesh.folder / f"{bad}.log", "ab") as log:
+            mesh.processes[bad] = subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT)
+        mesh.wait_for_samples(6400, seconds=120)
+        for attack in attacks:
+            orders.write_text(attack if told else "")
+            looks = []
+            for _ in range(3):
+                time.sleep(2.0)
+                looks.append(accuracy())
+            orders.write_text("")
+            time.sleep(15.0)
+            found.append((np.array(looks), accuracy()))
+        views = {name: mesh.status(name).neighbors.get(bad) for name in honest}
+        assert all(mesh.processes[name].poll() is None for name in mesh.names)
+        logs = {name: mesh.log(name) for name in honest}
+        mesh.stop()
+    return found, max(points_of.values()), {name: view for name, view in views.items() if view is not None}, logs
+
+
+@pytest.mark.parametrize("partition", ["identical", "two-class"])
+@pytest.mark.parametrize("protocol", ["shared-statistics", "exact-diffusion"])
+def test_a_bad_member(protocol, partition, tmp_path):
+    """One of five lies in several ways, one after the other: the others hold out, recover, and say who it is."""
+    attacks = os.environ.get("KERNELMESH_ATTACKS", "SignFlip,Huge,FarPoints").split(",")
+    calm, calm_order, _, _ = attacked(tmp_path / "calm", protocol, partition, attacks, told=False)
+    found, order, views, logs = attacked(tmp_path / "bad", protocol, partition, attacks, told=True)
+    for attack, (during, after), (calm_during, calm_after) in zip(attacks, found, calm, strict=True):
+        lost, left = 100 * (calm_during - during).max(), 100 * (calm_after - after)
+        print(f"{protocol}, {partition}, {attack}: {lost:+.1f} points lost during it, {left:+.1f} after 15 s")
+    print(f"{protocol}, {partition}: at most {order} points, {calm_order} in peace; {views}")
+    for (during, after), (calm_during, calm_after) in zip(found, calm, strict=True):
+        assert (during >= calm_during - 0.03).all()
+        assert after >= calm_after - 0.01
+    assert order <= 2 * calm_order
+    for name, view in views.items():
+        assert view.disbelieved + view.clipped + view.refused >= 10
+        assert view.doubt
+        assert "what agent-2 says is not believed" in logs[name]

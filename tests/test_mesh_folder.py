@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kernelmesh import Diffusion, Landmarks, SharedStatistics, registry
+from kernelmesh import Diffusion, Landmarks, Screening, SharedStatistics, registry
 from kernelmesh.deploy.certificates import create_authority, issue, tls_problems
 from kernelmesh.deploy.config import read
 from kernelmesh.deploy.mesh_folder import TOPOLOGIES, MeshPlan, agents_of, create_mesh, protocols
@@ -48,6 +48,7 @@ def test_what_is_laid_out(tmp_path):
         assert made.agent == configs[0].agent
         assert made.agent.consensus == SharedStatistics()
         assert made.agent.rule == Landmarks()
+        assert made.agent.screening == Screening()
     readme = (folder / "README.md").read_text()
     for command in ("mesh up .", "mesh status .", "ask agent-0.toml", "agent --check agent-0.toml", "agent agent-0.toml"):
         assert f"kernelmesh {command}" in readme
@@ -114,6 +115,19 @@ def test_a_protocol_of_others_works_in_a_mesh(tmp_path, monkeypatch):
     assert read(file).agent.consensus == SlowGossip()
     file.write_text(file.read_text().replace('"SlowGossip"', '"SlowGossip", pause = 3'))
     assert read(file).agent.consensus == SlowGossip(pause=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"protocol": "exact-diffusion"}, Screening()),
+        ({"protocol": "penalty"}, None),
+        ({"agents": 1, "topology": "line"}, None),
+    ],
+)
+def test_neighbors_are_screened_where_functions_or_statistics_are_exchanged(tmp_path, options, expected):
+    (file, *_) = create_mesh(tmp_path / "mesh", MeshPlan(samples=1, **options))
+    assert read(file).agent.screening == expected
 
 
 def test_options_reach_the_files(tmp_path):

@@ -27,8 +27,8 @@ from kernelmesh import (
 from kernelmesh.consensus import EdgeMemory, Heard
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import Function, Offer, Terms
-from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Flood, Replay, SignFlip, Zero
-from kernelmesh.screening import Bench
+from kernelmesh.runtimes.attacks import ATTACKS, Flood, Replay, SignFlip, Zero
+from kernelmesh.screening import Bench, Health
 
 AGENTS, BAD, FIRST, LAST, ROUNDS = 6, 3, 25, 36, 50
 GRAPH = Graph.complete(AGENTS)
@@ -92,8 +92,7 @@ def test_honest_agents_hold_out_and_recover(consensus, attack, calm):
     (calm_during, calm_order), (calm_after, _) = calm[name(consensus)]
     assert during >= calm_during - 0.04
     assert after >= calm_after - 0.02
-    if not isinstance(attack, FarPoints):
-        assert order <= 2 * calm_order
+    assert order <= 2 * calm_order
 
 
 def test_without_screening_an_attack_succeeds(calm):
@@ -161,12 +160,15 @@ def test_what_one_has_oneself_is_believed():
     assert not found.left_out
 
 
-def test_points_far_from_everything_are_taken_out_but_for_a_few():
+def test_points_far_from_everything_are_taken_out_unless_they_are_few():
     own, bench_ = bench()
     far = 50.0 + 10.0 * np.arange(12.0).reshape(6, 2)
     message = Function(np.concatenate([own.centers, far]), np.concatenate([own.weights, np.ones((6, 3))]))
-    found = Screening(strangers=2).screen(bench_, [Heard(None, message, 0.25, "b")], {})
-    assert len(found.heard[0].reply.centers) == own.order + 2
+    for step, strangers, left in ((100, 2, 0), (100, 6, 6), (128, 2, 2), (64, 0, 0)):  # 64 is the eighth parole
+        at = dataclasses.replace(bench_, step=step)
+        found = Screening(strangers=strangers).screen(at, [Heard(None, message, 0.25, "b")], {})
+        assert len(found.heard[0].reply.centers) == own.order + left
+        assert ("far from everything" in found.clipped.get("b", "")) == (left < 6)
     young = dataclasses.replace(bench_, step=5)
     found = Screening(strangers=2).screen(young, [Heard(None, message, 0.25, "b")], {})
     assert len(found.heard[0].reply.centers) == own.order + 6
@@ -188,6 +190,27 @@ def test_the_ignorant_are_heard_now_and_then_and_the_hostile_never():
     assert set(Screening(parole=8).screen(bench_, [nothing, opposite], {}).left_out) == {"b", "c"}
     turn = dataclasses.replace(bench_, step=104)
     assert set(Screening(parole=8).screen(turn, [nothing, opposite], {}).left_out) == {"c"}
+
+
+def test_who_gets_worse_becomes_cautious():
+    """The neighbor is as bad as could be believed; then our own loss rises, and it is not believed any more."""
+    own, bench_ = bench()
+    half = Heard(None, Function(own.centers, 0.3 * own.weights), 0.25, "b")
+    healthy, ill = Health(0.1, 0.1), Health(0.3, 0.1)
+    assert not Screening().screen(dataclasses.replace(bench_, health=healthy), [half], {}).left_out
+    assert set(Screening().screen(dataclasses.replace(bench_, health=ill), [half], {}).left_out) == {"b"}
+    same = Heard(None, Function(own.centers, own.weights), 0.25, "b")
+    assert not Screening().screen(dataclasses.replace(bench_, health=ill), [same], {}).left_out
+
+
+def test_health_forgets_a_better_past():
+    health = None
+    for loss in [0.1] * 100 + [0.5] * 60:
+        health = Health.after(health, loss)
+    assert health.risen > 0.3
+    for _ in range(3000):
+        health = Health.after(health, 0.5)
+    assert health.risen < 0.01
 
 
 def test_an_edge_to_somebody_who_is_left_out_begins_anew():

@@ -23,9 +23,9 @@ from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
 from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
-from kernelmesh.screening import Bench, Screening
+from kernelmesh.screening import Bench, Health, Screened, Screening
 
-__all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay", "watch"]
+__all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay", "relay_screened", "watch"]
 
 # K of the coarsest budget K η^q with which `Averaged` still learns; a tenth of it is a good one.
 _COARSEST = 0.5
@@ -53,6 +53,10 @@ class State:
         The mean loss that predicting 0 would have had on a mini-batch: what divergence is measured by.
     reservoir : Reservoir or None
         Some of the agent's own samples, to be replayed when its stream has ended; None where the agent has `replay` = 0.
+    newest : tuple of ndarray or None
+        The newest mini-batch, which neighbors' words are tested on while there are no samples; None where nobody needs it.
+    health : Health or None
+        How the agent's own loss has been of late; None where neighbors are not screened.
     learned : int
         Samples learned from, replayed ones included: what schedules go by.
 
@@ -73,6 +77,8 @@ class State:
     baseline_loss: float = 0.0
     replayed: int = 0
     reservoir: Reservoir | None = None
+    newest: tuple[Floats, Any] | None = None
+    health: Health | None = None
 
     @property
     def learned(self) -> int:
@@ -135,6 +141,8 @@ class Info:
         Whether the mini-batch was one of samples that had been learned from before.
     left_out : mapping of Hashable to str
         Neighbors that were not believed in this round, and why.
+    clipped : mapping of Hashable to str
+        Neighbors whose words were cut down before they were used, and by how much.
 
     Examples
     --------
@@ -160,6 +168,7 @@ class Info:
     repaired: bool
     replayed: bool = False
     left_out: Mapping[Hashable, str] = field(default_factory=dict)
+    clipped: Mapping[Hashable, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +234,8 @@ class Agent:
     def __post_init__(self) -> None:
         integer("Agent", "dimension", self.dimension, minimum=1)
         integer("Agent", "outputs", self.outputs, minimum=1)
+        if self.screening is not None and not isinstance(self.screening, Screening):
+            raise InvalidArgument("Agent", "screening", "be a Screening or None", self.screening, remedy="Screening()")
         rule = check_rule("Agent", self.rule)
         for role, kind, example in (
             ("kernel", Kernel, "Gaussian(bandwidth=1.0)"),
@@ -307,6 +318,11 @@ class Agent:
             rule = f"have a budget of at most {most:.3g} with the rule {name} and step size {step_size:g}"
             remedy = f"more would remove nearly every point; Komp.averaging({step_size:g}) has a budget that suits"
             raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
+
+    @property
+    def keeps_newest(self) -> bool:
+        """Whether a state holds the newest mini-batch: to judge neighbors by where there are no samples to replay."""
+        return self.screening is not None and self.consensus.relays and not self.replay
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -402,9 +418,17 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
 
     State and messages have been checked before.
     """
+    return relay_screened(agent, state, heard)[0]
+
+
+def relay_screened(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[State, Screened]:
+    """`relay`, and who was not believed. What neighbors say is tested on the newest samples there were."""
     state.model.check_ownership()
     try:
-        model, edges, combined = _combined(agent, state, heard)
+        points, targets = state.newest or (np.empty((0, agent.dimension)), None)
+        found = _screened(agent, state, points, targets, heard)
+        heard = found.heard
+        model, edges, combined = _combined(agent, state, heard, found.edges)
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
             go = agent.rule.combine if combined is None else agent.rule.absorb  # the only move, or the second of two
@@ -416,7 +440,8 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     except BaseException:
         state.model.invalidate()
         raise
-    return replace(state, model=model, steps=state.steps + 1, edges=edges, shown=agent.rule.shown(model, combined))
+    after = replace(state, model=model, steps=state.steps + 1, edges=edges, shown=agent.rule.shown(model, combined))
+    return after, found
 
 
 def advance(
@@ -439,8 +464,9 @@ def _advance(
 ) -> tuple[State, Info]:
     step_size = agent.step_size_at(state.learned)
     try:
-        state, heard, left_out = _screened(agent, state, points, targets, heard)
-        model, edges, combined = _combined(agent, state, heard)
+        found = _screened(agent, state, points, targets, heard)
+        heard = found.heard
+        model, edges, combined = _combined(agent, state, heard, found.edges)
         f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers)
         here = f.from_cross(cross)
@@ -483,6 +509,8 @@ def _advance(
         baseline_loss=baseline_loss,
         replayed=state.replayed + (len(points) if replayed else 0),
         reservoir=None if (kept := state.reservoir) is None else kept.spent() if replayed else kept.add(points, targets),
+        newest=(points, targets) if agent.keeps_newest else None,
+        health=None if agent.screening is None else Health.after(state.health, loss),
     )
     info = Info(
         batch_size=len(points),
@@ -491,9 +519,10 @@ def _advance(
         norm=norm,
         step_size=step_size,
         penalty=agent.consensus.penalty(state.learned),
-        heard=len(heard) - len(left_out),
+        heard=len(heard) - len(found.left_out),
         replayed=replayed,
-        left_out=left_out,
+        left_out=found.left_out,
+        clipped=found.clipped,
         **report.facts(),
     )
     return after, info
@@ -507,12 +536,10 @@ def _hides_interrupt(error: BaseException) -> bool:
     return cause is not None
 
 
-def _screened(
-    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]
-) -> tuple[State, Sequence[Heard], Mapping[Hashable, str]]:
-    """The state with the edges that begin anew, what is left of what was heard, and why the rest is not."""
-    if agent.screening is None or not heard:
-        return state, heard, {}
+def _screened(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> Screened:
+    """What is left of what was heard, with the edges that begin anew, and why the rest is not."""
+    if agent.screening is None or not any(said.reply is not None for said in heard):
+        return Screened(heard, state.edges)
     bench = Bench(
         kernel=agent.kernel,
         rule=agent.rule,
@@ -522,14 +549,16 @@ def _screened(
         targets=targets,
         here=state.function(points),
         step=state.steps + 1,
+        health=state.health,
     )
-    found = agent.screening.screen(bench, heard, state.edges)
-    return replace(state, edges=found.edges), found.heard, found.left_out
+    return agent.screening.screen(bench, heard, state.edges)
 
 
-def _combined(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Model, EdgeMemories, Expansion | None]:
+def _combined(
+    agent: Agent, state: State, heard: Sequence[Heard], edges: EdgeMemories
+) -> tuple[Model, EdgeMemories, Expansion | None]:
     """The first of two moves, to where the neighbors are, for protocols that make it: the function there is shown."""
-    update, edges = agent.consensus.combine(state.model.function, heard, state.edges)
+    update, edges = agent.consensus.combine(state.model.function, heard, edges)
     if update is None:
         return state.model, edges, None
     model = state.model

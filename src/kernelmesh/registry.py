@@ -31,13 +31,15 @@ ROLES: Mapping[str, str] = {
     "graph": "kernelmesh.numerics.graphs",
     "consensus": "kernelmesh.consensus",
     "rule": "kernelmesh.rules",
+    "screening": "kernelmesh.screening",
     "stream": "kernelmesh.streams",
     "attack": "kernelmesh.runtimes.attacks",
     "experiment": "kernelmesh.experiments",
 }
 """Every role, and the module whose import registers the kinds that come with kernelmesh."""
 
-_SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "consensus", "rule")  # the roles that files may name
+# the roles that files may name
+_SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "screening")
 
 _T = TypeVar("_T")
 _known: dict[str, dict[str, Any]] = {role: {} for role in ROLES}
@@ -53,8 +55,8 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     Parameters
     ----------
     role : str
-        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "stream", "attack",
-        "experiment".
+        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "screening", "stream",
+        "attack", "experiment".
     kind : type or value, optional
         What to register; left out where this is used as a decorator.
     name : str, optional

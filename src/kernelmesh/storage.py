@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from kernelmesh.agent import Agent, State
-from kernelmesh.checks import integer, matrix, non_negative
+from kernelmesh.checks import Floats, integer, matrix, non_negative
 from kernelmesh.consensus import EdgeMemory
 from kernelmesh.errors import MISSING, InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
 from kernelmesh.messages import Offer, Terms
@@ -26,6 +26,7 @@ from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import InverseGram
 from kernelmesh.numerics.reservoir import Reservoir
 from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.screening import Health
 
 __all__ = ["pack", "read", "understood", "unpack", "write"]
 
@@ -121,8 +122,8 @@ def pack(
 ) -> dict[str, NDArray[Any]]:
     """Everything a state holds; neighbors are numbered as in `names`, or as it says where there are many.
 
-    With its workspace, M² numbers more, and its reservoir, which has samples, whoever goes on from the file goes on bit for
-    bit; else P is formed anew and the reservoir is filled anew.
+    With its workspace, M² numbers more, its reservoir and its newest mini-batch, which have samples, whoever goes on from the
+    file goes on bit for bit; else P is formed anew and the reservoir is filled anew.
     """
     functions: dict[str, Expansion | Offer] = {"function": state.model.function}
     if state.shown is not None:
@@ -137,6 +138,10 @@ def pack(
         arrays["replayed"] = np.array([state.replayed], dtype=np.int64)
     if workspace and state.reservoir is not None:
         arrays |= {f"reservoir.{name}": array for name, array in state.reservoir.arrays().items()}
+    if state.health is not None:
+        arrays["health"] = np.array(state.health)
+    if workspace and state.newest is not None:
+        arrays["newest.points"], arrays["newest.targets"] = state.newest[0], np.asarray(state.newest[1])
     for neighbor, edge in state.edges.items():
         of = f"edge.{names[neighbor] if isinstance(names, Mapping) else names.index(neighbor)}"
         arrays[of] = np.array([edge.epoch, edge.done, edge.acts, edge.behind], dtype=np.int64)
@@ -277,6 +282,8 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
         baseline_loss=non_negative("file", "baseline_loss", _one("file", "baseline_loss", arrays["baseline_loss"])),
         replayed=sum(integer("file", "replayed", n, minimum=0) for n in arrays.get("replayed", ())),
         reservoir=_unpack_reservoir(agent, started.reservoir, arrays),
+        newest=_unpack_newest(agent, arrays),
+        health=_unpack_health(agent, arrays.get("health")),
     )
     arrays.check_all_read()
     return state
@@ -288,6 +295,26 @@ def _one(owner: str, argument: str, array: NDArray[Any]) -> float:
         found = Verbatim(f"shape {array.shape}, dtype {array.dtype}")
         raise InvalidArgument(owner, argument, "be an array of one floating-point number", found)
     return float(array[0])
+
+
+def _unpack_health(agent: Agent, array: NDArray[Any] | None) -> Health | None:
+    """How the agent was doing, if it has a use for that."""
+    if array is None:
+        return None
+    if array.shape != (2,) or array.dtype.kind != "f":
+        found = Verbatim(f"shape {array.shape}, dtype {array.dtype}")
+        raise InvalidArgument("file", "health", "be an array of two floating-point numbers", found)
+    health = Health(*(non_negative("file", "health", float(number)) for number in array))
+    return None if agent.screening is None else health
+
+
+def _unpack_newest(agent: Agent, arrays: _Arrays) -> tuple[Floats, Any] | None:
+    """The newest mini-batch of the file, if the agent has a use for it."""
+    if "newest.points" not in arrays:
+        return None
+    points = matrix("file", "newest.points", arrays["newest.points"], columns=agent.dimension)
+    targets = agent.loss.check("file", arrays["newest.targets"], rows=len(points), outputs=agent.outputs)
+    return (points, targets) if agent.keeps_newest and len(points) else None
 
 
 def _unpack_reservoir(agent: Agent, empty: Reservoir | None, arrays: _Arrays) -> Reservoir | None:

@@ -12,7 +12,7 @@ from kernelmesh.checks import Floats, Ints, non_negative
 from kernelmesh.consensus import Consensus, Tuning
 from kernelmesh.consensus.base import POINTS_FOR_VALUES
 from kernelmesh.deploy.config import QUARANTINE
-from kernelmesh.deploy.sections import usual_replay
+from kernelmesh.deploy.sections import usual_replay, usual_screening
 from kernelmesh.deploy.template import render
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics.compression import Komp
@@ -196,6 +196,8 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
     )
     consensus = _rounded(protocols()[plan.protocol].tuned(tuning))
     model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "consensus": consensus}
+    if (screening := usual_screening(consensus, alone=plan.agents == 1)) is not None:
+        model["screening"] = screening
     if consensus.exchange.statistics:
         return model | {"rule": Landmarks()}
     compression = SharedDictionary() if consensus.exchange.shared else Komp(budget=_BUDGET)

@@ -19,10 +19,11 @@ from kernelmesh.numerics.schedules import Schedule
 from kernelmesh.rules import Rule
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint, patience
 from kernelmesh.schema import at_least, flag, one_of, path, setting, texts
+from kernelmesh.screening import Screening
 from kernelmesh.streams import StreamKind
 
 __all__ = ["SECTIONS", "AgentSection", "CheckpointSection", "ModelSection", "NeighborsSection", "StreamSection"]
-__all__ += ["usual_replay"]
+__all__ += ["usual_replay", "usual_screening"]
 
 _AGENT = {field.name: field.default for field in dataclasses.fields(Agent)}
 _positive_or_infinite = partial(positive, infinite=True)
@@ -36,6 +37,11 @@ USUAL_REPLAY = 256
 def usual_replay(consensus: Consensus, *, lock_step: bool, alone: bool) -> int:
     """How many samples an agent keeps to replay unless told otherwise."""
     return USUAL_REPLAY if consensus.replays and consensus.relays and not (lock_step or alone) else 0
+
+
+def usual_screening(consensus: Consensus, *, alone: bool) -> Screening | None:
+    """What `mesh init` writes: where only values are exchanged, agents with different data are of no use to each other."""
+    return Screening() if consensus.exchange.replies and consensus.exchange.question is None and not alone else None
 
 
 def _targets(owner: str, argument: str, value: Any) -> tuple[str, ...]:
@@ -152,6 +158,13 @@ class ModelSection:
         unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion when running freely with neighbors, else 0",
         doc="samples of its own that the agent keeps, also in its checkpoint, and learns from while its stream has ended or "
         "pauses and others learn; 0: none",
+    )
+    screening: Screening | None = setting(
+        None,
+        role="screening",
+        example='{ kind = "Screening" }',
+        unset="none: everybody is believed; `kernelmesh mesh init` writes it where functions or statistics are exchanged",
+        doc="what neighbors say is bounded, and tested on the agent's own samples before it counts; see bad-members.md",
     )
 
 

@@ -125,10 +125,13 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
     for verb, which in (("ignores", "ignored"), ("quarantines", "quarantined")):
         if names := [name for name, neighbor in status.neighbors.items() if getattr(neighbor, which)]:
             yield f"{verb} {', '.join(names)}"
-    for verb, which in (("refused", "refused"), ("left out", "left_out")):
+    for verb, which in (("refused", "refused"), ("left out", "left_out"), ("cut down", "clipped")):
         counts = {name: getattr(neighbor, which) for name, neighbor in status.neighbors.items() if getattr(neighbor, which)}
         if counts:
             yield f"{verb}: " + ", ".join(f"{count} of {name}" for name, count in counts.items())
+    for name, neighbor in status.neighbors.items():
+        if neighbor.disbelieved:
+            yield f"does not believe {name} ({neighbor.disbelieved}×): it {neighbor.doubt}"
     if status.expires is not None and status.expires <= WARN_DAYS:
         yield "certificate has expired" if status.expires < 0 else f"certificate expires in {status.expires:.1f} days"
     if status.recoveries:

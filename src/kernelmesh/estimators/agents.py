@@ -88,7 +88,7 @@ class OnlineKernelClassifier(Classification, _Single):
         loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.01; with the others it is how far compression may move the
+        points may raise the loss, for each sample, by default 0.0075; with the others it is how far compression may move the
         function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
@@ -376,7 +376,7 @@ class KernelMeshClassifier(Classification, _Mesh):
         against the mean loss and is 10⁻⁶.
     budget : float or Schedule, optional
         ε: larger means fewer points and a coarser function; not with "landmarks". With the second-order rule it is by how
-        much the removal of points may raise the loss, for each sample, by default 0.01; with the others it is how far
+        much the removal of points may raise the loss, for each sample, by default 0.0075; with the others it is how far
         compression may move the function in a step, and by default follows from `parsimony`.
     max_order : int, optional
         The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 500 with

@@ -1,11 +1,12 @@
 """Agents that lie: what becomes of the honest ones, with and without screening."""
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.protocols import ProtocolName
 from kernelmesh.experiments.settings import Count, Index
 from kernelmesh.registry import kebab, kinds
-from kernelmesh.report import panel, style_of
+from kernelmesh.report import COLORS, panel, style_of
 from kernelmesh.runtimes.attacks import Attack
 from kernelmesh.schema import flag, one_of, setting
 from kernelmesh.streams import StreamSlice
@@ -42,15 +43,15 @@ def _check_attack(owner: str, argument: str, value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(heterogeneous.Config, owner="byzantine"):
-    """One attack, with everybody believed and with screening; `--all` has every attack and three protocols."""
+    """One attack, with everybody believed and with screening; `--all` has every attack and two protocols."""
 
     protocol: ProtocolName = "shared-statistics"
     partition: Annotated[str, one_of("identical", "two-class", "one-class")] = "two-class"
     attack: Annotated[str, _check_attack] = setting("sign-flip", doc="what bad agents do; none: nothing")
     bad: Index = setting(4, doc="bad agents, spread evenly over the network")
-    first: Count = setting(101, doc="the round in which the attack begins")
-    last: Count = setting(200, doc="the round in which it ends")
-    rounds: Count = setting(400, doc="rounds in all")
+    first: Count = setting(61, doc="the round in which the attack begins")
+    last: Count = setting(100, doc="the round in which it ends")
+    rounds: Count = setting(300, doc="rounds in all")
     screened: Annotated[bool, flag] = setting(False, doc="set by the experiment itself")
     seeds: Count = setting(1, doc="seeds that every number is the mean over")
     measure_every: Count = 10
@@ -76,25 +77,32 @@ def cell(config: Config) -> Mapping[str, Any]:
     agent = dataclasses.replace(task.agent(), screening=screening)
     spans = [(attacks()[config.attack](), config.first, config.last)] if config.attack != _CALM else []
     faults = Faults(byzantine=dict.fromkeys(config.names, spans), rng=np.random.default_rng(config.seed)) if spans else None
-    curve, left_out, began, ended = [], 0, time.process_time(), "complete"
+    curve, left_out, spent, sent, ended = [], 0, {True: 0.0, False: 0.0}, 0, "complete"
+    began = time.process_time()
     try:
         for now in simulate(agent, task.graph, _streams(config, task), faults=faults):
+            spent[config.first <= now.number <= config.last] += time.process_time() - began
             left_out += sum(len(info.left_out) for i, info in enumerate(now.infos) if info is not None and i in honest)
+            sent = int(now.bytes_sent.sum())
             if now.number % config.measure_every == 0:
                 functions = [now.functions[i] for i in honest]
                 right = [(f(task.held_points).argmax(axis=1) == task.held_labels).mean() for f in functions]
                 order = float(np.mean([f.order for f in functions]))
                 curve.append([now.number, float(np.mean(right)), float(min(right)), order])
+            began = time.process_time()
     except Diverged:
         ended = "diverged"
     return {
+        "partition": config.partition,
         "attack": config.attack,
         "protocol": config.protocol,
         "screened": config.screened,
         "seed": config.seed,
         "ended": ended,
         "left_out": left_out,
-        "cpu_seconds": time.process_time() - began,
+        "bytes": sent,
+        "cpu_seconds": sum(spent.values()),
+        "cpu_during": spent[True],
         "curve": curve,
         **_phases(config, np.array(curve).reshape(-1, 4), ended),
     }
@@ -126,8 +134,21 @@ def _phases(config: Config, curve: np.ndarray[Any, Any], ended: str) -> dict[str
 
 
 _PHASES = ("during_mean", "during_lowest", "during_worst_agent", "after_mean", "after_worst_agent", "order_during")
-_NUMBERS = (*_PHASES, "left_out", "cpu_seconds")
-_PROTOCOLS = ("shared-statistics", "exact-diffusion", "diffusion")
+_NUMBERS = (*_PHASES, "left_out", "bytes", "cpu_seconds", "cpu_during")
+_PROTOCOLS = ("exact-diffusion", "shared-statistics")
+
+
+class _Group(NamedTuple):
+    """What a row of the table is about."""
+
+    partition: str
+    protocol: str
+    attack: str
+    screened: bool
+
+    @property
+    def label(self) -> str:
+        return "-".join([*self[:3], "screened" if self.screened else "open"])
 
 
 def run(config: Config, session: Session) -> Findings:
@@ -136,53 +157,72 @@ def run(config: Config, session: Session) -> Findings:
 
 
 def table(config: Config, session: Session) -> Findings:
-    """Every attack on three protocols."""
-    return _compared(config, session, _PROTOCOLS, list(attacks()))
+    """Every attack on two protocols that screen.
+
+    What becomes of those who believe everybody is computed for the attack of the settings only.
+    """
+    return _compared(config, session, _PROTOCOLS, list(attacks()), believed=(_CALM, config.attack))
 
 
-def _compared(config: Config, session: Session, protocols: Sequence[str], names: Sequence[str]) -> Findings:
-    groups = {
-        (protocol, attack, screened): f"{protocol}-{attack}-{'screened' if screened else 'open'}"
-        for protocol in protocols
-        for attack in dict.fromkeys([_CALM, *names])
-        for screened in (False, True)
-    }
-    cells = {
-        label: Cell(cell, dataclasses.replace(config, protocol=protocol, attack=attack, screened=screened))
-        for (protocol, attack, screened), label in groups.items()
-    }
-    done = session.sweep(cells, range(config.seed, config.seed + config.seeds))
-    rows = [
-        {"protocol": protocol, "attack": attack, "screened": screened, **means(lines, _NUMBERS)}
-        for (protocol, attack, screened), label in groups.items()
-        if (lines := done[label])
+def _compared(
+    config: Config, session: Session, protocols: Sequence[str], names: Sequence[str], *, believed: Sequence[str] | None = None
+) -> Findings:
+    told = dict.fromkeys([_CALM, *names])
+    groups = [
+        _Group(*each)
+        for each in itertools.product([config.partition], protocols, told, (False, True))
+        if each[-1] or believed is None or each[-2] in believed
     ]
-    summary: dict[str, Any] = {
-        "agents": config.agents,
-        "bad": config.bad,
-        "partition": config.partition,
-        "seeds": config.seeds,
-    }
-    for row in rows:
-        key = f"{row['protocol']}_{row['attack']}_{'screened' if row['screened'] else 'open'}".replace("-", "_")
+    cells = {group.label: Cell(cell, dataclasses.replace(config, **group._asdict())) for group in groups}
+    done = session.sweep(cells, range(config.seed, config.seed + config.seeds))
+    found = {group: done[group.label] for group in groups if done[group.label]}
+    rows = [{**group._asdict(), **means(lines, _NUMBERS)} for group, lines in found.items()]
+    summary: dict[str, Any] = {"agents": config.agents, "bad": config.bad, "seeds": config.seeds}
+    for row, group in zip(rows, found, strict=True):
+        key = group.label.replace("-", "_")
         summary |= {f"{key}_during": row["during_mean"], f"{key}_after": row["after_mean"]}
     figures = {}
-    if len(protocols) == 1 and rows:
-        figures["figure"] = _figure(config, {group: done[label] for group, label in groups.items() if done[label]})
-    flat = [{k: v for k, v in line.items() if k != "curve"} for label in groups.values() for line in done[label]]
-    return Findings(summary=summary, tables={"table": rows, "cells": flat}, figures=figures, paragraphs=_PARAGRAPHS)
+    if rows:
+        figures["figure"] = _figure(config, found) if len(protocols) == 1 else _overview(config, rows)
+    flat = [{k: v for k, v in line.items() if k != "curve"} for lines in found.values() for line in lines]
+    tables = {"losses": _losses(rows), "table": rows, "cells": flat}
+    printed = ("losses", "table")
+    return Findings(summary=summary, tables=tables, figures=figures, paragraphs=_PARAGRAPHS, printed=printed)
+
+
+def _losses(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """By how many points attacks lower the accuracy of honest agents, against the same network in peace that believes all."""
+    calm = {(row["partition"], row["protocol"]): row for row in rows if row["attack"] == _CALM and not row["screened"]}
+    out = []
+    for row in rows:
+        peace = calm.get((row["partition"], row["protocol"]))
+        if peace is None or row is peace:
+            continue
+        out.append(
+            {
+                **{key: row[key] for key in ("partition", "protocol", "attack", "screened")},
+                **{f"{when}_points": 100 * (row[f"{when}_mean"] - peace[f"{when}_mean"]) for when in ("during", "after")},
+                "lowest_points": 100 * (row["during_lowest"] - peace["during_lowest"]),
+                "order_ratio": row["order_during"] / max(peace["order_during"], 1.0),
+                "rate_ratio": peace["cpu_during"] / max(row["cpu_during"], 1e-9),
+            }
+        )
+    return out
 
 
 _PARAGRAPHS = (
     "Held-out accuracy of honest agents: the mean over agents, averaged over the rounds of the attack (`during_mean`), the "
     "lowest such mean (`during_lowest`), the worst agent in any of these rounds, and the same at the end. `left_out` "
-    "counts messages that honest agents did not believe.",
+    "counts messages that honest agents did not believe, `bytes` what was sent in all, `cpu_during` the CPU seconds of the "
+    "attack's rounds.",
+    "`losses` has the difference to the same network in peace without screening, in points of accuracy, how many times as "
+    "many points honest agents have during the attack, and how many rounds per second of CPU time are left.",
 )
 
 
-def _figure(config: Config, found: Mapping[tuple[str, str, bool], Sequence[Mapping[str, Any]]]) -> Figure:
+def _figure(config: Config, found: Mapping[_Group, Sequence[Mapping[str, Any]]]) -> Figure:
     figure, axes = panel("round", "held-out accuracy of honest agents, %")
-    for index, ((_, attack, screened), lines) in enumerate(found.items()):
+    for index, ((_, _, attack, screened), lines) in enumerate(found.items()):
         length = min(len(line["curve"]) for line in lines)
         curve = np.mean([line["curve"][:length] for line in lines], axis=0).reshape(-1, 4)
         label = f"{'in peace' if attack == _CALM else attack}, {'screened' if screened else 'everybody believed'}"
@@ -193,8 +233,34 @@ def _figure(config: Config, found: Mapping[tuple[str, str, bool], Sequence[Mappi
     return figure
 
 
+def _overview(config: Config, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Accuracy during the attack and at the end: one panel for each protocol."""
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    panels = figure.subplots(1, len(_PROTOCOLS), sharey=True)
+    names = list(dict.fromkeys(row["attack"] for row in rows))
+    kinds_of_mark = (
+        ("during_mean", False, "x", COLORS[5], "during, everybody believed"),
+        ("during_mean", True, "o", COLORS[0], "during, screened"),
+        ("after_mean", True, "+", COLORS[2], "at the end, screened"),
+    )
+    for axes, protocol in zip(panels, _PROTOCOLS, strict=True):
+        mine = [row for row in rows if row["protocol"] == protocol]
+        for quantity, screened, marker, color, label in kinds_of_mark:
+            chosen = [row for row in mine if row["screened"] == screened]
+            at = [names.index(row["attack"]) for row in chosen]
+            axes.plot(at, [100 * row[quantity] for row in chosen], marker, color=color, fillstyle="none", label=label)
+        axes.set_xticks(range(len(names)), ["in peace" if name == _CALM else name for name in names], rotation=40, ha="right")
+        axes.set_title(protocol)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("accuracy of honest agents, %")
+    panels[0].legend(fontsize=8, loc="center right")
+    bad = f"{config.bad} of {config.agents} agents are bad in rounds {config.first} to {config.last}"
+    figure.suptitle(f"{bad}; {config.partition}")
+    return figure
+
+
 _ABOUT = "agents that lie: what becomes of the honest ones, with and without screening (--all: every attack)"
 EXPERIMENT = Experiment(
-    name="byzantine", about=_ABOUT, config=Config, run=run, table=table, swept=("protocol", "attack", "screened")
+    name="byzantine", about=_ABOUT, config=Config, run=run, table=table, swept=("partition", "protocol", "attack", "screened")
 )
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

@@ -176,8 +176,11 @@ class Landmarks(Rule):
     def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
         assert isinstance(model, LandmarksModel)
         own = model.statistics
-        both = own.plus([(weight, said)])
-        moments, sums = both.moments[: own.order, : own.order], both.weights[: own.order]
+        if np.array_equal(own.centers, said.centers):  # as nearly always, once agents share their points
+            moments, sums = own.moments + weight * said.moments, own.weights + weight * said.weights
+        else:
+            both = own.plus([(weight, said)])
+            moments, sums = both.moments[: own.order, : own.order], both.weights[: own.order]
         try:
             root = lower_root(model.regularization * model.inverse + moments)
         except FloatingPointError:

@@ -23,7 +23,12 @@ class NeighborStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Messages from it that were refused."""
     left_out: int = 0
     """Messages from it that were not used because all neighbors together sent too many points for one step."""
-
+    disbelieved: int = 0
+    """Messages from it that screening left out of a step of this process, because they made no sense on its own samples."""
+    clipped: int = 0
+    """Messages from it that screening cut down before they were used."""
+    doubt: str = ""
+    """What screening found in it last: why, and by how much."""
     quarantined: bool = False
     """Whether the operator has had it excluded."""
 

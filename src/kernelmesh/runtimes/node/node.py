@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kernelmesh.agent import Agent, State, advance, relay
+from kernelmesh.agent import Agent, State, advance, relay, relay_screened
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import RefusedMessage
@@ -16,6 +16,7 @@ from kernelmesh.messages import encode, wire_size
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, within, without
+from kernelmesh.runtimes.node.doubts import Doubts
 from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
 from kernelmesh.runtimes.node.talk import Talk
@@ -64,6 +65,7 @@ class Node:
         self._steps_here = 0
         self._loss: float | None = None
         self._newest: tuple[Floats, list[Heard]] | None = None
+        self._doubts = Doubts()
         self.absurd = 0
         """For how many mini-batches in a row the loss has been far above that of predicting 0."""
 
@@ -273,6 +275,7 @@ class Node:
             self._talk.actions.append(Recover(reason, self.state.steps - 1, error))
             return
         (state, info), heard = trial.result, trial.heard
+        self._doubts.note(info.left_out, info.clipped)
         entry = self._entry(batch, self._talk.current.position, heard)
         self._newest = (batch.points, self._newest_words(heard))
         self._move_on(state)
@@ -323,8 +326,9 @@ class Node:
         heard = self._heard_within()
         if self._exchanges and not any(said.reply for said in heard):
             return
-        trial = self._attempt(lambda state, heard: relay(self.agent, state, heard), heard, now)
-        state, heard = trial.result, trial.heard
+        trial = self._attempt(lambda state, heard: relay_screened(self.agent, state, heard), heard, now)
+        (state, found), heard = trial.result, trial.heard
+        self._doubts.note(found.left_out, found.clipped)
         entry = self._entry(self._nothing(), None, heard)
         if self._newest is not None:
             self._newest = (self._newest[0], self._newest_words(heard))
@@ -444,6 +448,9 @@ class Node:
                     ignored=self._talk.guard.ignores(peer.name, peer.token, now=now),
                     refused=self._talk.guard.refused[peer.name],
                     left_out=self._talk.left_out[peer.name],
+                    disbelieved=self._doubts.left_out[peer.name],
+                    clipped=self._doubts.clipped[peer.name],
+                    doubt=self._doubts.newest.get(peer.name, ""),
                     quarantined=peer.excluded,
                 )
                 for peer in self._talk.peers.values()

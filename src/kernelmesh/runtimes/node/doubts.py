@@ -1,0 +1,40 @@
+"""Whose words an agent does not believe: counted, told in the log, and shown in its status."""
+
+import logging
+from collections import Counter
+from collections.abc import Hashable, Mapping
+
+__all__ = ["Doubts"]
+
+_log = logging.getLogger("kernelmesh.agent")
+
+_MILESTONES = frozenset(10**power for power in range(10))  # counts that are logged
+_SERIOUS = 10  # messages from which on it is more than an accident
+
+
+class Doubts:
+    """Keeps count of messages that screening left out of steps, or cut down, by neighbor.
+
+    >>> doubts = Doubts()
+    >>> doubts.note({"south": "costs 3 on our own samples, where 1 is the limit"}, {})
+    >>> doubts.left_out["south"], doubts.newest["south"]
+    (1, 'costs 3 on our own samples, where 1 is the limit')
+    """
+
+    def __init__(self) -> None:
+        self.left_out: Counter[str] = Counter()
+        self.clipped: Counter[str] = Counter()
+        self.newest: dict[str, str] = {}
+        """What was found last, by neighbor: why, and by how much."""
+
+    def note(self, left_out: Mapping[Hashable, str], clipped: Mapping[Hashable, str]) -> None:
+        """Screening has found something in a step."""
+        for verb, counts, found in (("not believed", self.left_out, left_out), ("cut down", self.clipped, clipped)):
+            for neighbor, reason in found.items():
+                name = str(neighbor)
+                counts[name] += 1
+                self.newest[name] = reason
+                count = counts[name]
+                if count in _MILESTONES:
+                    level = logging.WARNING if count >= _SERIOUS else logging.INFO
+                    _log.log(level, "what %s says is %s (%d× so far): it %s", name, verb, count, reason)
