@@ -106,7 +106,9 @@ def gather(bits: Bits, weights: Matrix, coefficients: Matrix) -> tuple[Indices, 
         else:
             place[i] = first[old + i] if first[old + i] < old else place[first[old + i] - old]
     sums = np.zeros((old + count, outputs))
-    sums[:old] = weights
+    for i in range(old):
+        for c in range(outputs):
+            sums[i, c] = weights[i, c]
     live = np.zeros(old + count, dtype=np.bool_)
     for i in range(rows):
         live[place[i]] = True

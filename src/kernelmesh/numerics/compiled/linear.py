@@ -115,7 +115,10 @@ def solve(lower: Floats, rows: Floats) -> None:
     for start in range(0, n, _BLOCK):
         stop = min(start + _BLOCK, n)
         if start > 0:
-            rows[start:stop] -= np.dot(np.ascontiguousarray(lower[start:stop, :start]), rows[:start])
+            known = np.dot(np.ascontiguousarray(lower[start:stop, :start]), rows[:start])
+            for i in range(stop - start):
+                for j in range(width):
+                    rows[start + i, j] -= known[i, j]
         for i in range(start, stop):
             subtract_rows(rows[i], rows, lower[i], start, i, width)
             here = 1.0 / lower[i, i]
@@ -147,5 +150,7 @@ def transposed(table: Floats) -> Floats:
 def doubled(table: Floats, max_rows: int) -> Floats:
     """The table with room for twice as many rows, or for as many as there can be."""
     out = np.empty((min(max_rows, 2 * table.shape[0]), table.shape[1]))
-    out[: len(table)] = table
+    for i in range(len(table)):
+        for j in range(table.shape[1]):
+            out[i, j] = table[i, j]
     return out
