@@ -72,7 +72,7 @@ class ExactDiffusion(EdgeDuals):
     """
 
     exchange = NUMBERED_OFFERS
-    usual_every = 5  # docs/consensus.md, "Exchanging less often"
+    usual_every = 6  # docs/consensus.md, "Exchanging less often"
 
     budget: Schedule | float
 
