@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow bench paper docs docs-serve lint clean
+.PHONY: help setup demo test test-slow bench paper docs docs-serve release-check lint clean
 
 help:
 	@echo "make demo       20 agents that each see one class of five learn all of them; figure in runs/demo"
@@ -14,6 +14,7 @@ help:
 	@echo "make paper      every experiment of the paper (about an hour); writes docs/paper.md; IMAGES=DIR has the textures"
 	@echo "make docs       build the documentation site in build/site; every broken link is an error"
 	@echo "make docs-serve show the site at http://127.0.0.1:8000/ and follow changes"
+	@echo "make release-check  wheel and sdist, each tried in an empty environment; they land in dist"
 	@echo "make lint       formatting, lint, types, import layers, docstrings"
 	@echo "make setup      only install"
 
@@ -56,6 +57,9 @@ docs: setup
 
 docs-serve: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+release-check: setup
+	$(BIN)/python tools/release_check.py
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -15,6 +15,7 @@ from numpydoc.validate import Validator, validate
 import kernelmesh
 from kernelmesh import registry, testing
 from kernelmesh.deploy import client
+from kernelmesh.estimators import river
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(
@@ -93,7 +94,11 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(
-    "name", [*(f"kernelmesh.{n}" for n in PUBLIC), *(f"kernelmesh.testing.{n}" for n in testing.__all__)]
+    "name",
+    [
+        *(f"kernelmesh.{n}" for n in PUBLIC),
+        *(f"{module.__name__}.{n}" for module in (testing, river) for n in module.__all__),
+    ],
 )
 def test_docstrings_are_complete(name):
     """Summary, every parameter or attribute, what is returned, and an example (which the test above runs)."""

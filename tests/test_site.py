@@ -24,6 +24,7 @@ from kernelmesh import testing
 from kernelmesh.cli import app
 from kernelmesh.deploy import config
 from kernelmesh.deploy.sections import SECTIONS
+from kernelmesh.estimators import river
 from kernelmesh.registry import kinds
 from kernelmesh.schema import settings_of
 from mesh import free_port
@@ -137,9 +138,8 @@ def test_every_public_name_is_on_one_page_of_the_reference():
         for page in (DOCS / "reference").glob("*.md")
         for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
     ]
-    public = [f"kernelmesh.{name}" for name in kernelmesh.__all__] + [
-        f"kernelmesh.testing.{name}" for name in testing.__all__
-    ]
+    public = [f"kernelmesh.{name}" for name in kernelmesh.__all__]
+    public += [f"{module.__name__}.{name}" for module in (testing, river) for name in module.__all__]
     assert sorted(found) == sorted(public)
 
 

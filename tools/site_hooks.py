@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+from example_pages import NAMES, example_page  # noqa: E402
 from settings_table import BEGIN, END, settings_table  # noqa: E402
 
 # Files of the repository that are pages of the site, too.
@@ -37,6 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/command-line.md": command_line(),
         "reference/experiments.md": experiments(),
         "reference/settings.md": settings(),
+        **{f"examples/{name}.md": example_page(name) for name in NAMES},
         **{target: _linked((ROOT / source).read_text(encoding="utf-8"), source) for source, target in PAGES.items()},
     }
     for path, text in generated.items():

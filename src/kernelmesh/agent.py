@@ -109,6 +109,13 @@ class State:
         """An independent state that can be stepped on its own."""
         return replace(self, model=self.model.copy())
 
+    def widened(self, *, dimension: int, outputs: int) -> State:
+        """The state of an agent alone that goes on with more features and outputs, which have been 0 so far."""
+        assert not self.edges
+        assert self.reservoir is None
+        shown = None if self.shown is None else self.shown.widened(dimension=dimension, outputs=outputs)
+        return replace(self, model=self.model.widened(dimension=dimension, outputs=outputs), shown=shown)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Info:

@@ -1,7 +1,8 @@
 """How many agents there are: one, or a network."""
 
+import dataclasses
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -26,6 +27,7 @@ from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Learner
 from kernelmesh.estimators.defaults import TOLERANCE
 from kernelmesh.estimators.targets import Classification, Regression
+from kernelmesh.numerics.expansion import padded
 from kernelmesh.numerics.losses import CurvedLoss
 from kernelmesh.streams import deal
 
@@ -60,6 +62,23 @@ class _Single(Learner):
         if agents is not None:
             raise InvalidArgument(type(self).__name__, "agents", "be left out where there is only one", agents)
         return [np.arange(rows)]
+
+    def _widen(self, *, features: int, outputs: int) -> Self:
+        """Go on as if features had been 0 so far, and new outputs 0 everywhere; both come behind those that are known."""
+        agent = self._agent
+        if (features, outputs) == (agent.dimension, agent.outputs):
+            return self
+        probe = np.random.default_rng(0).standard_normal((4, agent.dimension))
+        wider = padded(probe, features)
+        if not np.allclose(agent.kernel(wider, wider), agent.kernel(probe, probe), rtol=1e-9, atol=0.0):
+            rule = "have the same values where points are padded with zeros, for features to appear later"
+            remedy = "choose one that goes by distances or inner products, such as Gaussian(), or name all features at first"
+            raise InvalidArgument(type(self).__name__, "kernel", rule, agent.kernel, remedy=remedy)
+        self._agent = dataclasses.replace(agent, dimension=features, outputs=outputs)
+        self._states = tuple(state.widened(dimension=features, outputs=outputs) for state in self._states)
+        self._beginning = None if self._beginning is None else self._beginning.widened(features)
+        self.n_features_in_ = features
+        return self
 
 
 class OnlineKernelClassifier(Classification, _Single):

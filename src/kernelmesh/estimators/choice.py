@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from kernelmesh import Agent, Diverged, Gaussian, Logistic, State
 from kernelmesh.checks import Floats, matrix
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.expansion import padded
 
 __all__ = ["MARKS", "Beginning", "Candidate", "prefixes", "suited"]
 
@@ -45,6 +46,10 @@ class Beginning:
     def grown(self, points: Floats, targets: NDArray[Any]) -> Self:
         """With these rows at the end."""
         return type(self)(np.concatenate([self.points, points]), np.concatenate([self.targets, targets]))
+
+    def widened(self, features: int) -> Self:
+        """The same rows with features that were 0."""
+        return type(self)(padded(self.points, features), self.targets)
 
     def parts(self, rows: int) -> list[slice]:
         """These many new rows, in parts that end where a choice is due."""

@@ -148,6 +148,13 @@ class Model:
             "step the newest state, keep state.copy() before stepping, or begin anew from its function"
         )
 
+    def widened(self, *, dimension: int, outputs: int) -> Self:
+        """The model of the same function with more features and outputs (`Expansion.widened`); Gram matrices stay the same.
+
+        A model that keeps more for each output than its function widens that, too.
+        """
+        return replace(self, function=self.function.widened(dimension=dimension, outputs=outputs))
+
     def scaled(self, factor: float) -> Self:
         """The model of factor · f over the same points."""
         weights = self.function.weights * factor

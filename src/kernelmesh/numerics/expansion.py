@@ -12,7 +12,7 @@ from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
 
-__all__ = ["Expansion"]
+__all__ = ["Expansion", "padded"]
 
 # Rows of a Gram matrix that are formed at a time where only sums over it are wanted.
 _BLOCK = 512
@@ -76,6 +76,14 @@ class Expansion:
         """The function that is 0 everywhere: an empty dictionary."""
         return cls.trusted(kernel, np.empty((0, dimension)), np.empty((0, outputs)))
 
+    def widened(self, *, dimension: int, outputs: int) -> Expansion:
+        """The same function of longer points, whose new features are 0 at all centers, with new outputs that are 0.
+
+        Kernels that go by distances or inner products have the same values for points that are padded with zeros.
+        """
+        centers, weights = padded(self.centers, dimension), padded(self.weights, outputs)
+        return Expansion.trusted(self.kernel, centers, weights)
+
     @property
     def order(self) -> int:
         """The model order M: how many points the dictionary holds."""
@@ -131,3 +139,10 @@ class Expansion:
     def _check_alike(self, other: Expansion) -> None:
         if other.kernel != self.kernel or other.outputs != self.outputs:
             raise InvalidArgument("Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel)
+
+
+def padded(table: Floats, columns: int) -> Floats:
+    """The table with columns of zeros at its end."""
+    out = np.zeros((len(table), columns))
+    out[:, : table.shape[1]] = table
+    return out

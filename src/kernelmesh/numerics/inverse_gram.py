@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,14 @@ class InverseGram:
         twin.__dict__.update(self.__dict__, _flat=self._flat.copy())
         twin.buffer = twin._flat.reshape(self.width, self.width)
         return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "buffer"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._flat = self._flat.copy()  # an array that was unpickled does not own its memory, and could not grow
+        self.buffer = self._flat.reshape(self.width, self.width)
 
     def padded(self, rows: Floats) -> Floats:
         """Rows over M points as rows over the whole buffer."""

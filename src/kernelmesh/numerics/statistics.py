@@ -10,7 +10,7 @@ import numpy as np
 from kernelmesh.checks import Floats, Ints, matrix
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.expansion import Expansion, padded
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.landmarks import inverse, projection, united
 from kernelmesh.numerics.products import product
@@ -64,6 +64,10 @@ class Statistics(Expansion):
             array.flags.writeable = False
         self.__dict__.update(kernel=kernel, centers=centers, weights=weights, moments=moments)
         return self
+
+    def widened(self, *, dimension: int, outputs: int) -> Statistics:
+        centers, weights = padded(self.centers, dimension), padded(self.weights, outputs)
+        return Statistics.gathered(self.kernel, centers, weights, self.moments)
 
     @classmethod
     def of(cls, function: Expansion) -> Statistics:

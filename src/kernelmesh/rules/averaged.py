@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from kernelmesh.checks import Floats, integer, matrix, positive
 from kernelmesh.consensus import StepInputs
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.expansion import Expansion, padded
 from kernelmesh.registry import register
 from kernelmesh.rules.base import Move, Rule
 
@@ -40,6 +40,10 @@ class AveragedModel(Model):
         clock = np.array([self.steps, self.samples], dtype=np.int64)
         scale = {} if math.isnan(self.scale) else {"scale": np.array([[self.scale]])}
         return {"average": self.average, "clock": clock, **scale}
+
+    def widened(self, *, dimension: int, outputs: int) -> Self:
+        wider = super().widened(dimension=dimension, outputs=outputs)
+        return replace(wider, average=padded(self.average, outputs))
 
 
 @register("rule")

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.covariance import Covariance
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.expansion import Expansion, padded
 from kernelmesh.numerics.landmarks import agreed, lower_root, novel
 from kernelmesh.numerics.landmarks import inverse as inverse_of
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
@@ -65,6 +65,10 @@ class LandmarksModel(Model):
     def arrays(self) -> dict[str, NDArray[Any]]:
         clock = np.array([[self.age, self.forgotten, self.agreed]])
         return {"solution": self.weights, "inverse": self.inverse, "covariance": self.covariance, "clock": clock}
+
+    def widened(self, *, dimension: int, outputs: int) -> Self:
+        wider = super().widened(dimension=dimension, outputs=outputs)
+        return dataclasses.replace(wider, weights=padded(self.weights, outputs))
 
 
 @register("rule")
