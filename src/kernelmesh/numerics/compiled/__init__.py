@@ -2,8 +2,8 @@
 
 A function that Python calls has exactly one signature whose inputs are read-only arrays (writable ones are accepted too), so
 nothing is compiled twice; it is compiled when it is first called, so importing costs nothing, and the machine code is cached
-on disk. Helpers that only compiled code calls are compiled as part of their callers, once for each mixture of read-only and own
-arrays. Slices are copied by loops: numba compiles an assignment to a slice for seconds.
+on disk. Helpers that only compiled code calls are compiled as part of their callers, once for each mixture of read-only and
+own arrays. Slices are copied by loops: numba compiles an assignment to a slice for seconds.
 
 Callers write `compiled.pruning.choose(…)`: numba takes longer to import than all the rest together, so a module of this
 folder is imported when a loop of it is first called, and after that is found at once.
