@@ -10,7 +10,7 @@ Measured by `python examples/wearables.py` (accuracy on the two others, of the m
                                  mean  worst watch
     alone                       63.7%        49.7%
     network                     77.8%        75.8%
-    one learner, all samples    79.7%        79.7%
+    one learner, all samples    79.9%        79.9%
 
 Every watch of the network comes close to a learner with everybody's samples.
 """
