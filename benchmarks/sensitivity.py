@@ -16,7 +16,7 @@ from kernelmesh import OnlineKernelClassifier, OnlineKernelRegressor, SecondOrde
 from kernelmesh.estimators import defaults as tables
 
 _ROWS = 2000  # of a set that has more for training, which bounds the time
-_SPLITS, _OF_FEW = 2, 8  # of a set into rows for training and others; sets with fewer rows have more, where they tell little
+_SPLITS, _OF_FEW = 6, 8  # of a set into rows for training and others; sets with fewer rows have more, where they tell little
 _BATCH = 32
 _FACTORS = {0.5: "halved", 2.0: "doubled"}
 # Points that may be lost: of accuracy in percent, of R² in hundredths.
@@ -45,7 +45,7 @@ def sensitivity() -> list[Line]:
     """Held-out accuracy in points, and R² in hundredths, that halving or doubling one default costs where it costs most.
 
     Every default of the second-order rule is changed alone, on the sets of `defaults` that were looked at while the defaults
-    were chosen (at most 2000 rows of each for training, two splits, up to eight of sets with fewer rows), in one pass of
+    were chosen (at most 2000 rows of each for training, six splits, up to eight of sets with fewer rows), in one pass of
     partial_fit and in fit. Differences of half a point are within the noise.
     """
     names = (*sets.DEVELOPMENT, *sets.SEEN)
