@@ -119,7 +119,7 @@ def test_a_seed_repeats_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge, brodatz"),
+        (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge, one-class"),
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be an integer >= 1, got 0"),
         (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty, proximal"),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be an integer >= 0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
@@ -85,13 +86,26 @@ class Shared:
         found = self._found.get((id(first.weights), id(second.weights)))
         if found is None:
             return None
-        origin, one, other, how = found.__dict__[_ORIGIN]
-        same = one is first.weights and other is second.weights and how == settings
-        return found if same and (before is None if origin is None else origin() is before) else None
+        origin: _Origin = found.__dict__[_ORIGIN]
+        same = origin.first is first.weights and origin.second is second.weights and origin.settings == settings
+        return found if same and (before is None if origin.before is None else origin.before() is before) else None
 
     def keep(self, found: Expansion, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> None:
         """Remember what a dual was made from, as long as somebody holds it."""
         # the dual before is held weakly, else each would hold all that were before it
         origin = None if before is None else ref(before)
-        found.__dict__[_ORIGIN] = origin, first.weights, second.weights, settings
+        found.__dict__[_ORIGIN] = _Origin(origin, first.weights, second.weights, settings)
         self._found[id(first.weights), id(second.weights)] = found
+
+
+@dataclass(frozen=True, eq=False)
+class _Origin:
+    """What a dual was made from, told by identity: a copy of the dual has no origin."""
+
+    before: ref[Expansion] | None = None
+    first: Floats | None = None
+    second: Floats | None = None
+    settings: tuple[Any, ...] = ()
+
+    def __reduce__(self) -> tuple[type[_Origin], tuple[()]]:
+        return _Origin, ()

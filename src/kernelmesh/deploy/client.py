@@ -211,7 +211,7 @@ class AgentClient:
                 reason = bytes(reply.err.payload).decode(errors="replace")
                 if reason == BUSY:
                     if patience <= 0:
-                        raise UnreachableAgent(f"{self.address.name} is busy: {reason}")
+                        raise UnreachableAgent(f"{self.address.name} does not answer: {reason}")
                     time.sleep(_PAUSE)
                     return self._request(kind, payload, patience=patience - _PAUSE)
                 if reason != "Timeout":  # which is zenoh's own word
