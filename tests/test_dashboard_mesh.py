@@ -86,7 +86,7 @@ def test_real_agents_are_watched_vanish_and_come_back(tmp_path):
             assert source.recording.frames[-1].agents[1, AGENT.index("state")] == State.AWAY
             assert source.function(1, 10**6)["image"]  # the newest picture stays
             mesh.start("agent-1")
-            until(source, lambda news: "not answer" not in news.message)
+            until(source, lambda news: news.status == "running" and "not answer" not in news.message)
             assert source.recording.frames[-1].agents[1, AGENT.index("state")] != State.AWAY
         finally:
             source.close()

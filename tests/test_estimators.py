@@ -888,7 +888,7 @@ class TestScales:
     def test_a_function_without_points_is_told(self):
         X, y = moons()
         with pytest.warns(ScaleWarning, match="OnlineKernelClassifier: no point was kept") as caught:
-            model = OnlineKernelClassifier(Gaussian(bandwidth=1e6), random_state=0).fit(X, y)
+            model = OnlineKernelClassifier(Gaussian(bandwidth=1e6), rule=SecondOrder(budget=1.0), random_state=0).fit(X, y)
         assert model.model_order_ == 0
         assert caught[0].filename == __file__
         assert OnlineKernelRegressor().fit(X, np.full(len(X), 3.0)).model_order_ == 0  # nothing to learn, nothing to tell
