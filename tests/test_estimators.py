@@ -297,7 +297,7 @@ def test_points_can_be_shared(rule):
     mesh.set_params(random_state=0, passes=5).fit(X, y, agents=np.where(y == 1, 1, np.arange(len(y)) % 2 * 2))
     assert min(mesh.score(X, y, agent=agent) for agent in mesh.agents_) > 0.8
     assert mesh.model_order_.max() <= 40
-    with pytest.raises(InvalidArgument, match="parsimony must be left out with SharedDiffusion"):
+    with pytest.raises(InvalidArgument, match="parsimony must be omitted with SharedDiffusion"):
         mesh.set_params(parsimony=0.1).fit(X, y)
 
 
@@ -586,7 +586,7 @@ class TestParametersThatChange:
     ("call", "words"),
     [
         (lambda X, y: OnlineKernelClassifier().partial_fit(X, y, classes=[]), "classes must name at least 2 classes"),
-        (lambda X, y: OnlineKernelClassifier().fit(X, y, agents=["a"]), "agents must be left out"),
+        (lambda X, y: OnlineKernelClassifier().fit(X, y, agents=["a"]), "agents must be omitted"),
         (lambda X, y: KernelMeshClassifier().fit(X, y, agents=3), "agents must name an agent for each"),
         (lambda X, y: KernelMeshClassifier(graph=[]).fit(X, y), "the network must have at least one agent"),
     ],
@@ -686,12 +686,12 @@ def test_the_covariance_is_part_of_what_is_learned(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"step_size": 1.0}, 'step_size must be left out with the rule second-order, .*rule="gradient" and'),
-        ({"parsimony": 0.1}, "parsimony must be left out with the rule second-order, .*set budget"),
-        ({"rule": "gradient", "half_life": 100.0}, "half_life must be left out with the rule gradient, .*can forget"),
-        ({"rule": SecondOrder(), "half_life": 9.0}, r"half_life must be left out .*rule=SecondOrder\(half_life=…\)"),
-        ({"rule": SecondOrder(), "budget": 0.1}, r"budget must be left out .*rule=SecondOrder\(budget=…\)"),
-        ({"rule": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be left out where budget is set"),
+        ({"step_size": 1.0}, 'step_size must be omitted with the rule second-order, .*rule="gradient" and'),
+        ({"parsimony": 0.1}, "parsimony must be omitted with the rule second-order, .*set budget"),
+        ({"rule": "gradient", "half_life": 100.0}, "half_life must be omitted with the rule gradient, .*can forget"),
+        ({"rule": SecondOrder(), "half_life": 9.0}, r"half_life must be omitted .*rule=SecondOrder\(half_life=…\)"),
+        ({"rule": SecondOrder(), "budget": 0.1}, r"budget must be omitted .*rule=SecondOrder\(budget=…\)"),
+        ({"rule": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be omitted if budget is set"),
     ],
 )
 def test_a_parameter_that_the_rule_has_no_use_for_is_refused(settings, words):

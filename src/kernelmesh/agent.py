@@ -288,7 +288,7 @@ class Agent:
         for setting in ("step_size", "compression"):
             if getattr(self, setting) is not None:
                 rule, remedy = (
-                    f"be left out with the rule {name}",
+                    f"be omitted with the rule {name}",
                     f"{name} has its own way; Gradient() and Averaged() need it",
                 )
                 raise InvalidArgument("Agent", setting, rule, getattr(self, setting), remedy=remedy)

@@ -60,7 +60,7 @@ class _Single(Learner):
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         if agents is not None:
-            raise InvalidArgument(type(self).__name__, "agents", "be left out where there is only one", agents)
+            raise InvalidArgument(type(self).__name__, "agents", "be omitted for a single learner", agents)
         return [np.arange(rows)]
 
     def _widen(self, *, features: int, outputs: int) -> Self:

@@ -214,10 +214,10 @@ class Parameters(BaseEstimator, ABC):
         owner, own = type(self).__name__, _own(kind)
         for argument, value in self._given().items():
             if is_object and argument in own:
-                rule, remedy = "be left out where the rule is an object", f"rule={kind.__name__}({argument}=…)"
+                rule, remedy = "be omitted if the rule is an object", f"rule={kind.__name__}({argument}=…)"
                 raise InvalidArgument(owner, argument, rule, value, remedy=remedy)
             if argument not in (own | _OF_STEPS if kind.takes_step_size else own):
-                rule = f"be left out with the rule {kebab(kind.__name__)}, which has no use for it"
+                rule = f"be omitted with the rule {kebab(kind.__name__)}, which does not use it"
                 raise InvalidArgument(owner, argument, rule, value, remedy=_REMEDIES[argument])
 
     def _steps(self, rule: Rule, size: float, consensus: Consensus) -> tuple[float | Schedule, Compression]:
@@ -228,12 +228,12 @@ class Parameters(BaseEstimator, ABC):
         if isinstance(consensus, Consensus) and consensus.exchange.shared:
             for argument in ("budget", "parsimony"):
                 if (value := getattr(self, argument)) is not None:
-                    refused, remedy = f"be left out with {type(consensus).__name__}", "max_order limits the points"
+                    refused, remedy = f"be omitted with {type(consensus).__name__}", "max_order limits the points"
                     raise InvalidArgument(owner, argument, refused, value, remedy=remedy)
             return step_size, SharedDictionary(max_order=max_order or cast(int, defaults_of(Landmarks).max_order))
         if self.budget is not None:
             if self.parsimony is not None:
-                raise InvalidArgument(owner, "parsimony", "be left out where budget is set", self.parsimony)
+                raise InvalidArgument(owner, "parsimony", "be omitted if budget is set", self.parsimony)
             return step_size, Komp(budget=self.budget, max_order=max_order)
         parsimony = self._by_targets(usual.parsimony) if self.parsimony is None else self.parsimony
         parsimony = non_negative(owner, "parsimony", parsimony)
