@@ -159,7 +159,7 @@ def test_partial_fit_needs_the_classes_first_and_refuses_new_ones():
         OnlineKernelClassifier().partial_fit(X, y)
     model = OnlineKernelClassifier().partial_fit(X, y, classes=[0, 1])
     before = model.weights_
-    with pytest.raises(ValueError, match=r"OnlineKernelClassifier: y must hold known classes \[0, 1\], got 2"):
+    with pytest.raises(ValueError, match=r"OnlineKernelClassifier: y must contain only the classes \[0, 1\], got 2"):
         model.partial_fit(X, np.full(64, 2))
     with pytest.raises(ValueError, match="NaN"):
         model.partial_fit(np.full((64, 2), np.nan), y)
@@ -348,7 +348,7 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(loss="hinge"), "OnlineKernelClassifier: loss must be a loss, got 'hinge'"),
         (OnlineKernelClassifier(passes=0), "OnlineKernelClassifier: passes must be an integer >= 1, got 0"),
         (OnlineKernelClassifier(tol=-1.0), "OnlineKernelClassifier: tol must be"),
-        (OnlineKernelClassifier(tol=1.0), "OnlineKernelClassifier: tol must be a share >= 0 and < 1, got 1.0; None makes"),
+        (OnlineKernelClassifier(tol=1.0), "OnlineKernelClassifier: tol must be a fraction >= 0 and < 1, got 1.0; use None"),
         (OnlineKernelClassifier(half_life=0.0), "OnlineKernelClassifier: half_life must be a number > 0, got 0.0"),
         (OnlineKernelClassifier(regularization=0.0), "OnlineKernelClassifier: regularization must be a finite number > 0"),
         (
@@ -483,7 +483,7 @@ def test_a_call_that_fails_leaves_the_estimator_as_it_was():
         model.set_params(step_size=None, batch_size=0).fit(np.hstack([X, X]), y)
     np.testing.assert_array_equal(model.predict(X), before)
     fresh = OnlineKernelClassifier()
-    with pytest.raises(ValueError, match="known classes"):
+    with pytest.raises(ValueError, match="contain only the classes"):
         fresh.partial_fit(*moons(20), classes=[5, 6])
     fresh.partial_fit(*moons(20), classes=[0, 1])
 
@@ -557,7 +557,8 @@ class TestParametersThatChange:
         before, name = model.decision_function(X), next(iter(setting))
         model.set_params(**setting).save(tmp_path / "model")
         for each in (model, OnlineKernelClassifier.load(tmp_path / "model")):
-            with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {name} must stay .* call fit, which begins"):
+            with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {name} must remain .* call fit to start
+            over"):
                 each.partial_fit(X, y)
             np.testing.assert_array_equal(each.decision_function(X), before)
         model.set_params(**{name: None}).partial_fit(X, y)
@@ -917,23 +918,21 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
         )
         assert f"by default {number(landmarks.regularization)} times the mean" in text
         assert f'By default {landmarks.max_order} with "landmarks"' in text
-        assert f'`partial_fit` has {landmarks.half_life:,.0f} with "landmarks"' in text
+        assert f'`partial_fit` uses {landmarks.half_life:,.0f} with "landmarks"' in text
     else:
         passes = (
-            f"by default {second.passes} ({2 * second.passes} over fewer than {second.few_rows} rows), "
+            f"by default {second.passes} ({2 * second.passes} for fewer than {second.few_rows} rows), "
             f'with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'
         )
-        assert f"`partial_fit` has {second.half_life:,.0f} with the second-order rule" in text
-        named = (
-            f'"second-order" is SecondOrder(budget={number(second.budget)}, max_order={second.max_order}), in `partial_fit`'
-        )
-        assert f"{named} with half_life={second.half_life:_.0f}." in text
-        assert f"SecondOrder() has a budget of {SecondOrder().budget:g}, no limit on the points" in text
+        assert f"`partial_fit` uses {second.half_life:,.0f} with the second-order rule" in text
+        named = f'"second-order" stands for SecondOrder(budget={number(second.budget)}, max_order={second.max_order})'
+        assert f"{named}, in `partial_fit` with half_life={second.half_life:_.0f}." in text
+        assert f"SecondOrder() has a budget of {SecondOrder().budget:g}, no limit on the number of points" in text
     width = getattr(second.width, which)
     for words in (
         "√(v / 2)" if width == 1.0 else f"{width:g} √(v / 2)",
         f"by default {number(second.regularization)} times the mean",
-        f"for each sample, by default {number(second.budget)};",
+        f"may cause, by default {number(second.budget)}.",
         f"By default {second.max_order} with the second-order rule",
         f"({16 * second.max_order**2 // 10**6} MB)",
         f"By default {number(averaged.step_size)} (averaged) or {number(gradient.step_size)} (gradient)",

@@ -185,7 +185,7 @@ def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | N
 def _out_of_time(argument: str, certificate: x509.Certificate) -> Iterator[InvalidArgument]:
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not since <= _now() <= until:
-        found = Verbatim(f"a certificate valid from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC")
+        found = Verbatim(f"one that is valid from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC")
         yield InvalidArgument("Tls", argument, "be valid now", found, remedy="issue a new certificate, or correct the clock")
 
 

@@ -40,7 +40,7 @@ def usual_replay(consensus: Consensus, *, lock_step: bool, alone: bool) -> int:
 
 
 def usual_screening(consensus: Consensus, *, alone: bool) -> Screening | None:
-    """What `mesh init` writes: nothing for protocols that exchange values, where agents with different data would reject each other."""
+    """What `mesh init` writes; agents with different data that exchange only values would reject each other."""
     return Screening() if consensus.exchange.replies and consensus.exchange.question is None and not alone else None
 
 
@@ -160,7 +160,7 @@ class ModelSection:
         check=at_least(0),
         example="256",
         unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion in mode free with neighbors, otherwise 0",
-        doc="the number of its own samples that the agent keeps (also in checkpoints) and learns from when its stream has ended or "
+        doc="the number of own samples that the agent keeps (also in checkpoints) and learns from when its stream has ended or "
         "pauses while others learn; 0 disables replay",
     )
     screening: Screening | None = setting(
