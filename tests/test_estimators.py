@@ -358,7 +358,10 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(rule="second_order"), r"got 'second_order'; did you mean second-order\?"),
         (OnlineKernelClassifier(rule="SecondOrder"), r"got 'SecondOrder'; did you mean second-order\?"),
         (OnlineKernelClassifier(rule=7), "OnlineKernelClassifier: rule must be a learning rule, got 7"),
-        (KernelMeshClassifier(rule="second-order"), "KernelMeshClassifier: rule must be one that listens to neighbors"),
+        (
+            KernelMeshClassifier(rule="second-order"),
+            "KernelMeshClassifier: rule must be a rule that uses neighbors' messages",
+        ),
         (KernelMeshClassifier(consensus="all"), "KernelMeshClassifier: consensus must be a consensus, got 'all'"),
     ],
 )
@@ -557,8 +560,7 @@ class TestParametersThatChange:
         before, name = model.decision_function(X), next(iter(setting))
         model.set_params(**setting).save(tmp_path / "model")
         for each in (model, OnlineKernelClassifier.load(tmp_path / "model")):
-            with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {name} must remain .* call fit to start
-            over"):
+            with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {name} must remain .* call fit to start"):
                 each.partial_fit(X, y)
             np.testing.assert_array_equal(each.decision_function(X), before)
         model.set_params(**{name: None}).partial_fit(X, y)
@@ -586,7 +588,7 @@ class TestParametersThatChange:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda X, y: OnlineKernelClassifier().partial_fit(X, y, classes=[]), "classes must name at least 2 classes"),
+        (lambda X, y: OnlineKernelClassifier().partial_fit(X, y, classes=[]), "classes must list at least 2 classes"),
         (lambda X, y: OnlineKernelClassifier().fit(X, y, agents=["a"]), "agents must be omitted"),
         (lambda X, y: KernelMeshClassifier().fit(X, y, agents=3), "agents must name an agent for each"),
         (lambda X, y: KernelMeshClassifier(graph=[]).fit(X, y), "the network must have at least one agent"),

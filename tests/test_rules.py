@@ -908,7 +908,7 @@ class Plain:
     ("rule", "changes", "words"),
     [
         (SecondOrder(), {"consensus": Diffusion()},
-         "Agent: rule must be one that listens to neighbors with the consensus Diffusion, got SecondOrder("),
+         "Agent: rule must be a rule that uses neighbors' messages with the consensus Diffusion, got SecondOrder("),
         (Averaged(), {"step_size": 30.0, "compression": Komp.parsimonious(30.0, parsimony=0.04)},
          "Agent: compression must have a budget of at most 2.74 with the rule Averaged and step size 30, got "),
         (SecondOrder(), {"step_size": 1.0}, "Agent: step_size must be omitted with the rule SecondOrder"),

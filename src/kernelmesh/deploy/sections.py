@@ -160,8 +160,8 @@ class ModelSection:
         check=at_least(0),
         example="256",
         unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion in mode free with neighbors, otherwise 0",
-        doc="the number of own samples that the agent keeps (also in checkpoints) and learns from when its stream has ended or "
-        "pauses while others learn; 0 disables replay",
+        doc="the number of own samples that the agent keeps (also in checkpoints) and learns from when its stream has ended "
+        "or pauses while others learn; 0 disables replay",
     )
     screening: Screening | None = setting(
         None,
