@@ -178,11 +178,11 @@ BAD_BATCHES = {
     "no rows": (np.zeros((0, 2)), np.zeros(0, int), "Agent: points must have at least one row"),
     "nan": (np.array([[0.0, math.nan]]), np.zeros(1, int), "Agent: points must be finite, got nan at row 0, column 1"),
     "inf": (np.array([[math.inf, 0.0]]), np.zeros(1, int), "Agent: points must be finite"),
-    "text": (np.array([["a", "b"]]), np.zeros(1, int), "Agent: points must hold real numbers"),
-    "complex": (np.zeros((1, 2), complex), np.zeros(1, int), "Agent: points must hold real numbers"),
+    "text": (np.array([["a", "b"]]), np.zeros(1, int), "Agent: points must contain real numbers"),
+    "complex": (np.zeros((1, 2), complex), np.zeros(1, int), "Agent: points must contain real numbers"),
     "unknown class": (np.zeros((2, 2)), np.array([0, 3]), r"Agent: y must be class numbers 0\.\.2, got 3"),
     "negative class": (np.zeros((2, 2)), np.array([0, -1]), r"Agent: y must be class numbers 0\.\.2, got -1"),
-    "float class": (np.zeros((1, 2)), np.array([0.5]), "Agent: y must hold whole numbers"),
+    "float class": (np.zeros((1, 2)), np.array([0.5]), "Agent: y must contain integers"),
     "too few labels": (np.zeros((3, 2)), np.zeros(2, int), r"Agent: y must have shape \(3,\)"),
 }
 

@@ -200,7 +200,7 @@ class TestCheck:
         data.write_text("x1,x2,label\n0.1,0.2,red\n")
         code, text = invoke("agent", "--check", file)
         assert code == 2
-        assert f"{file}:{line['[stream]']}: stream must have columns and classes that fit the data" in text
+        assert f"{file}:{line['[stream]']}: stream must have columns and classes that match the data" in text
         data.write_text('x1,"x2\n')
         code, text = invoke("agent", "--check", file)
         assert code == 2
@@ -310,8 +310,8 @@ class TestAsk:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            ((), "give either --x"),
-            (("--x", "1,2", "--file", "points.csv"), "give either --x"),
+            ((), "specify either --x"),
+            (("--x", "1,2", "--file", "points.csv"), "specify either --x"),
             (("--x", "a, b"), "--x must be numbers"),
             (("--x", ""), "must be 2 numbers (x1, x2)"),
             (("--x", "nan, 1"), "--x"),
@@ -473,7 +473,7 @@ class TestMesh:
     def test_no_mesh(self, command, tmp_path):
         code, text = invoke("mesh", command, tmp_path)
         assert code == 2
-        assert "must hold one TOML file per agent" in text
+        assert "must contain one TOML file per agent" in text
 
     def test_up_with_a_mistake_in_a_file_starts_nobody(self, tmp_path):
         file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5, port=free_port(3)))[2]
@@ -580,7 +580,7 @@ class TestWatching:
             (view,) = watcher.poll()
             assert (view.answers, view.stream_ended, view.alive_neighbors) == (True, True, 1)
             assert view.is_done  # running freely, it need not be waited for
-            about = ("stream has ended", "replays its samples", "waits for b", "ignores b", "refused: 1 of b")
+            about = ("stream has ended", "replays its samples", "waits for b", "ignores b", "refused: 1 from b")
             about += ("3 invalid rows", "no checkpoint: disk full")
             assert view == AgentView(name="agent-0", status=status, remarks=about)
             (view,) = watcher.poll()

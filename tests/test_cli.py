@@ -44,7 +44,7 @@ def test_the_settings_of_an_experiment_are_shown(command):
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["samples", "20000", "samples", "of", "each", "stream"] in lines
     assert ["degrees", "90", "by", "how", "much", "the", "mixture", "rotates"] in [line[:8] for line in lines]
-    assert "`--all` computes the whole table." in done.stdout
+    assert "`--all` computes the full table." in done.stdout
 
 
 def test_help_without_an_experiment_shows_no_settings():
@@ -138,11 +138,11 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["run", "budget-sweep", "--all"], "run: --all must be used with an experiment that has a table, got budget-sweep"),
         (
             ["run", "heterogeneous", "--all", "--protocol", "local"],
-            "run: --protocol must be left out with --all, which goes through several, got 'local'",
+            "run: --protocol must be omitted with --all, which runs several values, got 'local'",
         ),
         (
             ["run", "local-steps", "--set", "every=2"],
-            "run: --set every must be left out with local-steps, which goes through several, got '2'",
+            "run: --set every must be omitted with local-steps, which runs several values, got '2'",
         ),
         (["run", "heterogeneous", "--samples", "3", "--agents", "2"], "run: samples must be enough for one mini-batch"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a readable config.json"),

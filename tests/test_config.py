@@ -280,7 +280,7 @@ TABLE = [
     ("open network", [("127.0.0.1:7450", "10.0.0.1:7450")], "listen", "listen", ["loopback", "insecure = true"]),
     ("tls address without tls", [("tcp/127.0.0.1:7450", "tls/127.0.0.1:7450")], "listen", "listen", ["without TLS files"]),
     ("mode", [('"free"', '"fre"')], "fre", "mode", ["be one of free, lock-step", "'fre'", "did you mean free?"]),
-    ("patience in lock step", [('"free"', '"lock-step"')], "patience", "patience", ["be left out", "lock-step"]),
+    ("patience in lock step", [('"free"', '"lock-step"')], "patience", "patience", ["be omitted", "lock-step"]),
     ("patience", [("patience = 0.5", "patience = 0")], "patience", "patience", ["be a finite number > 0, got 0"]),
     ("patience nan", [("patience = 0.5", "patience = nan")], "patience", "patience", ["be a finite number > 0, got nan"]),
     ("patience huge", [("patience = 0.5", "patience = 1e9")], "patience", "patience", ["be at most 3600 seconds"]),
@@ -378,14 +378,14 @@ TABLE = [
         [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7451"')],
         "agent-2",
         "neighbors.agent-2",
-        ["an address other than that of agent-1"],
+        ["a different address from agent-1"],
     ),
     (
         "own address",
         [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7450"')],
         "agent-2",
         "neighbors.agent-2",
-        ["an address other than that of this agent"],
+        ["a different address from this agent"],
     ),
     (
         "neighbors no table",
@@ -419,7 +419,7 @@ TABLE = [
         [("step_size = 3.0", 'step_size = 3.0\nreplay = 9\nconsensus = { kind = "Local" }')],
         "replay",
         "model.replay",
-        ["be 0 with the consensus Local, got 9; there is nobody to forget: leave it out"],
+        ["be 0 with the consensus Local, got 9; there are no neighbors to forget: omit it"],
     ),
     (
         "replay of one who leaves",
@@ -516,7 +516,7 @@ TABLE = [
         [("budget = 0.2", "budget = 0.2, parsimony = 0.04")],
         "compression",
         "model.compression.parsimony",
-        ["be left out"],
+        ["be omitted"],
     ),
     ("parsimony", [("budget = 0.2", "parsimony = -1")], "compression", "model.compression.parsimony", [">= 0"]),
     (
@@ -563,7 +563,7 @@ TABLE = [
         [('"file"', '"stdin"'), ('path = "data.csv"\n', "")],
         "follow",
         "stream.follow",
-        ["be left out", 'only kind = "file" has it'],
+        ["be omitted", 'only kind = "file" takes it'],
     ),
     (
         "parquet from stdin",
@@ -593,10 +593,10 @@ TABLE = [
         [('["x1", "x2"]', '["x1", "x1"]')],
         "points",
         "stream.points",
-        ["each one only once", "'x1' appears twice"],
+        ["list each name only once", "'x1' appears twice"],
     ),
     ("targets", [('"label"', '["a", "b"]')], "targets", "stream.targets", ["be one column"]),
-    ("targets among points", [('"label"', '"x1"')], "targets", "stream.targets", ["columns other than the points", "'x1'"]),
+    ("targets among points", [('"label"', '"x1"')], "targets", "stream.targets", ["columns that are not points", "'x1'"]),
     ("targets of numbers", [('"Logistic"', '"Squared"')], "targets", "stream.targets", ["model.outputs = 5"]),
     ("classes", [("follow = false", 'classes = ["a"]')], "classes", "stream.classes", ["model.outputs = 5"]),
     (
@@ -604,12 +604,12 @@ TABLE = [
         [('"Logistic"', '"Squared"'), ("outputs = 5", "outputs = 1"), ("follow = false", 'classes = ["a"]')],
         "classes",
         "stream.classes",
-        ["be left out with Squared"],
+        ["be omitted with Squared"],
     ),
     ("batch_size", [("batch_size = 32", "batch_size = 0.5")], "batch_size", "stream.batch_size", ["integer >= 1, got 0.5"]),
     ("rate", [("rate = 0", "rate = -1")], "rate", "stream.rate", [">= 0, got -1"]),
     ("follow", [("follow = false", 'follow = "no"')], "follow", "stream.follow", ["be true or false, got 'no'"]),
-    ("folder", [('folder = "state/agent-0"', "folder = 1")], "folder", "checkpoint.folder", ["be a string"]),
+    ("folder", [('folder = "state/agent-0"', "folder = 1")], "folder", "checkpoint.folder", ["be a nonempty string"]),
     ("file as folder", [('"state/agent-0"', '"data.csv"')], "folder", "checkpoint.folder", ["be a folder"]),
     ("every", [("every = 100", "every = 0")], "every", "checkpoint.every", [">= 1, got 0"]),
     ("a giant", [("every = 100", "every = 0x" + "f" * 4000)], "every", "checkpoint.every", ["64 bits"]),
@@ -917,7 +917,7 @@ def test_mistakes_in_kinds_of_others_are_told_like_ours(folder):
     (found,) = mistakes_of(folder, changed(SHORT, ('"stdin"', '"bare"')))
     assert "stream.kind must derive from kernelmesh.streams.StreamKind, got Bare" in found
     (found,) = mistakes_of(folder, changed(FOREIGN, ("start = 5", 'start = 5\npath = "x"')))
-    assert 'stream.path must be left out with kind = "countdown"' in found
+    assert 'stream.path must be omitted with kind = "countdown"' in found
     assert 'only kind = "file" has it' in found
 
 
@@ -989,7 +989,7 @@ def with_tls(mesh, *changes):
         ([('"tls/agent-0.key"', '"tls/gone.key"')], "tls.key", ["be a file that can be read", "No such file"]),
         ([('"tls/agent-0.key"', '"tls/agent-0.pem"')], "tls.key", ["hold a private key"]),
         ([('"tls/agent-0.key"', '"tls/agent-1.key"')], "tls.key", ["be the key of the certificate"]),
-        ([('"tls/authority.pem"', '"tls/agent-1.pem"')], "tls.authority", ["may sign others", "'agent-1'"]),
+        ([('"tls/authority.pem"', '"tls/agent-1.pem"')], "tls.authority", ["may sign other certificates", "'agent-1'"]),
         ([('"tls/authority.pem"', '"data/test.csv"')], "tls.authority", ["PEM"]),
         ([('"tls/agent-0.pem"', '"tls/gone.pem"')], "tls.certificate", ["be a file that can be read"]),
         ([('"tls/agent-0.pem"', '"tls/agent-1.pem"')], "tls.certificate", ["common name 'agent-0'", "got 'agent-1'"]),
@@ -997,7 +997,7 @@ def with_tls(mesh, *changes):
         ([('["operator"]', '"operator"')], "tls.clients", ["list of strings"]),
         ([('["operator"]', '["operator"]\ncleints = 1')], "tls.cleints", ["did you mean clients?"]),
         ([('key = "tls/agent-0.key"', "")], "tls.key", ["is missing"]),
-        ([('log = "info"', 'insecure = true\nlog = "info"')], "insecure", ["be false or left out"]),
+        ([('log = "info"', 'insecure = true\nlog = "info"')], "insecure", ["be false or omitted"]),
         ([("tls/127.0.0.1:7450", "tcp/127.0.0.1:7450")], "listen", ["be tls/HOST:PORT (with TLS files)"]),
         ([("tls/127.0.0.1:7451", "tcp/127.0.0.1:7451")], "neighbors.agent-1", ["be tls/HOST:PORT"]),
     ],
@@ -1078,12 +1078,12 @@ def test_a_learning_rule_in_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("rule", "without", "alone", "told"),
     [
-        ('{ kind = "SecondOrder" }', (), True, "model.step_size must be left out with the rule SecondOrder"),
+        ('{ kind = "SecondOrder" }', (), True, "model.step_size must be omitted with the rule SecondOrder"),
         (
             '{ kind = "SecondOrder" }',
             ("step_size = 3.0", 'compression = { kind = "Komp", budget = 0.2 }'),
             False,
-            "model.rule must be one that listens to neighbors with the consensus",
+            "model.rule must be a rule that uses neighbors' messages with the consensus",
         ),
         ('{ kind = "Averaged" }', ("step_size = 3.0",), False, "model.step_size is missing"),
         ('{ kind = "Averagd" }', (), False, "did you mean Averaged?"),

@@ -635,7 +635,9 @@ class TestCommands:
                 assert time.monotonic() < end, about["status"]
                 time.sleep(0.1)
             assert len(about["names"]) == 4
-            lines = list(iter(process.stdout.readline, f"The run has ended; its page stays at {url} until Ctrl-C.\n"))
+            lines = list(
+                iter(process.stdout.readline, f"The run has ended. The dashboard stays at {url} (press Ctrl-C to stop).\n")
+            )
             assert f"kernelmesh dashboard {tmp_path}" in "".join(lines)
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=30) == 0

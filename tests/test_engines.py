@@ -277,10 +277,16 @@ def test_checkpoints_go_to_any_address():
     ("arguments", "words"),
     [
         (["gmm-logistic", "--engine", "proceses"], "--engine must be one of simulation, processes, ray, got 'proceses'"),
-        (["gmm-logistic", "--workers", "2"], "--workers must be left out with the simulation, which is one process, got 2"),
-        (["gmm-logistic", "--checkpoints", "x"], "--checkpoints must be left out with the simulation, got 'x'; it has no"),
+        (
+            ["gmm-logistic", "--workers", "2"],
+            "--workers must be omitted with --engine simulation, which is one process, got 2",
+        ),
+        (
+            ["gmm-logistic", "--checkpoints", "x"],
+            "--checkpoints must be omitted with --engine simulation, got 'x'; there are no",
+        ),
         (["gmm-logistic", "--engine", "processes", "--workers", "0"], "--workers must be at least 1, got 0"),
-        (["gmm-logistic", "--engine", "processes", "--address", "auto"], "--address must be left out without --engine ray"),
+        (["gmm-logistic", "--engine", "processes", "--address", "auto"], "--address must be omitted without --engine ray"),
         (["gmm-logistic", "--engine", "processes", "--all"], "--engine must be used with an experiment that trains one"),
         (["violation", "--engine", "processes"], "got violation; gmm-logistic, heterogeneous, slabs and brodatz do"),
         (

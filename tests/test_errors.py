@@ -71,8 +71,8 @@ EXAMPLES = {
     Diverged(agent="north", samples=64, step_size=2.0, penalty=0.0, reason="it was large"): (
         ArithmeticError,
         {"agent": "north", "samples": 64, "step_size": 2.0, "penalty": 0.0, "reason": "it was large"},
-        "agent 'north' diverged at sample 64 with step size 2 and penalty 0: it was large; lower the step size; stable ones "
-        "are below about 2 / κ(x, x)",
+        "agent 'north' diverged at sample 64 with step size 2 and penalty 0: it was large; lower the step size; it is "
+        "stable below about 2 / κ(x, x)",
     ),
     Diverged(agent=(1, 2), samples=64, step_size=2.0, penalty=0.5, reason="it was large"): (
         ArithmeticError,

@@ -159,7 +159,7 @@ def test_partial_fit_needs_the_classes_first_and_refuses_new_ones():
         OnlineKernelClassifier().partial_fit(X, y)
     model = OnlineKernelClassifier().partial_fit(X, y, classes=[0, 1])
     before = model.weights_
-    with pytest.raises(ValueError, match=r"OnlineKernelClassifier: y must hold known classes \[0, 1\], got 2"):
+    with pytest.raises(ValueError, match=r"OnlineKernelClassifier: y must contain only the classes \[0, 1\], got 2"):
         model.partial_fit(X, np.full(64, 2))
     with pytest.raises(ValueError, match="NaN"):
         model.partial_fit(np.full((64, 2), np.nan), y)
@@ -297,7 +297,7 @@ def test_points_can_be_shared(rule):
     mesh.set_params(random_state=0, passes=5).fit(X, y, agents=np.where(y == 1, 1, np.arange(len(y)) % 2 * 2))
     assert min(mesh.score(X, y, agent=agent) for agent in mesh.agents_) > 0.8
     assert mesh.model_order_.max() <= 40
-    with pytest.raises(InvalidArgument, match="parsimony must be left out with SharedDiffusion"):
+    with pytest.raises(InvalidArgument, match="parsimony must be omitted with SharedDiffusion"):
         mesh.set_params(parsimony=0.1).fit(X, y)
 
 
@@ -348,7 +348,7 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(loss="hinge"), "OnlineKernelClassifier: loss must be a loss, got 'hinge'"),
         (OnlineKernelClassifier(passes=0), "OnlineKernelClassifier: passes must be an integer >= 1, got 0"),
         (OnlineKernelClassifier(tol=-1.0), "OnlineKernelClassifier: tol must be"),
-        (OnlineKernelClassifier(tol=1.0), "OnlineKernelClassifier: tol must be a share >= 0 and < 1, got 1.0; None makes"),
+        (OnlineKernelClassifier(tol=1.0), "OnlineKernelClassifier: tol must be a fraction >= 0 and < 1, got 1.0; use None"),
         (OnlineKernelClassifier(half_life=0.0), "OnlineKernelClassifier: half_life must be a number > 0, got 0.0"),
         (OnlineKernelClassifier(regularization=0.0), "OnlineKernelClassifier: regularization must be a finite number > 0"),
         (
@@ -358,7 +358,10 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(rule="second_order"), r"got 'second_order'; did you mean second-order\?"),
         (OnlineKernelClassifier(rule="SecondOrder"), r"got 'SecondOrder'; did you mean second-order\?"),
         (OnlineKernelClassifier(rule=7), "OnlineKernelClassifier: rule must be a learning rule, got 7"),
-        (KernelMeshClassifier(rule="second-order"), "KernelMeshClassifier: rule must be one that listens to neighbors"),
+        (
+            KernelMeshClassifier(rule="second-order"),
+            "KernelMeshClassifier: rule must be a rule that uses neighbors' messages",
+        ),
         (KernelMeshClassifier(consensus="all"), "KernelMeshClassifier: consensus must be a consensus, got 'all'"),
     ],
 )
@@ -483,7 +486,7 @@ def test_a_call_that_fails_leaves_the_estimator_as_it_was():
         model.set_params(step_size=None, batch_size=0).fit(np.hstack([X, X]), y)
     np.testing.assert_array_equal(model.predict(X), before)
     fresh = OnlineKernelClassifier()
-    with pytest.raises(ValueError, match="known classes"):
+    with pytest.raises(ValueError, match="contain only the classes"):
         fresh.partial_fit(*moons(20), classes=[5, 6])
     fresh.partial_fit(*moons(20), classes=[0, 1])
 
@@ -557,7 +560,7 @@ class TestParametersThatChange:
         before, name = model.decision_function(X), next(iter(setting))
         model.set_params(**setting).save(tmp_path / "model")
         for each in (model, OnlineKernelClassifier.load(tmp_path / "model")):
-            with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {name} must stay .* call fit, which begins"):
+            with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {name} must remain .* call fit to start"):
                 each.partial_fit(X, y)
             np.testing.assert_array_equal(each.decision_function(X), before)
         model.set_params(**{name: None}).partial_fit(X, y)
@@ -585,8 +588,8 @@ class TestParametersThatChange:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda X, y: OnlineKernelClassifier().partial_fit(X, y, classes=[]), "classes must name at least 2 classes"),
-        (lambda X, y: OnlineKernelClassifier().fit(X, y, agents=["a"]), "agents must be left out"),
+        (lambda X, y: OnlineKernelClassifier().partial_fit(X, y, classes=[]), "classes must list at least 2 classes"),
+        (lambda X, y: OnlineKernelClassifier().fit(X, y, agents=["a"]), "agents must be omitted"),
         (lambda X, y: KernelMeshClassifier().fit(X, y, agents=3), "agents must name an agent for each"),
         (lambda X, y: KernelMeshClassifier(graph=[]).fit(X, y), "the network must have at least one agent"),
     ],
@@ -686,12 +689,12 @@ def test_the_covariance_is_part_of_what_is_learned(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"step_size": 1.0}, 'step_size must be left out with the rule second-order, .*rule="gradient" and'),
-        ({"parsimony": 0.1}, "parsimony must be left out with the rule second-order, .*set budget"),
-        ({"rule": "gradient", "half_life": 100.0}, "half_life must be left out with the rule gradient, .*can forget"),
-        ({"rule": SecondOrder(), "half_life": 9.0}, r"half_life must be left out .*rule=SecondOrder\(half_life=…\)"),
-        ({"rule": SecondOrder(), "budget": 0.1}, r"budget must be left out .*rule=SecondOrder\(budget=…\)"),
-        ({"rule": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be left out where budget is set"),
+        ({"step_size": 1.0}, 'step_size must be omitted with the rule second-order, .*rule="gradient" and'),
+        ({"parsimony": 0.1}, "parsimony must be omitted with the rule second-order, .*set budget"),
+        ({"rule": "gradient", "half_life": 100.0}, "half_life must be omitted with the rule gradient, .*can forget"),
+        ({"rule": SecondOrder(), "half_life": 9.0}, r"half_life must be omitted .*rule=SecondOrder\(half_life=…\)"),
+        ({"rule": SecondOrder(), "budget": 0.1}, r"budget must be omitted .*rule=SecondOrder\(budget=…\)"),
+        ({"rule": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be omitted if budget is set"),
     ],
 )
 def test_a_parameter_that_the_rule_has_no_use_for_is_refused(settings, words):
@@ -917,23 +920,21 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
         )
         assert f"by default {number(landmarks.regularization)} times the mean" in text
         assert f'By default {landmarks.max_order} with "landmarks"' in text
-        assert f'`partial_fit` has {landmarks.half_life:,.0f} with "landmarks"' in text
+        assert f'`partial_fit` uses {landmarks.half_life:,.0f} with "landmarks"' in text
     else:
         passes = (
-            f"by default {second.passes} ({2 * second.passes} over fewer than {second.few_rows} rows), "
+            f"by default {second.passes} ({2 * second.passes} for fewer than {second.few_rows} rows), "
             f'with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'
         )
-        assert f"`partial_fit` has {second.half_life:,.0f} with the second-order rule" in text
-        named = (
-            f'"second-order" is SecondOrder(budget={number(second.budget)}, max_order={second.max_order}), in `partial_fit`'
-        )
-        assert f"{named} with half_life={second.half_life:_.0f}." in text
-        assert f"SecondOrder() has a budget of {SecondOrder().budget:g}, no limit on the points" in text
+        assert f"`partial_fit` uses {second.half_life:,.0f} with the second-order rule" in text
+        named = f'"second-order" stands for SecondOrder(budget={number(second.budget)}, max_order={second.max_order})'
+        assert f"{named}, in `partial_fit` with half_life={second.half_life:_.0f}." in text
+        assert f"SecondOrder() has a budget of {SecondOrder().budget:g}, no limit on the number of points" in text
     width = getattr(second.width, which)
     for words in (
         "√(v / 2)" if width == 1.0 else f"{width:g} √(v / 2)",
         f"by default {number(second.regularization)} times the mean",
-        f"for each sample, by default {number(second.budget)};",
+        f"may cause, by default {number(second.budget)}.",
         f"By default {second.max_order} with the second-order rule",
         f"({16 * second.max_order**2 // 10**6} MB)",
         f"By default {number(averaged.step_size)} (averaged) or {number(gradient.step_size)} (gradient)",

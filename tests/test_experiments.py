@@ -665,7 +665,7 @@ def test_resuming_says_what_was_done_before(coin, tmp_path):
     options = ("coin", "--all", "--resume", "--out", folder)
     code, text = printed(*options)
     assert code == 0
-    assert text.splitlines().count(f"nothing to resume in {folder}; starting anew") == 1
+    assert text.splitlines().count(f"nothing to resume in {folder}; starting from the beginning") == 1
     assert "1/1 cells: a, 0:00:00 left" in text
     code, text = printed(*options)
     assert code == 0
@@ -680,7 +680,7 @@ def test_a_network_with_nothing_to_resume_says_so(tmp_path):
     tiny = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
     code, text = printed("gmm-logistic", *tiny, "--resume", "--out", tmp_path)
     assert code == 0
-    assert text.splitlines().count(f"nothing to resume in {tmp_path}; starting anew") == 1
+    assert text.splitlines().count(f"nothing to resume in {tmp_path}; starting from the beginning") == 1
     code, text = printed("gmm-logistic", *tiny, "--resume", "--out", tmp_path)
     assert code == 0
     assert "6/6 rounds: already complete" in text
@@ -694,9 +694,9 @@ def test_the_progress_bar_follows_the_events():
         bar.show(event)
         return bar._bar.tasks[0].fields["text"]
 
-    assert text(Started("gmm-logistic", None)) == "starting (compiles on first use)"
+    assert text(Started("gmm-logistic", None)) == "starting (the first run compiles)"
     assert text(Progress(done=0, total=None, unit="steps", part="filters")) == "filters"
-    assert text(Progress(done=0, total=6, unit="rounds", part="one")) == "one: 0/6 rounds: starting (compiles on first use)"
+    assert text(Progress(done=0, total=6, unit="rounds", part="one")) == "one: 0/6 rounds: starting (the first run compiles)"
     assert text(Progress(done=6, total=6, unit="rounds", part="one")) == "one: 6/6 rounds: already complete"
     assert text(Progress(done=3, total=6, unit="rounds", part="two")) == "two: 3/6 rounds: resumed"
     bar.show(CellFinished("a", {}))

@@ -78,7 +78,7 @@ def test_an_end_that_forgot_everything_is_sent_whole_functions_again():
     for _ in range(4):
         exchange()
     there = Link()  # restarted
-    with pytest.raises(MissingBase, match="must build on a function that has arrived"):
+    with pytest.raises(MissingBase, match="must be based on a function that has arrived"):
         exchange()
     assert there.lost
     out, _ = exchange()

@@ -175,7 +175,7 @@ def test_refused_folders(tmp_path):
             create_mesh(tmp_path / name, MeshPlan(samples=1))
     (tmp_path / "empty").mkdir()
     for name, why in (("empty", "has none"), ("gone", "is not a folder"), ("file", "is not a folder")):
-        with pytest.raises(ValueError, match=f"mesh: FOLDER must hold one TOML file per agent, got .*{why}"):
+        with pytest.raises(ValueError, match=f"mesh: FOLDER must contain one TOML file per agent, got .*{why}"):
             agents_of(tmp_path / name)
     assert len(create_mesh(tmp_path / "empty", MeshPlan(samples=1))) == 5
 
@@ -247,7 +247,7 @@ def test_refused_names(tmp_path, name):
 
 
 def test_refused_hosts_and_a_missing_authority(tmp_path):
-    with pytest.raises(ValueError, match=r"issue: folder must hold authority\.pem.*; create_authority writes them"):
+    with pytest.raises(ValueError, match=r"issue: folder must contain authority\.pem.*; create them with create_authority"):
         issue(tmp_path, "a")
     create_authority(tmp_path)
     for host in ("a b", "", 7):

@@ -258,7 +258,7 @@ def test_refuses(name):
         (BAD["three matrices"], "offer must have 2 or 4 matrices, got 3"),
         (BAD["rows that differ"], r"probe must have matrices with equally many rows, got shapes \(\(1, 2\), \(2, 1\)\)"),
         (BAD["function with terms"], "function must have no terms"),
-        (BAD["rows that fall"], "rows must rise from 0 or more"),
+        (BAD["rows that fall"], "rows must be increasing, from 0 or more"),
         (BAD["safetensors"], "must be one of format 4"),
     ],
 )

@@ -254,7 +254,7 @@ X, Y = np.zeros((8, 1)), np.arange(8) % 2
         ((Newest(), X, Y), {"batch_size": 0}, "evaluate: batch_size must be an integer >= 1, got 0"),
         ((Newest(), X, Y), {"window": 0}, "evaluate: window must be an integer >= 1, got 0"),
         ((Newest(), X, Y), {"measure_every": 1.5}, "evaluate: measure_every must be an integer >= 1, got 1.5"),
-        ((GaussianNB(), [(X, Y)]), {}, "classes must be given where y is left out, got None; name all labels"),
+        ((GaussianNB(), [(X, Y)]), {}, "classes must be given if y is omitted, got None; list all labels"),
         ((Newest, X, Y), {"batch_size": 2}, r"evaluate: model must be an object, got the class Newest; pass Newest\(\)"),
         (
             (make_pipeline(StandardScaler(), GaussianNB()), X, Y),
@@ -272,12 +272,16 @@ X, Y = np.zeros((8, 1)), np.arange(8) % 2
         (
             (GaussianNB(), np.full((8, 1), "red"), Y),
             {"batch_size": 2},
-            "evaluate: X must hold numbers for this model, got 'red'; encode text as numbers",
+            "evaluate: X must contain numbers for this model, got 'red'; encode text as numbers",
         ),
-        ((Newest(), [X]), {}, r"evaluate: X must yield pairs \(X, y\) where y is left out, got array"),
+        ((Newest(), [X]), {}, r"evaluate: X must yield pairs \(X, y\) if y is omitted, got array"),
         ((Newest(), [(X, Y[:3])]), {}, r"must yield as many targets as points, got shapes \(8, 1\) and \(3,\)"),
         ((GaussianNB(), X, np.zeros((8, 2))), {"batch_size": 2}, r"one label per row for a classifier, got shape \(2, 2\)"),
-        ((Newest(), X, Y.astype(str)), {"batch_size": 2}, "hold real numbers for a regressor, got dtype <U.*; pass classes"),
+        (
+            (Newest(), X, Y.astype(str)),
+            {"batch_size": 2},
+            "contain real numbers for a regressor, got dtype <U.*; pass classes",
+        ),
         ((Newest(), X, np.zeros((8, 2))), {"batch_size": 2}, r"model must predict 4 values for targets of shape \(2, 2\)"),
     ],
 )

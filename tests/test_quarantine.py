@@ -124,7 +124,7 @@ def test_the_table_names_who_it_was():
     huge = encode(Function(*function(600)))
     status = run_with(make(Diffusion()), saying(huge)).runner.status()
     remarks = list(_status_remarks(status, stale=False))
-    assert f"refused: {status.neighbors['b'].refused} of b" in remarks
+    assert f"refused: {status.neighbors['b'].refused} from b" in remarks
 
 
 def test_the_log_counts_along(caplog):
@@ -138,7 +138,7 @@ def test_the_log_counts_along(caplog):
 
 class TestExpiry:
     def expiry(self, days, wall=lambda: 0.0):
-        return Expiry({"the certificate of a": days * DAY, "the certificate of the authority": 1000 * DAY}, wall=wall)
+        return Expiry({"the certificate of a": days * DAY, "the authority's certificate": 1000 * DAY}, wall=wall)
 
     @pytest.mark.parametrize(("days", "warns"), [(15.0, False), (13.9, True), (0.1, True), (-1.0, True)])
     def test_it_warns_fourteen_days_before(self, days, warns, caplog):

@@ -283,7 +283,9 @@ class TestRegister:
             patch.setattr(registry, "_known", {role: dict(known) for role, known in registry._known.items()})
             register("kernel", Cauchy)
             OnlineKernelRegressor(Cauchy(), random_state=0).fit(x, x[:, 0]).save(tmp_path / "model")
-        with pytest.raises(UnreadableFile, match="got 'Cauchy'; if it is your own, import the module that registers it"):
+        with pytest.raises(
+            UnreadableFile, match="got 'Cauchy'; if it is your own, first import the module that registers it"
+        ):
             OnlineKernelRegressor.load(tmp_path / "model")
 
     def test_it_is_also_a_decorator_and_takes_another_name(self):

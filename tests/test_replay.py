@@ -141,7 +141,7 @@ class TestSettings:
             ({"replay": -1}, "Agent: replay must be an integer >= 0, got -1"),
             ({"replay": 1.5}, "Agent: replay must be an integer >= 0"),
             ({"replay": 1 << 20}, "Agent: replay must be at most 65536 rows"),
-            ({"replay": 8, "consensus": Local()}, "replay must be 0 with the consensus Local.*nobody to forget"),
+            ({"replay": 8, "consensus": Local()}, "replay must be 0 with the consensus Local.*no neighbors to forget"),
         ],
     )
     def test_what_cannot_be_is_refused(self, changes, words):

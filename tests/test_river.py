@@ -254,7 +254,7 @@ class Stretched:
             r"KernelClassifier: x\['b'\] must be a number, got 'red'; .*OneHotEncoder.*SelectType",
         ),
         (lambda: KernelClassifier().predict_one({"b": None}), r"x\['b'\] must be a number, got None"),
-        (lambda: KernelRegressor().learn_one({"a": float("nan")}, 1.0), r"x\['a'\] must be finite, got nan; leave a missing"),
+        (lambda: KernelRegressor().learn_one({"a": float("nan")}, 1.0), r"x\['a'\] must be finite, got nan; omit a missing"),
         (lambda: KernelRegressor().learn_one({"a": 1.0}, "high"), "y must be a finite number, got 'high'"),
         (lambda: KernelClassifier().learn_one({"a": 1.0}, None), "y must be a class, got None"),
         (lambda: KernelClassifier().learn_many(np.ones((2, 2)), [0, 1]), "X must be a data frame"),
@@ -285,7 +285,7 @@ def test_a_kernel_that_weighs_features_by_their_number_refuses_new_ones():
     model = KernelClassifier(Stretched())
     model.learn_one({"a": 1.0, "b": 0.0}, 0)
     for _ in range(2):
-        with pytest.raises(InvalidArgument, match="kernel must have the same values where points are padded with zeros"):
+        with pytest.raises(InvalidArgument, match="kernel must be invariant to zero-padding"):
             model.learn_one({"c": 1.0}, 1)
     model.learn_one({"a": 2.0, "b": 1.0}, 1)  # as if they had never been
     assert list(model.predict_proba_one({"a": 1.0, "b": 0.0})) == [0, 1]
@@ -312,7 +312,7 @@ def test_river_is_imported_only_when_asked_for_and_its_extra_is_named():
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "pip install 'kernelmesh[river]'" in found
-    assert found.startswith("The learners for river need")
+    assert found.startswith("The river estimators need")
 
 
 def test_scales_are_warned_of():

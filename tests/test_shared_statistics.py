@@ -377,7 +377,7 @@ def test_the_laws_of_protocols_hold():
 
 
 def test_rule_and_protocol_belong_together():
-    with pytest.raises(InvalidArgument, match="Agent: rule must be one that gathers statistics with"):
+    with pytest.raises(InvalidArgument, match="Agent: rule must be a rule that gathers statistics with"):
         make(SecondOrder(), consensus=SharedStatistics())
     with pytest.raises(InvalidArgument, match=r"Landmarks learns with consensus SharedStatistics\(\) or Local\(\)"):
         make(consensus=Penalty(coupling=0.1))

@@ -302,7 +302,7 @@ def test_class_names_and_class_numbers():
         (LABELS, {"a": 1, "b": True, "y": 0}, "column 'b' must be a finite number, got True"),
         (LABELS, {"a": 1, "b": None, "y": 0}, "column 'b' must be a finite number, got None"),
         (LABELS, {"a": float("inf"), "b": 1, "y": 0}, "column 'a' must be a finite number, got inf"),
-        (LABELS, {"a": 10**400, "b": 1, "y": 0}, "column 'a' must be a finite number, got one too large for a float"),
+        (LABELS, {"a": 10**400, "b": 1, "y": 0}, "column 'a' must be a finite number, got a number too large for a float"),
         (LABELS, {"a": 1, "b": 1, "y": 3}, "column 'y' must be a class number 0..2, got 3"),
         (LABELS, {"a": 1, "b": 1, "y": "0.5"}, "column 'y' must be a class number 0..2, got '0.5'"),
         (LABELS, {"a": 1, "b": 1, "y": -1}, "column 'y' must be a class number 0..2, got -1"),

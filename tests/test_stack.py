@@ -202,9 +202,9 @@ def test_who_diverges_is_named_as_in_the_simulation():
         ((np.zeros((2, 2)), [0, 7]), "must be class numbers 0..2"),
         ((np.zeros((2, 2)), [0, 1, 1]), r"must have shape \(2,\)"),
         ((np.zeros(2), [0, 1]), "points must have 2 dimensions"),
-        (([["a", "b"]], [0]), "points must hold real numbers"),
-        ((np.zeros((2, 2)), [True, False]), "must hold whole numbers"),
-        ((np.zeros((8, 2)), np.zeros(8)), "must hold whole numbers"),
+        (([["a", "b"]], [0]), "points must contain real numbers"),
+        ((np.zeros((2, 2)), [True, False]), "must contain integers"),
+        ((np.zeros((8, 2)), np.zeros(8)), "must contain integers"),
     ],
     ids=str,
 )

@@ -138,8 +138,8 @@ def command(*arguments):
         (["gmm-logistic", "--grid", "seed=1,2"], "--seeds N runs N seeds"),
         (["gmm-logistic", "--grid", "step_size=1", "--seeds", "0"], "sweep: --seeds must be an integer >= 1"),
         (["gmm-logistic", "--grid", "step_size=1", "--engine", "simulation"], "--engine must be one of processes, ray"),
-        (["gmm-logistic", "--grid", "step_size=1", "--address", "auto"], "--address must be left out without --engine ray"),
-        (["gmm-logistic", "--grid", "step_size=1", "--set", "step_size=3"], "be left out where --grid has it"),
+        (["gmm-logistic", "--grid", "step_size=1", "--address", "auto"], "--address must be omitted without --engine ray"),
+        (["gmm-logistic", "--grid", "step_size=1", "--set", "step_size=3"], "be omitted if it is in --grid"),
     ],
 )
 def test_mistakes_are_named_before_the_first_run(arguments, words, tmp_path):

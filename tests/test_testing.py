@@ -57,10 +57,10 @@ def upset(gram):
         (Broken(diagonal=lambda diagonal: 2 * diagonal), "must have a diag that agrees with κ(x, x), got 2 and 1 at [0]"),
         (Broken(gram=lambda gram: gram * np.nan), "must be finite"),
         (Broken(gram=lambda gram: gram.astype(np.float32)), "must give float64, got float32"),
-        (Broken(gram=lambda gram: gram[:, :1]), "must give a matrix of shape (30, 30) for 30 points, got (30, 1)"),
-        (Broken(gram=lambda gram: gram if gram.size > 1 else 2 * gram), "must give the same for a pair as for a block"),
-        (Gaussian, "must be an instance that plays the role Kernel, got a class"),
-        (np.cos, "must play the role Kernel, got nothing called diag"),
+        (Broken(gram=lambda gram: gram[:, :1]), "must return a matrix of shape (30, 30) for 30 points, got (30, 1)"),
+        (Broken(gram=lambda gram: gram if gram.size > 1 else 2 * gram), "must return the same value for a pair as for a block"),
+        (Gaussian, "must be an instance that implements the role Kernel, got a class"),
+        (np.cos, "must implement the role Kernel, got nothing called diag"),
     ],
 )
 def test_broken_kernels_are_named(kernel, words):
@@ -132,10 +132,10 @@ class Uphill(Huber):
         (Uphill(), "must lower ℓ(z) + ½ aᵀ T a with implicit_step"),
         (WrongSign(), "must have a slope that is the derivative of its value"),
         (Flipped(), "must be convex"),
-        (Disagreeing(), "must give the same values with value_and_slope as with value"),
-        (Careless(), "check must refuse targets that are not finite, got no error"),
+        (Disagreeing(), "must return the same values from value_and_slope as from value"),
+        (Careless(), "check must reject targets that are not finite, got no error"),
         (Grabbing(), "must"),
-        (Gaussian(), "must play the role Loss, got nothing called check, classifies, slope, value, value_and_slope"),
+        (Gaussian(), "must implement the role Loss, got nothing called check, classifies, slope, value, value_and_slope"),
     ],
 )
 def test_broken_losses_are_named(loss, words):
@@ -194,9 +194,9 @@ class Garbled(Diffusion):
     [
         (Talkative(), "must say Values, as its exchange declares, got Function"),
         (Jealous(), "must not depend on the order in which neighbors are heard"),
-        (Restless(coupling=0.1), "must not pull equal agents, got functions"),
-        (Demanding(rate=0.5), "must define tuned where settings have no default, got"),
-        (Squared(), "must play the role Consensus"),
+        (Restless(coupling=0.1), "must not move equal agents, got functions"),
+        (Demanding(rate=0.5), "must define tuned if settings have no default, got"),
+        (Squared(), "must implement the role Consensus"),
     ],
 )
 def test_broken_protocols_are_named(protocol, words):
@@ -292,10 +292,10 @@ class Untidy(Gradient):
         (Idle(), "must learn: less loss on new samples than predicting 0, got"),
         (Exploding(), "must show a function that is finite"),
         (Moody(), "must learn the same function from the same samples, got"),
-        (Unpacked(), "must go on from a file as from the state that was stored"),
+        (Unpacked(), "must resume from a file as from the stored state"),
         (Untidy(), "must"),
-        (SecondOrder, "must be an instance that plays the role Rule, got a class"),
-        (Squared(), "must play the role Rule, got nothing called absorb"),
+        (SecondOrder, "must be an instance that implements the role Rule, got a class"),
+        (Squared(), "must implement the role Rule, got nothing called absorb"),
     ],
 )
 def test_broken_rules_are_named(rule, words):

@@ -1,4 +1,4 @@
-"""Run every experiment of the paper and write docs/paper.md: each printed number, ours beside it, and the command for it."""
+"""Run every experiment of the paper and write docs/paper.md: each published number, ours, and the command that prints it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ WITH_IMAGES = ("brodatz", "brodatz-averaged", "brodatz-rules", "baselines")
 def main() -> None:
     """Run what is missing, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", default="", help="folder with the textures; without it they are fetched")
-    parser.add_argument("--only-write", action="store_true", help="write the page from the runs that are there")
+    parser.add_argument("--images", default="", help="folder with the texture images; downloaded if not given")
+    parser.add_argument("--only-write", action="store_true", help="write the page from existing runs")
     options = parser.parse_args()
     if not options.only_write:
         for name in COMMANDS:
@@ -140,7 +140,7 @@ def page_text() -> str:
         for key, method, printed in (("polk", "POLK, centralized", "95.6 % at order 1833"), ("d4l", "D4L", "about 75 %")):
             ours = percent(baselines.get(f"textures_{key}_accuracy"))
             rows.append([f"textures, {method}: accuracy", printed, ours, f"`{command_line('baselines')}`"])
-    parts.append(table(["number", "paper", "here", "command"], rows))
+    parts.append(table(["quantity", "paper", "kernelmesh", "command"], rows))
     parts += [sections()]
     return "\n\n".join(parts) + "\n"
 
@@ -160,7 +160,7 @@ def sections() -> str:
     if summary("gmm-logistic"):
         out.append(
             "## The mixture of Gaussians\n\n"
-            f"`{command_line('gmm-logistic')}`; the data, the sample paths and one agent's decision regions:\n\n"
+            f"`{command_line('gmm-logistic')}` shows the data, the sample paths and one agent's decision regions:\n\n"
             f"![The training samples]({picture('gmm-logistic', 'data')})\n\n"
             f"![Objective, disagreement, model order, decision regions: logistic]({picture('gmm-logistic', 'figure')})"
         )
@@ -172,15 +172,16 @@ def sections() -> str:
     printed = summary("gmm-logistic-printed")
     if printed:
         out.append(
-            f"With the variance as printed (`{command_line('gmm-logistic-printed')}`) this draw has a Bayes limit of "
-            f"{percent(printed['bayes_accuracy'])}, and the network reaches {percent(printed['accuracy_mean'])}: the printed "
-            "accuracies are out of reach for every learner."
+            f"With 0.2 read as a variance (`{command_line('gmm-logistic-printed')}`), this draw has a Bayes limit of "
+            f"{percent(printed['bayes_accuracy'])}, and the network reaches {percent(printed['accuracy_mean'])}. "
+            "No learner could reach the accuracies in the paper."
         )
     broken = summary("gmm-logistic-penalty")
     if broken:
         out.append(
-            f"The printed schedule with the printed update (`{command_line('gmm-logistic-penalty')}`) ends in:\n\n> {broken['remark']}\n\n"
-            "[consensus.md](consensus.md) derives the bound that c passes, and compares protocols that have none."
+            f"The paper's update with the paper's penalty schedule (`{command_line('gmm-logistic-penalty')}`) diverges:\n\n"
+            f"> {broken['remark']}\n\n"
+            "[Consensus protocols](consensus.md) derives the stability limit on c and compares protocols that have none."
         )
     if summary("brodatz"):
         found = summary("brodatz")
@@ -203,7 +204,7 @@ def sections() -> str:
         claims = ("proposition_", "model_order_", "corollary_", "theorem_")
         lines = [name for name in theory if name.startswith(claims)]
         out.append(
-            f"## The guarantees, on live runs\n\n`{command_line('theory')}`\n\n{facts(theory, lines)}\n\n"
+            f"## The guarantees in practice\n\n`{command_line('theory')}`\n\n{facts(theory, lines)}\n\n"
             + "\n\n".join(
                 f"![{name}]({picture('theory', name)})"
                 for name in ("proposition-1", "model-order", "corollary-1", "theorem-1", "proposition-2", "theorem-2")
@@ -212,7 +213,7 @@ def sections() -> str:
     if summary("baselines"):
         out.append(
             f"## Other methods\n\n`{command_line('baselines')}`\n\n{_csv('baselines', 'table')}\n\n"
-            f"Rivals are tuned on a validation split of the training samples:\n\n{_csv('baselines', 'grids')}\n\n"
+            f"The other methods are tuned on a validation split of the training samples:\n\n{_csv('baselines', 'grids')}\n\n"
             + "\n\n".join(
                 f"![Baselines on the {figure.replace('-', ', ')}]({picture('baselines', figure)})"
                 for figure in ("mixture", "mixture-paths", "textures", "textures-paths")
@@ -223,13 +224,13 @@ def sections() -> str:
 
 
 def rule_sections() -> list[str]:
-    """What learning rules that are not the paper's reach with the same samples."""
+    """The sections on learning rules other than the paper's."""
     out = []
     network = summary("brodatz-averaged")
     if network:
         out.append(
-            f"With large steps of which the average is shown (`{command_line('brodatz-averaged')}`), one epoch of the same "
-            f"network has {percent(network['accuracy_mean'])} (worst agent {percent(network['accuracy_worst'])}) with "
+            f"With large steps and averaged iterates (`{command_line('brodatz-averaged')}`), the same network reaches "
+            f"{percent(network['accuracy_mean'])} in one epoch (worst agent {percent(network['accuracy_worst'])}) with "
             f"{network['model_order_mean']:.0f} points; with the disjoint split {percent(network.get('disjoint_accuracy_mean'))}."
         )
     if summary("brodatz-rules"):
@@ -258,18 +259,26 @@ def _csv(name: str, file: str) -> str:
     return table(parsed[0], [[short(cell) for cell in row] for row in parsed[1:]])
 
 
-INTRODUCTION = """# The paper's numbers, and ours
+INTRODUCTION = """# Our numbers next to the paper's
 
-Written by `make paper` (the textures come from `make paper IMAGES=DIR` or are fetched). Readings that the paper leaves open: the 0.2 of the
-mixture is a standard deviation; ε = K η^1.5 bounds the norm over all outputs together; samples are counted per agent; the network has
-directed edges with probability 1/5, redrawn until it is connected, then made symmetric; histograms of textons are square roots of
-frequencies, filters are the Leung–Malik bank, each in units of its spread over all training pixels. The printed update diverges
-with the printed schedule; on the mixture it is therefore used with c capped at half of what is stable, next to exact diffusion, and on the
-textures, where c is small and constant, as it is."""
+This page is generated by `make paper`; the texture images are downloaded, or read from the folder named by `make paper IMAGES=DIR`.
 
-TEXTURES = """The printed split draws training and test patches at random from the same images: nearly every test patch shares pixels with
-a training patch. With training patches from the left half of each image, test patches from the right half and textons from the left
-halves only, the accuracy is what one may expect on new pictures."""
+The paper leaves some details open.
+We read them as follows:
+
+- The 0.2 of the mixture is a standard deviation.
+- ε = K η^1.5 bounds the norm over all outputs jointly.
+- Samples are counted per agent.
+- The network has directed edges with probability 1/5, is redrawn until it is connected, and then made symmetric.
+- Texton histograms are square roots of frequencies.
+- The filters are the Leung–Malik bank, each normalized by its standard deviation over all training pixels.
+
+The paper's update diverges with the paper's penalty schedule.
+On the mixture, c is therefore capped at half of the stability limit, and exact diffusion is shown for comparison.
+On the textures, where c is small and constant, the update is used unchanged."""
+
+TEXTURES = """The paper draws training and test patches at random from the same images, so nearly every test patch shares pixels with a training patch.
+The disjoint split takes training patches and textons from the left half of each image and test patches from the right half; its accuracy is what to expect on new images."""
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Networks of agents that learn one kernel model together, online, without a server."""
+"""Decentralized online kernel learning: a network of agents trains one model, online and without a server."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     __all__ += ["Screening"]
     __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
 
-# Where each name is defined. A module is imported when one of its names is first asked for: most programs, and above all
-# the command line, need only a few of them, and one agent on a small host has not even installed what some need.
+# Where each name is defined. A module is imported when one of its names is first used: most programs, and above all
+# the command line, need only a few of them, and a small host may not have the packages that some of them need.
 _HOMES = {
     name: f"kernelmesh.{module}"
     for module, names in {
@@ -113,7 +113,7 @@ _HOMES = {
     for name in names.split()
 }
 
-if not TYPE_CHECKING:  # type checkers would take any name for one of ours
+if not TYPE_CHECKING:  # type checkers would accept any name
     __all__ = sorted(_HOMES)
 
     def __getattr__(name: str) -> Any:

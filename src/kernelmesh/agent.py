@@ -1,4 +1,4 @@
-"""One agent: settings that never change, a State that a step hands on, and no I/O."""
+"""One agent: immutable settings, a State that each step returns, and no I/O."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ from kernelmesh.screening import Bench, Health, Screened, Screening
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay", "relay_screened", "watch"]
 
-# K of the coarsest budget K η^q with which `Averaged` still learns; a tenth of it is a good one.
+# K of the coarsest budget K η^q with which `Averaged` still learns; a tenth of it is a good value.
 _COARSEST = 0.5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State:
-    """Everything the next step needs. A step takes over the workspace in `model`; the function stays readable.
+    """Everything the next step needs. A step takes ownership of the workspace in `model`; the function stays readable.
 
     Attributes
     ----------
     name : Hashable
-        Whose state it is.
+        The agent's name.
     model : Model
-        The function that the next step goes on from, with its workspace.
+        The function that the next step starts from, with its workspace.
     samples, steps : int
-        How many there have been.
+        The number of samples and steps so far.
     replayed : int
-        Samples that were learned from once more, out of `reservoir`; `samples` does not count them.
+        The number of samples replayed from `reservoir`; `samples` does not count them.
     edges : Mapping[Hashable, EdgeMemory]
-        What a protocol remembers of each edge, by neighbor.
+        What a protocol remembers about each edge, by neighbor.
     shown : Expansion or None
-        What was learned, where that is not what `model` holds.
+        The learned function, if it differs from that in `model`.
     baseline_loss : float
-        The mean loss that predicting 0 would have had on a mini-batch: what divergence is measured by.
+        The mean loss of predicting 0 on a mini-batch, the reference for detecting divergence.
     reservoir : Reservoir or None
-        Some of the agent's own samples, to be replayed when its stream has ended; None where the agent has `replay` = 0.
+        Some of the agent's own samples, to be replayed when its stream has ended; None if the agent has `replay` = 0.
     newest : tuple of ndarray or None
-        The newest mini-batch, which neighbors' words are tested on while there are no samples; None where nobody needs it.
+        The latest mini-batch, on which neighbors' messages are tested when there are no new samples; None if not needed.
     health : Health or None
-        How the agent's own loss has been of late; None where neighbors are not screened.
+        The recent course of the agent's own loss; None without screening.
     learned : int
-        Samples learned from, replayed ones included: what schedules go by.
+        The number of samples learned from, including replayed ones; schedules depend on it.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class State:
 
     @property
     def learned(self) -> int:
-        """Samples learned from, replayed ones included: what schedules go by."""
+        """The number of samples learned from, including replayed ones; schedules depend on it."""
         return self.samples + self.replayed
 
     @property
@@ -91,26 +91,26 @@ class State:
         return self.reservoir is not None and self.reservoir.kept > 0
 
     def draw(self) -> tuple[Floats, Any]:
-        """The mini-batch that is replayed next, where `can_replay` says that there is one."""
+        """The mini-batch to replay next; requires `can_replay`."""
         assert self.reservoir is not None
         return self.reservoir.draw()
 
     @property
     def function(self) -> Expansion:
-        """What the agent has learned so far: what it shows, predicts with, and answers from."""
+        """The function learned so far, with which the agent predicts and answers."""
         return self.model.function if self.shown is None else self.shown
 
     @property
     def sent(self) -> Expansion:
-        """What the agent sends where functions are exchanged, and goes on from."""
+        """The function that the agent sends to neighbors and continues learning from."""
         return self.model.function
 
     def copy(self) -> State:
-        """An independent state that can be stepped on its own."""
+        """An independent copy of the state."""
         return replace(self, model=self.model.copy())
 
     def widened(self, *, dimension: int, outputs: int) -> State:
-        """The state of an agent alone that goes on with more features and outputs, which have been 0 so far."""
+        """The state of a single learner extended by new features and outputs, which have been 0 so far."""
         assert not self.edges
         assert self.reservoir is None
         shown = None if self.shown is None else self.shown.widened(dimension=dimension, outputs=outputs)
@@ -119,37 +119,37 @@ class State:
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """What one may want to know about a step.
+    """Diagnostics of a step.
 
     Attributes
     ----------
     batch_size : int
-        Samples in this mini-batch.
+        The number of samples in the mini-batch.
     loss : float
-        Mean loss on the mini-batch before learning from it.
+        The mean loss on the mini-batch before learning from it.
     order : int
-        Points in the dictionary after the step.
+        The number of points in the dictionary after the step.
     norm : float
-        ‖f‖ after the step; NaN with rules that do not keep track of it.
+        ‖f‖ after the step; NaN with rules that do not track it.
     step_size, penalty, budget : float
-        What was in force; 0 where there is none.
+        The values used in the step; 0 if there is none.
     error : float
-        ‖f − f̃‖: how far compression moved the function; at most the budget unless `over_budget`. With `SecondOrder`, by
-        how much the removal of points has raised the loss, and the budget is in the same unit.
+        ‖f − f̃‖, how far compression moved the function; at most the budget unless `over_budget`. With `SecondOrder`,
+        the increase in loss caused by removing points, in the same unit as the budget.
     removed, dependent : int
-        Candidate points that were dropped, and new ones that lay in the span of the others.
+        The numbers of points that were removed, and of new points in the span of the others.
     heard : int
-        Neighbors that took part.
+        The number of neighbors whose messages were used.
     over_budget : bool
-        Whether a cap on the model order made the error larger than the budget.
+        Whether the limit on the model order made the error larger than the budget.
     repaired : bool
-        Whether the inverse Gram matrix had drifted and was formed anew.
+        Whether the inverse Gram matrix had drifted and was recomputed.
     replayed : bool
-        Whether the mini-batch was one of samples that had been learned from before.
+        Whether the mini-batch was replayed from the reservoir.
     left_out : mapping of Hashable to str
-        Neighbors that were not believed in this round, and why.
+        The neighbors whose messages screening rejected in this round, and why.
     clipped : mapping of Hashable to str
-        Neighbors whose words were cut down before they were used, and by how much.
+        The neighbors whose messages screening clipped before they were used, and by how much.
 
     Examples
     --------
@@ -180,38 +180,38 @@ class Info:
 
 @dataclass(frozen=True, kw_only=True)
 class Agent:
-    """The settings of a learner; many states can be stepped with the same one.
+    """The settings of an agent; one `Agent` can step many states.
 
     Parameters
     ----------
     dimension : int
-        Numbers in a point.
+        The number of features.
     outputs : int
-        Classes, or numbers to predict.
+        The number of classes, or of values to predict.
     kernel : Kernel
-        κ.
+        The kernel κ.
     loss : Loss
-        ℓ.
+        The loss ℓ.
     rule : Rule
-        How the function moves when samples arrive: `Gradient()`, as in the paper, unless told otherwise.
+        The learning rule; by default `Gradient()`, as in the paper.
     step_size : float or Schedule, optional
-        η, below 1 / regularization, for rules that take one.
+        The step size η, below 1 / regularization, for rules that take one.
     regularization : float, optional
-        λ; by default that of the rule: 10⁻⁶ for gradient steps, where it weighs against the mean loss.
+        The regularization λ; by default that of the rule: 10⁻⁶ for gradient steps, relative to the mean loss.
     compression : Compression, optional
-        How the function is kept small, for rules that take a step size; others have their own way.
+        How the number of points is limited, for rules that take a step size; other rules have their own way.
     consensus : Consensus
-        How the agent comes to agree with its neighbors; alone unless told otherwise.
+        The consensus protocol; by default `Local()`, which ignores neighbors.
     radius : float
-        Keep ‖f‖ within a ball of this radius (Corollary 1); infinite means no ball.
+        The maximum of ‖f‖ (Corollary 1); infinite means no limit.
     explosion : float
-        A mini-batch this many times worse than predicting 0 means the run has diverged.
+        An agent counts as diverged if its loss on a mini-batch is this many times that of predicting 0.
     replay : int
-        Rows of its own stream that the agent keeps, a uniform sample of all, and learns from once its stream has ended, as
-        long as others learn, so that they do not forget what it has seen; 0: none. For protocols that exchange functions or
-        values.
+        The number of its own samples that the agent keeps, drawn uniformly, and learns from after its stream has ended while
+        others still learn, so that they do not forget what it has seen; 0 disables it. For protocols that exchange functions
+        or values.
     screening : Screening, optional
-        What becomes of neighbors whose words make no sense; by default everybody is believed.
+        How to detect neighbors that send wrong messages; by default there is no screening.
 
     Examples
     --------
@@ -264,13 +264,13 @@ class Agent:
         self.step_size_at(0)
 
     def _check_rule(self, name: str) -> None:
-        """Refuse what the rule has no use for, and ask for what it needs."""
+        """Reject settings that the rule does not use, and require those it needs."""
         exchange = self.consensus.exchange
         if exchange.statistics and not self.rule.gathers:
-            rule = f"be one that gathers statistics with the consensus {type(self.consensus).__name__}"
+            rule = f"be a rule that gathers statistics with the consensus {type(self.consensus).__name__}"
             raise InvalidArgument("Agent", "rule", rule, self.rule, remedy="for example Landmarks()")
         if not (self.rule.listens or exchange == NOTHING or exchange.statistics):
-            rule = f"be one that listens to neighbors with the consensus {type(self.consensus).__name__}"
+            rule = f"be a rule that uses neighbors' messages with the consensus {type(self.consensus).__name__}"
             alone = "learns with consensus SharedStatistics() or" if self.rule.gathers else "learns alone, with consensus"
             remedy = (
                 f"{name} {alone} Local(); agents with neighbors can have Averaged(), "
@@ -278,7 +278,7 @@ class Agent:
             )
             raise InvalidArgument("Agent", "rule", rule, self.rule, remedy=remedy)
         if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
-            remedy = "leave it out, or take Gradient()"
+            remedy = "omit it, or use Gradient()"
             raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius, remedy=remedy)
         self._check_shared()
         if self.rule.takes_step_size:
@@ -287,53 +287,48 @@ class Agent:
             return
         for setting in ("step_size", "compression"):
             if getattr(self, setting) is not None:
-                rule, remedy = (
-                    f"be left out with the rule {name}",
-                    f"{name} has its own way; Gradient() and Averaged() need it",
-                )
+                rule, remedy = (f"be omitted with the rule {name}", f"{name} does not use it; Gradient() and Averaged() do")
                 raise InvalidArgument("Agent", setting, rule, getattr(self, setting), remedy=remedy)
 
     def _check_shared(self) -> None:
-        """Refuse what does not go together with points that agents share."""
+        """Reject settings that do not work with shared points."""
         is_shared = isinstance(self.compression, SharedDictionary)
         if self.consensus.exchange.shared and not is_shared:
             rule = f"be a SharedDictionary with the consensus {type(self.consensus).__name__}"
             remedy = "for example SharedDictionary(novelty=0.1), with the rule Gradient() or Averaged()"
             raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
         if is_shared and not math.isinf(self.radius):
-            rule, remedy = "be infinite with a SharedDictionary, which does not keep track of the norm", "leave it out"
+            rule, remedy = "be infinite with a SharedDictionary, which does not track the norm", "omit it"
             raise InvalidArgument("Agent", "radius", rule, self.radius, remedy=remedy)
 
     def _check_replay(self) -> None:
-        """Refuse to replay where nobody would forget: the agent is alone, or statistics hold every sample for ever."""
+        """Reject replay where nothing is forgotten: the agent is alone, or statistics retain every sample."""
         size, name = integer("Agent", "replay", self.replay, minimum=0), type(self.consensus).__name__
         if size > MAX_ROWS:
             raise InvalidArgument("Agent", "replay", f"be at most {MAX_ROWS} rows", size)
         if size and not self.consensus.replays:
-            reason = "statistics do not forget" if self.consensus.exchange.statistics else "there is nobody to forget"
-            raise InvalidArgument(
-                "Agent", "replay", f"be 0 with the consensus {name}", size, remedy=f"{reason}: leave it out"
-            )
+            reason = "statistics do not forget" if self.consensus.exchange.statistics else "there are no neighbors to forget"
+            raise InvalidArgument("Agent", "replay", f"be 0 with the consensus {name}", size, remedy=f"{reason}: omit it")
 
     def _check_budget(self, name: str) -> None:
-        """Refuse the paper's budget, K η^{3/2}, where the steps of a rule are so large that it removes nearly every point."""
+        """Reject the paper's budget, K η^{3/2}, if steps are so large that it would remove nearly every point."""
         budget, step_size = getattr(self.compression, "budget", None), self.step_size_at(0)
         if not isinstance(budget, Power) or not self.rule.budget_exponent < 1.0 < budget.exponent:
             return
         most = _COARSEST * step_size**self.rule.budget_exponent
         if budget(0) > most:
             rule = f"have a budget of at most {most:.3g} with the rule {name} and step size {step_size:g}"
-            remedy = f"more would remove nearly every point; Komp.averaging({step_size:g}) has a budget that suits"
+            remedy = f"more would remove nearly every point; use Komp.averaging({step_size:g})"
             raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
 
     @property
     def keeps_newest(self) -> bool:
-        """Whether a state holds the newest mini-batch: to judge neighbors by where there are no samples to replay."""
+        """Whether a state keeps the latest mini-batch, to judge neighbors when there are no samples to replay."""
         return self.screening is not None and self.consensus.relays and not self.replay
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a stored state must agree with to be stepped by this agent, as JSON can hold it."""
+        """The settings that a stored state must match to be stepped by this agent, in JSON form."""
         return {
             "dimension": self.dimension,
             "outputs": self.outputs,
@@ -344,7 +339,7 @@ class Agent:
         }
 
     def step_size_at(self, samples: int) -> float:
-        """η after so many samples, 0 with rules that take none; refuses η ≥ 1/λ, with which shrinking would overshoot."""
+        """η after this many samples, 0 with rules that take none; rejects η ≥ 1/λ, for which shrinking would overshoot."""
         if self.step_size is None:
             return 0.0
         eta = cast(Schedule, self.step_size)(samples)
@@ -357,7 +352,7 @@ class Agent:
         return eta
 
     def start(self, *, name: Hashable = 0, function: Expansion | None = None) -> State:
-        """A new state: from nothing, or from a function learned elsewhere."""
+        """A new state: empty, or from a function learned elsewhere."""
         if function is None:
             function = Expansion.zero(self.kernel, dimension=self.dimension, outputs=self.outputs)
         elif (function.dimension, function.outputs) != (self.dimension, self.outputs) or function.kernel != self.kernel:
@@ -372,7 +367,7 @@ class Agent:
         return State(name=name, model=model, shown=self.rule.shown(model, None), reservoir=reservoir)
 
     def check_state(self, owner: str, state: State) -> None:
-        """Refuse a state that was started with other settings."""
+        """Reject a state that was started with other settings."""
         f = state.function
         if f.centers.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
             found = Verbatim(f"dimension {f.dimension} and {f.outputs} outputs")
@@ -381,18 +376,18 @@ class Agent:
             raise InvalidArgument(owner, "state", f"have kernel {self.kernel}", f.kernel)
 
     def check(self, points: Any, targets: Any) -> tuple[Floats, Any]:
-        """A mini-batch in the form that a step takes, or an error that says what is wrong with it."""
+        """A mini-batch in the form that a step takes, or an error that says what is wrong."""
         points = matrix("Agent", "points", points, columns=self.dimension)
         if not len(points):
             raise InvalidArgument("Agent", "points", "have at least one row", Verbatim(f"shape {points.shape}"))
         return points, self.loss.check("Agent", targets, rows=len(points), outputs=self.outputs)
 
     def predict(self, state: State, points: Floats) -> Floats:
-        """f at each row of `points`: n × outputs."""
+        """The outputs f(x) for each row of `points`: n × outputs."""
         return state.function(matrix("Agent.predict", "points", points, columns=self.dimension))
 
     def step(self, state: State, points: Any, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
-        """Learn from a mini-batch and what the neighbors said. On any error `state` is as it was."""
+        """Learn from a mini-batch and the neighbors' messages. On an error, `state` is unchanged."""
         self.check_state("Agent.step", state)
         points, targets = self.check(points, targets)
         for said in heard:
@@ -405,7 +400,7 @@ class Agent:
 
 
 def check_message(agent: Agent, owner: str, argument: str, message: Message, *, rows: int | None = None) -> None:
-    """Refuse a message whose matrices have the wrong number of columns or rows."""
+    """Reject a message whose matrices have the wrong number of columns or rows."""
     for names, columns in ((message.inputs, agent.dimension), (message.outputs, agent.outputs)):
         for name in names:
             table = getattr(message, name)
@@ -421,15 +416,15 @@ def check_message(agent: Agent, owner: str, argument: str, message: Message, *, 
 
 
 def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
-    """Take part in a round without samples: go where the neighbors are, and learn nothing. Counts as a step.
+    """Take part in a round without samples: average with the neighbors, and learn nothing. Counts as a step.
 
-    State and messages have been checked before.
+    State and messages must have been checked.
     """
     return relay_screened(agent, state, heard)[0]
 
 
 def relay_screened(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[State, Screened]:
-    """`relay`, and who was not believed. What neighbors say is tested on the newest samples there were."""
+    """`relay`, with the results of screening. Messages are tested on the latest samples."""
     state.model.check_ownership()
     try:
         points, targets = state.newest or (np.empty((0, agent.dimension)), None)
@@ -438,7 +433,7 @@ def relay_screened(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[
         model, edges, combined = _combined(agent, state, heard, found.edges)
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
-            go = agent.rule.combine if combined is None else agent.rule.absorb  # the only move, or the second of two
+            go = agent.rule.combine if combined is None else agent.rule.absorb  # the only stage, or the second of two
             model = go(model, update, agent.compression, samples=state.learned)
     except FloatingPointError as error:
         state.model.invalidate()
@@ -454,9 +449,9 @@ def relay_screened(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[
 def advance(
     agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = (), *, replayed: bool = False
 ) -> tuple[State, Info]:
-    """`Agent.step` for runtimes, which have had state, mini-batch and messages checked before.
+    """`Agent.step` for runtimes, which have already checked state, mini-batch and messages.
 
-    `replayed` says that the mini-batch is the one that the reservoir of the state draws next.
+    `replayed` says that the mini-batch was drawn from the reservoir of the state.
     """
     state.model.check_ownership()
     try:
@@ -477,7 +472,7 @@ def _advance(
         f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers)
         here = f.from_cross(cross)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found and named in the end
+        with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are detected at the end
             losses, slope = agent.loss.value_and_slope(here, targets)
             loss, baseline_loss = watch(agent, state, step_size, losses, targets)
             inputs = StepInputs(
@@ -536,7 +531,7 @@ def _advance(
 
 
 def _hides_interrupt(error: BaseException) -> bool:
-    """Whether Ctrl-C is behind an error: numba makes a SystemError of it."""
+    """Whether an error was caused by Ctrl-C, which numba turns into a SystemError."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__
@@ -544,7 +539,7 @@ def _hides_interrupt(error: BaseException) -> bool:
 
 
 def _screened(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> Screened:
-    """What is left of what was heard, with the edges that begin anew, and why the rest is not."""
+    """The messages that pass screening, the edges that restart, and why the others were rejected."""
     if agent.screening is None or not any(said.reply is not None for said in heard):
         return Screened(heard, state.edges)
     bench = Bench(
@@ -564,19 +559,19 @@ def _screened(agent: Agent, state: State, points: Floats, targets: Any, heard: S
 def _combined(
     agent: Agent, state: State, heard: Sequence[Heard], edges: EdgeMemories
 ) -> tuple[Model, EdgeMemories, Expansion | None]:
-    """The first of two moves, to where the neighbors are, for protocols that make it: the function there is shown."""
+    """The first of two stages, averaging with the neighbors, for protocols that have one; the agent then shows the result."""
     update, edges = agent.consensus.combine(state.model.function, heard, edges)
     if update is None:
         return state.model, edges, None
     model = state.model
-    # who hears nobody in a round that is meant for it stays where it is, and may still take note
+    # without any messages in such a round, the function stays unchanged, but the protocol may still update its memory
     if not update.is_identity or agent.consensus.exchanges(state.steps + 1):
         model = agent.rule.combine(model, update, agent.compression, samples=state.learned)
     return model, edges, model.function
 
 
 def _blame(heard: Sequence[Heard]) -> None:
-    """Refuse answers that are not finite: then it was they, not the run, that diverged."""
+    """Reject replies that are not finite: the neighbor has diverged, not this agent."""
     for said in heard:
         for message in (said.question, said.reply):
             for name in (*message.inputs, *message.outputs) if message is not None else ():
@@ -584,15 +579,15 @@ def _blame(heard: Sequence[Heard]) -> None:
 
 
 def watch(agent: Agent, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
-    """The mean loss of the mini-batch and the baseline for it; refuses to go on when the one dwarfs the other."""
+    """The mean loss on the mini-batch and its baseline; raises `Diverged` if the loss is far larger."""
     loss = float(np.add.reduce(losses)) / len(losses)
     if not math.isfinite(loss):
         raise diverged(agent, state, step_size, f"the loss on the newest samples is {loss}")
     baseline_loss = state.baseline_loss
-    if not loss <= agent.explosion * baseline_loss:  # true for the first samples, whose baseline is not known yet
+    if not loss <= agent.explosion * baseline_loss:  # true for the first samples, which have no baseline yet
         zero_loss = float(agent.loss.value(np.zeros((len(losses), agent.outputs)), targets).mean())
         baseline_loss = max(baseline_loss, zero_loss)
-        # a function from elsewhere, or pulled by neighbors, may meet targets that are all 0: then its own loss is a baseline
+        # a given function, or one influenced by neighbors, may meet targets that are all 0: then its own loss is the baseline
         if math.isfinite(loss) and (state.steps == 0 or baseline_loss == 0.0):
             baseline_loss = max(baseline_loss, loss)
         if not loss <= agent.explosion * max(baseline_loss, np.finfo(float).tiny):
@@ -602,7 +597,7 @@ def watch(agent: Agent, state: State, step_size: float, losses: Floats, targets:
 
 
 def diverged(agent: Agent, state: State, step_size: float, reason: str) -> Diverged:
-    """The error for an agent that cannot go on, in words."""
+    """The error for an agent that cannot continue."""
     return Diverged(
         agent=state.name,
         samples=state.learned,

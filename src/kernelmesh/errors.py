@@ -1,7 +1,7 @@
-"""Everything that kernelmesh raises on purpose: one tree, whose members carry their facts as fields.
+"""The errors and warnings of kernelmesh, in one hierarchy; their details are available as fields.
 
-Each error is also the built-in one that users expect (`ValueError`, `ConnectionError`, …), so that code which has
-never heard of kernelmesh can handle it.
+Each error also derives from the built-in error that users expect (`ValueError`, `ConnectionError`, …), so that code which
+does not know kernelmesh can handle it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 120
 
 
 class Verbatim(str):
-    """A description of a value that an error shows as it is, without quotes.
+    """A description of a value that an error shows verbatim, without quotes.
 
     >>> str(InvalidArgument("fit", "X", "have 2 columns", Verbatim("shape (3, 1)")))
     'fit: X must have 2 columns, got shape (3, 1)'
@@ -32,7 +32,7 @@ class Verbatim(str):
 
 
 class _Missing(enum.Enum):
-    """Nothing where something is required; an enumeration, so that there is one of it in every process."""
+    """The type of `MISSING`; an enumeration, so that it is a singleton in every process."""
 
     MISSING = "nothing"
 
@@ -41,11 +41,11 @@ class _Missing(enum.Enum):
 
 
 MISSING = _Missing.MISSING
-"""The value of an argument that is required and was not given."""
+"""The value of a required argument that was not given."""
 
 
 def format_value(value: object) -> str:
-    """A value as errors show it: its repr, cut where it is long.
+    """A value as shown in errors: its repr, truncated if long.
 
     >>> format_value("x" * 200)[-3:]
     '...'
@@ -56,7 +56,7 @@ def format_value(value: object) -> str:
 
 
 class KernelMeshError(Exception):
-    """The root of all errors that kernelmesh raises on purpose.
+    """The base class of all kernelmesh errors.
 
     Examples
     --------
@@ -66,22 +66,22 @@ class KernelMeshError(Exception):
 
 
 class InvalidArgument(KernelMeshError, ValueError):
-    """Something from outside breaks a rule: `Owner: argument must <rule>, got <value>`, then the remedy, if there is one.
+    """Invalid input: `Owner: argument must <rule>, got <value>`, followed by the remedy, if there is one.
 
-    Of an argument that was not given, it says `Owner: argument is missing`, then the remedy.
+    For an argument that was not given: `Owner: argument is missing`, followed by the remedy.
 
     Parameters
     ----------
     owner : str
         The function or class that was called.
     argument : str
-        What was passed to it.
+        The argument concerned.
     rule : str
-        What follows on "must".
+        The rule, as it follows "must".
     value : object
-        What was found instead; `MISSING` for nothing.
+        The value that was given; `MISSING` if there was none.
     remedy : str
-        What to do about it; may be empty.
+        How to fix it; may be empty.
 
     Examples
     --------
@@ -95,12 +95,12 @@ class InvalidArgument(KernelMeshError, ValueError):
 
     @property
     def predicate(self) -> str:
-        """Everything that follows on the argument: what is wrong with it, and the remedy."""
+        """The message after the argument: what is wrong, and the remedy."""
         text = "is missing" if self.value is MISSING else f"must {self.rule}, got {format_value(self.value)}"
         return f"{text}; {self.remedy}" if self.remedy else text
 
     def owned_by(self, owner: str) -> InvalidArgument:
-        """The same error in the name of another owner: users know what they called, not what that is built from."""
+        """The same error for another owner: users know what they called, not its internals."""
         return InvalidArgument(owner, self.argument, self.rule, self.value, remedy=self.remedy)
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class InvalidArgument(KernelMeshError, ValueError):
         value = self.value
         try:
             pickle.dumps(value)
-        except Exception:  # a value may be anything, and its error must still leave a worker process
+        except Exception:  # a value may not be picklable, but its error must still get out of a worker process
             value = Verbatim(format_value(value))
         return _restore_invalid_argument, (self.owner, self.argument, self.rule, value, self.remedy)
 
@@ -120,7 +120,7 @@ def _restore_invalid_argument(owner: str, argument: str, rule: str, value: objec
 
 
 class InvalidRow(KernelMeshError, ValueError):
-    """A row of data that cannot be used: which column, what it must be, and the value.
+    """An invalid row of data: the column, the rule, and the value.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class InvalidRow(KernelMeshError, ValueError):
 
 
 class UnreadableFile(KernelMeshError, ValueError):
-    """A file that is damaged, of another version, or not of this program.
+    """A file that is damaged, has an unsupported version, or is not a kernelmesh file.
 
     Examples
     --------
@@ -140,14 +140,14 @@ class UnreadableFile(KernelMeshError, ValueError):
 
 
 class RefusedMessage(KernelMeshError, ValueError):
-    """Bytes that are not a message this program understands.
+    """An invalid message.
 
     Parameters
     ----------
     rule : str
-        What was broken, the same for all messages of this kind.
+        The rule that was violated.
     found : object
-        What was found instead, if that is worth telling.
+        What was found instead, if relevant.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class RefusedMessage(KernelMeshError, ValueError):
 
 
 class UnreachableAgent(KernelMeshError, ConnectionError):
-    """The agent did not answer: not running, not reachable, or not for this client.
+    """The agent did not answer: it is not running, not reachable, or does not accept this client.
 
     Examples
     --------
@@ -174,14 +174,14 @@ class UnreachableAgent(KernelMeshError, ConnectionError):
 
 
 class MissingExtra(KernelMeshError, ImportError):
-    """Something was asked for that needs packages which are not installed.
+    """A feature needs packages that are not installed.
 
     Parameters
     ----------
     what : str
-        What was asked for, in the plural.
+        The feature, in the plural.
     extra : str
-        The extra of kernelmesh that brings the packages.
+        The extra of kernelmesh that installs them.
 
     Examples
     --------
@@ -202,11 +202,11 @@ class Problem(NamedTuple):
 
     path: str
     line: int
-    """Counted from 1; 0 where no line is to blame."""
+    """Counted from 1; 0 if no particular line is at fault."""
     key: str
-    """Where in the file, such as `model.kernel`; empty for the file as a whole."""
+    """The key, such as `model.kernel`; empty for the file as a whole."""
     predicate: str
-    """What follows on the key: what is wrong with it."""
+    """The message after the key: what is wrong with it."""
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.line else self.path
@@ -214,7 +214,7 @@ class Problem(NamedTuple):
 
 
 class InvalidConfig(KernelMeshError, ValueError):
-    """Everything that is wrong with a configuration file, one problem per line.
+    """All problems of a configuration file, one per line.
 
     Parameters
     ----------
@@ -236,18 +236,18 @@ class InvalidConfig(KernelMeshError, ValueError):
 
 
 class Diverged(KernelMeshError, ArithmeticError):
-    """The function left all bounds; the state before the step is untouched and can still be used.
+    """Learning diverged; the state before the step is unchanged and can still be used.
 
     Parameters
     ----------
     agent : Hashable
         The agent's name.
     samples : int
-        The samples that it had seen.
+        The number of samples it had seen.
     step_size, penalty : float
-        What was in force.
+        The values in use.
     reason : str
-        What was seen.
+        What was observed.
 
     Examples
     --------
@@ -258,7 +258,7 @@ class Diverged(KernelMeshError, ArithmeticError):
 
     def __init__(self, *, agent: Hashable, samples: int, step_size: float, penalty: float, reason: str) -> None:
         self.agent, self.samples, self.step_size, self.penalty, self.reason = agent, samples, step_size, penalty, reason
-        remedy = "lower the step size; stable ones are below about 2 / κ(x, x)"
+        remedy = "lower the step size; it is stable below about 2 / κ(x, x)"
         if penalty > 0:
             remedy = "lower or cap the penalty (Doubling has a ceiling), or lower the step size"
         rates = f" with step size {step_size:g} and penalty {penalty:g}"
@@ -275,7 +275,7 @@ def _restore_diverged(agent: Hashable, samples: int, step_size: float, penalty: 
 
 
 class UnstablePenalty(UserWarning):
-    """The penalty will be too large for the step size and the network: the run is likely to diverge.
+    """The penalty will become too large for the step size and the network: the run is likely to diverge.
 
     Examples
     --------
@@ -285,7 +285,7 @@ class UnstablePenalty(UserWarning):
 
 
 class ScaleWarning(UserWarning):
-    """Features of very different scales, which a kernel that weighs all of them alike cannot do justice to.
+    """Features that need scaling: the kernel treats all features alike.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""What agents say to each other: values with a size, bytes out, bytes in.
+"""Messages between agents: encoding, decoding and validation.
 
-On the wire a message is MessagePack: its format version, the number of its kind, its matrices (rows, columns, little-endian
-numbers) and the few single numbers that some kinds have. There is no text in it. Types and bounds are checked by msgspec
-while reading; shapes and finiteness here, before an array is made. Nothing is unpickled.
+On the wire, a message is MessagePack: its format version, the number of its kind, its matrices (rows, columns, little-endian
+numbers) and a few scalars. It contains no text. Types and ranges are checked by msgspec
+during decoding, shapes and finiteness here, before an array is created. Nothing is unpickled.
 """
 
 from collections.abc import Callable
@@ -25,42 +25,42 @@ __all__ += ["decode", "encode", "wire_size"]
 
 VERSION = 4
 
-_Count = Annotated[int, Meta(ge=0, lt=1 << 62)]  # so that counting on never leaves 64 bits
+_Count = Annotated[int, Meta(ge=0, lt=1 << 62)]  # so that increments never overflow 64 bits
 _Length = Annotated[int, Meta(ge=0, lt=1 << 31)]
 _EXTRAS = ("rows", "terms", "revision")
 _FLOATS, _ROWS = np.dtype("<f8"), np.dtype("<i4")
 
 
 class Revision(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Where a function stands among all that this end of a link has sent, so that the next can be a difference."""
+    """The position of a function in the sequence that this end of a link has sent, so that the next can be a difference."""
 
     number: Annotated[int, Meta(ge=1, lt=1 << 62)]
-    """Functions sent over this end of the link so far, this one included."""
+    """The number of functions sent by this end so far, including this one."""
     base: _Count = 0
-    """The newest earlier one that the other end is known to have, which differences build on; 0: none."""
+    """The latest earlier function that the other end is known to have, on which differences are based; 0 means none."""
     have: _Count = 0
-    """The newest one that has arrived from the other end; 0: none, or none that could be read."""
+    """The latest function received from the other end; 0 if none, or none that could be read."""
     digest: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
-    """Of the centers of the base, so that an end that restarted cannot mistake another function for it."""
+    """The digest of the centers of the base, so that a restarted end cannot mistake another function for it."""
 
 
 class Terms(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What both ends of an edge need to know of an offer."""
+    """The terms of an offer, which both ends of an edge need to know."""
 
     epoch: _Count
-    """How often one end has had to repair what the other remembers."""
+    """How often one end had to repair the other's memory."""
     exchange: _Count
     """The exchange that the offer is meant for, from 1."""
     done: _Count
-    """How many exchanges over this edge the sender has completed in this epoch."""
+    """The number of exchanges over this edge that the sender has completed in this epoch."""
     digest: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-    """Of what the sender keeps for this edge after those; 0 before the first."""
+    """The digest of the sender's memory of this edge after those exchanges; 0 before the first."""
     share: Annotated[float, Meta(ge=0.0, le=1.0)]
-    """The most weight that the sender can give this edge; the lesser of both ends' is used."""
+    """The maximum weight that the sender can give this edge; the smaller of both ends' is used."""
 
 
 class Message:
-    """Some matrices, and perhaps a few single numbers. Labels are never part of any message."""
+    """A message: matrices and possibly a few scalars. It never contains labels."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -71,9 +71,9 @@ class Message:
     tables: ClassVar[tuple[str, ...]]
     """All matrices: the inputs, then the outputs."""
     extras: ClassVar[tuple[str, ...]]
-    """What there is beside matrices, as it is called on the wire."""
+    """The names of the other fields on the wire."""
     shapes: ClassVar[Callable[[Any], Any]]
-    """The shapes of the matrices; one that stands alone is not in a tuple."""
+    """The shapes of the matrices; a single shape is not in a tuple."""
 
     def __init_subclass__(cls) -> None:
         cls.kind = cls.__name__.lower()
@@ -86,21 +86,21 @@ class Message:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Points(Message):
-    """«What do you make of these points?»: B × p."""
+    """A query for values at points: B × p."""
 
     points: Floats
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Values(Message):
-    """The answer: f at each of the points, B × C."""
+    """The reply: f at each of the points, B × C."""
 
     values: Floats
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Probe(Message):
-    """«I make this of these points; what do you?»: B × p and B × C."""
+    """A query for values at points, with the sender's own values there: B × p and B × C."""
 
     points: Floats
     values: Floats
@@ -114,14 +114,14 @@ class Function(Message):
     weights: Floats
     revision: Revision | None = None
     moments: Floats | None = None
-    """M × M and symmetric, where it is not a function but statistics; half of it travels."""
+    """M × M and symmetric, if the message holds statistics rather than a function; only half of it is sent."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Offer(Message):
-    """A function for one numbered exchange with one neighbor: both ends use exactly these two functions, once.
+    """A function for one numbered exchange with one neighbor; both ends use exactly these two functions, once.
 
-    The first offer of an epoch carries the dual from which the sender begins it. Where statistics are exchanged instead of
+    The first offer of an epoch carries the dual from which the sender starts. If statistics are exchanged instead of
     functions, both have moments.
     """
 
@@ -135,7 +135,7 @@ class Offer(Message):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Difference(Message):
-    """A function or an offer as a difference to an earlier one: rows whose centers changed, those centers, all weights."""
+    """A function or an offer as a difference from an earlier one: changed rows with their centers, and all weights."""
 
     rows: NDArray[np.int32]
     centers: Floats
@@ -161,7 +161,7 @@ class _Plain(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class _Wire(_Plain, array_like=True, forbid_unknown_fields=True):
-    """What is read; what is written ends before the moments where there are none."""
+    """The layout when decoding; when encoding, trailing moments are omitted if there are none."""
 
     moments: Annotated[list[bytes], Meta(max_length=2)] | None = None
 
@@ -173,7 +173,7 @@ _decoder = msgspec.msgpack.Decoder(_Wire)
 
 
 def encode(message: Message) -> bytes:
-    """The bytes that a transport carries.
+    """Encode a message.
 
     >>> decode(encode(Values(np.array([[1.0, 2.0]])))).values
     array([[1., 2.]])
@@ -191,7 +191,7 @@ def encode(message: Message) -> bytes:
 
 
 def _halves(message: Any) -> list[bytes] | None:
-    """The lower triangles of the moments, where there are any: those of the message, then those of its dual."""
+    """The lower triangles of the moments, if any: those of the message, then those of its dual."""
     tables = [part.moments for part in (message, getattr(message, "dual", None)) if part is not None]
     if tables[0] is None:
         return None
@@ -208,7 +208,7 @@ def _matrices(message: Message) -> list[_Matrix]:
 
 
 class WireSize(NamedTuple):
-    """What a message costs on the wire."""
+    """The size of a message on the wire."""
 
     floats: int
     """The numbers in its matrices."""
@@ -217,7 +217,7 @@ class WireSize(NamedTuple):
 
 
 def wire_size(message: Message) -> WireSize:
-    """How many numbers a message carries and how many bytes it takes, without packing its matrices.
+    """The numbers and bytes of a message on the wire, computed without encoding its matrices.
 
     >>> message = Points(np.zeros((32, 2)))
     >>> wire_size(message) == (64, len(encode(message)))
@@ -243,7 +243,7 @@ def wire_size(message: Message) -> WireSize:
 
 @lru_cache(maxsize=1024)
 def _frame(shapes: Any) -> WireSize:
-    """The cost of a message with matrices of these shapes, where rows, terms and revision are nothing: 1 byte each."""
+    """The size of a message with matrices of these shapes and without rows, terms and revision."""
     pairs = shapes if isinstance(shapes[0], tuple) else (shapes,)
     empty = _encoder.encode(_Plain(VERSION, 0, [_Matrix(rows, columns, b"") for rows, columns in pairs]))
     sizes = [8 * rows * columns for rows, columns in pairs]
@@ -254,12 +254,12 @@ _NO_PARTS = len(_encoder.encode((None, None)))
 
 
 def _binary(size: int) -> int:
-    """The bytes that so many bytes take: their number is written in 1, 2 or 4 more."""
+    """The encoded size of this many bytes: their length takes 1, 2 or 4 more."""
     return size + 2 + (size > 0xFF) + 2 * (size > 0xFFFF)
 
 
 def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
-    """Read a message, or raise `RefusedMessage` saying why; no array is made before everything has been checked."""
+    """Decode a message, or raise `RefusedMessage` with the reason; no array is created before everything has been checked."""
     if len(data) > max_bytes:
         raise RefusedMessage(f"message: must be at most {max_bytes} bytes", len(data))
     try:
@@ -287,7 +287,7 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
 
 
 def _moments(wire: _Wire, arrays: list[Floats]) -> list[Floats | None]:
-    """For every function its moments, or None."""
+    """The moments of every function, or None."""
     orders = [len(weights) for weights in arrays[1::2]] or [0]
     if wire.moments is None:
         return [None] * len(orders)
@@ -305,7 +305,7 @@ def _moments(wire: _Wire, arrays: list[Floats]) -> list[Floats | None]:
 
 
 def _parts(wire: _Wire, kind: type[Message]) -> dict[str, Any]:
-    """What there is beside matrices, by name."""
+    """The fields other than matrices, by name."""
     parts: dict[str, Any] = {}
     for name in _EXTRAS:
         if (part := getattr(wire, name)) is not None:
@@ -325,7 +325,7 @@ def _parts(wire: _Wire, kind: type[Message]) -> dict[str, Any]:
 
 
 def _arrays(wire: _Wire, kind: type[Message]) -> list[Floats]:
-    """The matrices: as many as the kind has, and perhaps those of a dual; two that belong together have equally many rows."""
+    """The matrices of the kind, and possibly of a dual; those that belong together must have the same number of rows."""
     count = len(kind.tables)
     counts = (count, count + 2) if kind is Offer else (count,)
     if len(wire.matrices) not in counts:
@@ -353,4 +353,4 @@ def _check_rows(rows: NDArray[np.int32], centers: Floats, weights: Floats) -> No
     if len(rows) != len(centers):
         raise RefusedMessage("message: difference must have a center for each row", f"{len(centers)} for {len(rows)}")
     if len(rows) and not (rows[0] >= 0 and rows[-1] < len(weights) and (np.diff(rows) > 0).all()):
-        raise RefusedMessage("message: rows must rise from 0 or more to less than the number of weights", rows[:5])
+        raise RefusedMessage("message: rows must be increasing, from 0 or more to less than the number of weights", rows[:5])

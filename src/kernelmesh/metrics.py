@@ -1,4 +1,4 @@
-"""Numbers about a round: how well the network predicts, how far its agents are apart, what it cost."""
+"""Metrics of a round: accuracy, disagreement and cost."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ __all__ += ["measure_agents", "projection_gap", "summarize"]
 
 
 def losses(functions: Sequence[Expansion], loss: Loss, points: Floats, targets: Any) -> Floats:
-    """The mean loss of each agent on the given samples; their sum is the paper's global objective Σ_i E[ℓ(f_i(x), y)]."""
+    """The mean loss of each agent on the given samples; the sum is the paper's global objective Σ_i E[ℓ(f_i(x), y)]."""
     checked = loss.check("losses", targets, rows=len(points), outputs=functions[0].outputs)
     return np.array([loss.value(f(points), checked).mean() for f in functions])
 
 
 def accuracies(functions: Sequence[Expansion], points: Floats, labels: Any) -> Floats:
-    """The share of points that each agent puts into the right class."""
+    """The accuracy of each agent."""
     return np.array([(f(points).argmax(axis=1) == labels).mean() for f in functions])
 
 
@@ -56,7 +56,7 @@ def _along(functions: Mapping[int, Expansion], edges: Sequence[tuple[int, int]])
 
 
 def projection_gap(now: Round) -> tuple[float, float]:
-    """How far compression bent the network's gradient in this round, and the bound of Proposition 1 for it.
+    """How far compression changed the network's gradient in this round, and the bound of Proposition 1.
 
     ‖∇̃ − ∇‖ = √(Σ_i (‖f_i − f̃_i‖ / η)²) ≤ ε V / η; rounds in which no agent moved give (0, 0).
     """
@@ -69,16 +69,16 @@ def projection_gap(now: Round) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measures:
-    """One line of a run's record.
+    """The metrics of one round.
 
     Attributes
     ----------
     round : int
-        Rounds so far.
+        The number of rounds so far.
     samples : int
-        The most samples any agent has seen.
+        The largest number of samples that any agent has seen.
     objective : float
-        Σ_i E[ℓ(f_i(x), y)], as printed in the paper, over held-out samples.
+        Σ_i E[ℓ(f_i(x), y)], as in the paper, over held-out samples.
     regularized_objective : float
         The objective + (λ/2) Σ_i ‖f_i‖².
     disagreement : float
@@ -86,15 +86,15 @@ class Measures:
     score_mean, score_worst : float
         Held-out accuracy for class targets, root mean square error for values; over the agents.
     order_mean, order_max : float and int
-        Points in the dictionaries.
+        The number of points in the dictionaries.
     penalty : float
-        The largest c in force.
+        The largest penalty c in use.
     projection_gap, projection_bound : float
-        How far compression bent the network's gradient, and the bound of Proposition 1 for it.
+        How far compression changed the network's gradient, and the bound of Proposition 1.
     floats_per_sample, bytes_per_sample : float
-        What all agents sent over all edges, divided by the samples that all of them learned from.
+        The numbers and bytes sent by all agents over all edges, divided by the samples they all learned from.
     over_budget : int
-        Agents whose cap on the model order made them exceed the budget in this round.
+        The number of agents whose limit on the model order made them exceed the budget in this round.
 
     Examples
     --------
@@ -108,9 +108,9 @@ class Measures:
 
     round: int
     samples: int
-    """The most samples any agent has seen."""
+    """The largest number of samples that any agent has seen."""
     objective: float
-    """Σ_i E[ℓ(f_i(x), y)], as printed in the paper, over held-out samples."""
+    """Σ_i E[ℓ(f_i(x), y)], as in the paper, over held-out samples."""
     regularized_objective: float
     """The objective + (λ/2) Σ_i ‖f_i‖²."""
     disagreement: float
@@ -123,15 +123,15 @@ class Measures:
     projection_gap: float
     projection_bound: float
     floats_per_sample: float
-    """Numbers that all agents sent over all edges, divided by the samples that all of them learned from."""
+    """The numbers sent by all agents over all edges, divided by the samples they all learned from."""
     bytes_per_sample: float
     over_budget: int
-    """Agents whose cap on the model order made them exceed the budget in this round."""
+    """The number of agents whose limit on the model order made them exceed the budget in this round."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AgentMeasures:
-    """The same round agent by agent and edge by edge: what `Measures` sums up. NaN where only a sample was measured.
+    """The metrics of one round per agent and edge, which `Measures` summarizes; NaN if only a sample was measured.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class AgentMeasures:
     disagreements : ndarray
         ‖f_i − f_j‖² in the Hilbert norm along each edge, in the order of `graph.edges`.
     agents, edges : ndarray of int
-        The numbers of the agents and of the edges that were measured.
+        The indices of the measured agents and edges.
     """
 
     losses: Floats
@@ -156,29 +156,29 @@ class AgentMeasures:
 
 
 def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any, sample: int | None = None) -> Measures:
-    """Take all measures of a round on held-out samples, of all agents or of a sample of them.
+    """Compute the metrics of a round on held-out samples, for all agents or a sample of them.
 
     Parameters
     ----------
     now : Round
-        The round, as `simulate` gives it.
+        A round yielded by `simulate`.
     agent : Agent
         The settings of the agents.
     graph : Graph
-        Who talks to whom.
+        The communication graph.
     points : ndarray of shape (rows, dimension)
         Held-out points.
     targets : array-like
         Their targets: class numbers, or values.
     sample : int, optional
-        Measure so many agents, and the disagreement over as many edges, instead of all, where there are more. Sums are
+        Measure at most this many agents, and the disagreement over as many edges, instead of all. Sums are
         scaled to the whole network, `score_worst` is the worst of those measured, and only their functions are fetched
-        where agents are in other processes. The same round of a network always has the same sample.
+        if agents are in other processes. The same round of a network always has the same sample.
 
     Returns
     -------
     Measures
-        How well the network predicts, how far its agents are apart, and what it cost.
+        Accuracy, disagreement and cost.
 
     Examples
     --------
@@ -196,7 +196,7 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
 def measure_agents(
     now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: Any, sample: int | None = None
 ) -> AgentMeasures:
-    """Every agent's loss and score on held-out samples, and the disagreement along every edge; or those of a sample."""
+    """The loss and score of every agent on held-out samples, and the disagreement along every edge; or those of a sample."""
     checked = agent.loss.check("measure", targets, rows=len(points), outputs=agent.outputs)
     agents, edges = _sampled(now, graph, sample)
     pairs = [graph.edges[e] for e in edges]
@@ -221,15 +221,15 @@ def measure_agents(
 
 
 def _placed(values: Sequence[float] | Floats, places: Ints, length: int) -> Floats:
-    """An array with these values in their places, and NaN elsewhere."""
+    """An array with these values at these positions, and NaN elsewhere."""
     out = np.full(length, np.nan)
     out[places] = values
     return out
 
 
 def summarize(now: Round, found: AgentMeasures, *, agent: Agent) -> Measures:
-    """One line of a record from what was measured of each agent; sums are scaled to the whole network."""
-    whole = len(found.losses) / len(found.agents)  # exactly 1 where nobody is left out
+    """Summarize the metrics of each agent; sums are scaled to the whole network."""
+    whole = len(found.losses) / len(found.agents)  # exactly 1 if all are measured
     apart = float(sum(2.0 * found.disagreements[found.edges]))
     objective = float(sum(found.losses[found.agents])) * whole
     scores, worst = found.scores[found.agents], min if agent.loss.classifies else max
@@ -257,7 +257,7 @@ def summarize(now: Round, found: AgentMeasures, *, agent: Agent) -> Measures:
 
 
 def _sampled(now: Round, graph: Graph, sample: int | None) -> tuple[Ints, Ints]:
-    """The numbers of the agents and of the edges that are measured."""
+    """The indices of the agents and edges to measure."""
     if sample is None or integer("measure", "sample", sample, minimum=1) >= len(graph):
         return np.arange(len(graph)), np.arange(len(graph.edges))
     rng = np.random.default_rng([now.number, len(graph)])
@@ -266,6 +266,6 @@ def _sampled(now: Round, graph: Graph, sample: int | None) -> tuple[Ints, Ints]:
 
 
 def _regularizer(agent: Agent, now: Round, found: AgentMeasures, i: int) -> float:
-    """λ/2 ‖f‖², or its share in one sample with rules that weigh it against the sum of all losses."""
+    """λ/2 ‖f‖², divided by the number of samples with rules for which λ is relative to the sum of all losses."""
     divisor = 1 if agent.rule.takes_step_size else max(now.samples[i], 1)
     return 0.5 * cast(float, agent.regularization) / divisor * float(found.square_norms[i])

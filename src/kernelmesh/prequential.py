@@ -1,4 +1,4 @@
-"""Prequential evaluation: every mini-batch is first predicted and scored, then learned from."""
+"""Prequential (test-then-train) evaluation: every mini-batch is first predicted and scored, then learned from."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ Batches = Iterator[tuple[Any, NDArray[Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """How well a model has predicted up to a sample of its stream, and what that cost. NaN where nothing is scored yet."""
+    """The scores and costs of a model up to some sample of its stream; NaN if nothing has been scored yet."""
 
     samples: int
-    """Samples that the model has learned from, with the first mini-batch, which is not scored."""
+    """The number of samples that the model has learned from, including the first mini-batch, which is not scored."""
     score: float
     """Over all scored samples: accuracy, or R² for values; larger is better."""
     window_score: float
-    """The same over the newest `window` of them."""
+    """The same over the latest `window` of them."""
     error: float
-    """Over all scored samples: the share of wrong labels, or the mean squared error; smaller is better."""
+    """Over all scored samples: the fraction of wrong labels, or the mean squared error; smaller is better."""
     window_error: float
     predict_seconds: float
-    """Time that predicting has taken so far."""
+    """The time spent predicting so far."""
     learn_seconds: float
     points: int | None
-    """Points that the model keeps (`model_order_`, summed over the agents of a network), if it tells."""
+    """The number of points that the model keeps (`model_order_`, summed over the agents of a network), if available."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What `evaluate` measured.
+    """The result of `evaluate`.
 
     Attributes
     ----------
@@ -51,12 +51,12 @@ class Evaluation:
         One per measured mini-batch, in order, with the fields `samples`, `score`, `window_score`, `error`, `window_error`,
         `predict_seconds`, `learn_seconds` and `points`; there is at least one.
     classifies : bool
-        Whether the score is accuracy and the error the share of wrong labels; otherwise they are R² and the mean squared
+        Whether the score is accuracy and the error the fraction of wrong labels; otherwise they are R² and the mean squared
         error.
     window : int
-        How many of the newest samples `window_score` and `window_error` are over.
+        The number of latest samples over which `window_score` and `window_error` are computed.
     complete : bool
-        Whether the stream ended; False after Ctrl-C.
+        Whether the whole stream was evaluated; False after Ctrl-C.
 
     Examples
     --------
@@ -83,18 +83,18 @@ class Evaluation:
 
     @property
     def last(self) -> Record:
-        """The newest record, with the totals over the stream."""
+        """The last record, with the totals over the stream."""
         return self.records[-1]
 
     def column(self, name: str) -> NDArray[Any]:
-        """One field of all records."""
+        """One field of all records, as an array."""
         known = [field.name for field in dataclasses.fields(Record)]
         if name not in known:
             raise InvalidArgument("Evaluation", "name", f"be one of {', '.join(known)}", name)
         return np.array([getattr(record, name) for record in self.records])
 
     def rows(self) -> list[dict[str, Any]]:
-        """The records as rows of a table, which `csv.DictWriter` and `pandas.DataFrame` take."""
+        """The records as rows of a table, for `csv.DictWriter` or `pandas.DataFrame`."""
         return [dataclasses.asdict(record) for record in self.records]
 
 
@@ -109,39 +109,40 @@ def evaluate(
     measure_every: int = 1,
     progress: Callable[[Record], None] | None = None,
 ) -> Evaluation:
-    """Test, then train: for each mini-batch, score predict(X) against y, then partial_fit(X, y).
+    """Evaluate a model on a stream: for each mini-batch, score predict(X) against y, then call partial_fit(X, y).
 
-    Every sample is thus predicted by a model that has learned from all mini-batches before. The first one is not scored,
-    since most models cannot predict yet. The model is trained in place. It counts as a classifier if its `partial_fit` takes
-    `classes`, or if `classes` are given here; otherwise as a regressor.
+    Every sample is thus predicted by a model that has learned from all earlier mini-batches. The first mini-batch is not
+    scored, since most models cannot predict yet. The model is trained in place. It is treated as a classifier if its
+    `partial_fit` takes `classes`, or if `classes` are given here; otherwise as a regressor.
 
-    Ctrl-C ends the evaluation and returns what was measured, with `complete` False. An error of the model loses only what
-    `progress` has not received.
+    Ctrl-C ends the evaluation and returns the results so far, with `complete` False. If the model raises an error, only what
+    `progress` has not received is lost.
 
     Parameters
     ----------
     model : estimator
-        Anything with `partial_fit` and `predict`. A `Pipeline` has none: transform X beforehand, and pass its last step.
+        Any object with `partial_fit` and `predict`. A `Pipeline` has no `partial_fit`: transform X first and pass its last
+        step.
     X : array-like or sparse matrix of shape (rows, features), or iterable of pairs
-        Points in the order of the stream; or two mini-batches (X, y) or more as they come, such as an `ArrayStream`.
+        Points in the order of the stream; or an iterable of at least two mini-batches (X, y), such as an `ArrayStream`.
     y : array-like of shape (rows,) or (rows, outputs), optional
-        Their labels or values; left out where X has mini-batches.
+        Their labels or values; omitted if X yields mini-batches.
     batch_size : int
-        Rows per mini-batch, where X is an array.
+        Rows per mini-batch, if X is an array.
     window : int
-        How many of the newest samples the windowed numbers are over.
+        The number of latest samples over which windowed scores are computed.
     classes : array-like, optional
-        All labels that will ever occur, which the first call to `partial_fit` receives if it takes them; by default those in
+        All labels that can occur, passed to the first call of `partial_fit` if it takes them; by default those in
         y, or those that the model already knows.
     measure_every : int
-        Mini-batches between two records; the last one is always recorded.
+        Mini-batches between records; the last one is always recorded.
     progress : callable, optional
-        Receives every record as soon as there is one.
+        Called with every record as soon as it is available.
 
     Returns
     -------
     Evaluation
-        Scores and errors so far and over the newest samples, seconds, and points kept, along the stream.
+        Scores and errors so far and over the latest samples, times, and points kept, along the stream.
 
     Examples
     --------
@@ -163,7 +164,7 @@ def evaluate(
 def _follow(
     tally: _Tally, batches: Batches, every: int, progress: Callable[[Record], None]
 ) -> tuple[tuple[Record, ...], bool]:
-    """The records of a whole stream, or up to Ctrl-C; and whether it was the whole."""
+    """The records of a stream, or up to Ctrl-C; and whether the stream was completed."""
     records, complete = list[Record](), False
 
     def record() -> None:
@@ -177,10 +178,10 @@ def _follow(
                 record()
         complete = True
     except KeyboardInterrupt:
-        pass  # the tally is whole
+        pass  # the tally is consistent
     if complete and not tally.total.rows:
-        found = Verbatim("none" if tally.samples == 0 else f"one of {tally.samples} rows")
-        rule, remedy = "yield at least two mini-batches", "the first is not scored; an iterator that was used up yields none"
+        found = Verbatim("none" if tally.samples == 0 else f"one mini-batch of {tally.samples} rows")
+        rule, remedy = "yield at least two mini-batches", "the first is not scored; an exhausted iterator yields none"
         raise InvalidArgument("evaluate", "X", rule, found, remedy=remedy)
     if not records or records[-1].samples < tally.samples:
         record()
@@ -188,7 +189,7 @@ def _follow(
 
 
 def _batches(X: Any, y: Any, batch_size: int) -> Batches:
-    """The mini-batches of arrays, checked before the first one is used; or those that X has."""
+    """The mini-batches of arrays, checked before the first one is used; or those that X yields."""
     integer("evaluate", "batch_size", batch_size, minimum=1)
     if isinstance(X, str | bytes):
         raise InvalidArgument("evaluate", "X", "be rows of features, or an iterable of pairs (X, y)", X)
@@ -197,7 +198,7 @@ def _batches(X: Any, y: Any, batch_size: int) -> Batches:
             raise InvalidArgument("evaluate", "y", "be given unless X is an iterable of pairs (X, y)", None)
         return _pairs(X)
     table = X if hasattr(X, "shape") else _array("X", X)
-    table = table.tocsr() if hasattr(table, "tocsr") else table  # of sparse matrices, not every kind has rows to take
+    table = table.tocsr() if hasattr(table, "tocsr") else table  # not every sparse format supports row slicing
     rows, targets = table.shape[0] if table.shape else 0, _array("y", y)
     if targets.shape[:1] != (rows,):
         remedy = "transpose it: one row per sample" if targets.shape[1:] == (rows,) else ""
@@ -205,7 +206,7 @@ def _batches(X: Any, y: Any, batch_size: int) -> Batches:
     if rows <= batch_size:
         rule = f"have more rows than the first mini-batch of {batch_size}, which is not scored"
         raise InvalidArgument("evaluate", "X", rule, Verbatim(f"{rows} rows"), remedy="lower batch_size")
-    by_position = getattr(table, "iloc", table)  # data frames may be indexed by anything
+    by_position = getattr(table, "iloc", table)  # data frames may have any index
     starts = range(0, rows, batch_size)
     return ((by_position[start : start + batch_size], targets[start : start + batch_size]) for start in starts)
 
@@ -213,7 +214,7 @@ def _batches(X: Any, y: Any, batch_size: int) -> Batches:
 def _pairs(pairs: Iterable[Any]) -> Batches:
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InvalidArgument("evaluate", "X", "yield pairs (X, y) where y is left out", pair)
+            raise InvalidArgument("evaluate", "X", "yield pairs (X, y) if y is omitted", pair)
         points, targets = pair[0], _array("y", pair[1])
         shape = points.shape if hasattr(points, "shape") else _array("X", points).shape
         if not targets.shape or targets.shape[:1] != shape[:1]:
@@ -232,12 +233,12 @@ def _array(argument: str, value: Any) -> NDArray[Any]:
 
 
 class _Model(NamedTuple):
-    """A model, how it is called, and how its predictions are scored."""
+    """A model with how to call it and how to score its predictions."""
 
     estimator: Any
     classifies: bool
     first: dict[str, Any]
-    """What the first call to partial_fit receives besides X and y."""
+    """Extra arguments of the first call of partial_fit."""
 
     @classmethod
     def of(cls, estimator: Any, y: Any, classes: Any) -> _Model:
@@ -247,14 +248,14 @@ class _Model(NamedTuple):
         if not all(callable(getattr(estimator, name, None)) for name in ("partial_fit", "predict")):
             remedy = ""
             if hasattr(estimator, "named_steps"):
-                remedy = "transform X beforehand, such as by a StandardScaler, and pass the last step of the pipeline"
+                remedy = "transform X beforehand, for example with a StandardScaler, and pass the last step of the pipeline"
             found = Verbatim(f"an object of type {type(estimator).__name__}")
             raise InvalidArgument("evaluate", "model", "have partial_fit and predict", found, remedy=remedy)
         takes = "classes" in inspect.signature(estimator.partial_fit).parameters
         if classes is None and takes and not hasattr(estimator, "classes_"):
             if y is None:
-                remedy = "name all labels that will ever occur"
-                raise InvalidArgument("evaluate", "classes", "be given where y is left out", None, remedy=remedy)
+                remedy = "list all labels that can occur"
+                raise InvalidArgument("evaluate", "classes", "be given if y is omitted", None, remedy=remedy)
             classes = np.unique(np.asarray(y))
         return cls(estimator, takes or classes is not None, {"classes": classes} if takes and classes is not None else {})
 
@@ -266,21 +267,21 @@ class _Model(NamedTuple):
             text = next((value for value in np.ravel(np.asarray(points, dtype=object)) if isinstance(value, str)), None)
             if isinstance(error, KernelMeshError) or text is None:
                 raise
-            remedy = "encode text as numbers, such as by an OrdinalEncoder"
-            raise InvalidArgument("evaluate", "X", "hold numbers for this model", text, remedy=remedy) from error
+            remedy = "encode text as numbers, for example with an OrdinalEncoder"
+            raise InvalidArgument("evaluate", "X", "contain numbers for this model", text, remedy=remedy) from error
 
     def check(self, targets: NDArray[Any]) -> None:
-        """Refuse targets that cannot be scored."""
+        """Reject targets that cannot be scored."""
         if self.classifies and targets.ndim != 1:
             found = Verbatim(f"shape {targets.shape}")
             raise InvalidArgument("evaluate", "y", "have one label per row for a classifier", found)
         if not self.classifies and targets.dtype.kind not in "fiub":
             remedy = "pass classes if the model is a classifier"
             found = Verbatim(f"dtype {targets.dtype}")
-            raise InvalidArgument("evaluate", "y", "hold real numbers for a regressor", found, remedy=remedy)
+            raise InvalidArgument("evaluate", "y", "contain real numbers for a regressor", found, remedy=remedy)
 
     def losses(self, predicted: Any, targets: NDArray[Any]) -> tuple[Floats, Floats]:
-        """1 for each wrong label, or squared errors, rows × outputs; and the targets likewise, where they are numbers."""
+        """1 for each wrong label, or squared errors, rows × outputs; and the targets in the same form if they are numbers."""
         found = np.asarray(predicted)
         if found.size != targets.size:
             rule = f"predict {targets.size} values for targets of shape {targets.shape}"
@@ -293,7 +294,7 @@ class _Model(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """What scores are made of, per output: Σ loss, and the mean of the targets with Σ (y − mean)²."""
+    """The sums behind the scores, per output: Σ loss, and the mean of the targets with Σ (y − mean)²."""
 
     rows: int
     losses: Floats
@@ -306,7 +307,7 @@ class _Sums(NamedTuple):
         return cls(len(losses), losses.sum(axis=0), mean, np.square(targets - mean).sum(axis=0))
 
     def plus(self, other: _Sums) -> _Sums:
-        """Of both sets of rows together; means are merged, since Σ y² − n mean² would cancel."""
+        """The sums over both sets of rows; means are merged, since Σ y² − n mean² would cancel."""
         rows = self.rows + other.rows
         gap = other.mean - self.mean
         spread = self.spread + other.spread + gap**2 * (self.rows * other.rows / rows)
@@ -329,14 +330,14 @@ _NOTHING = _Sums(0, np.zeros(1), np.zeros(1), np.zeros(1))
 
 @dataclass(frozen=True, kw_only=True)
 class _Tally:
-    """Everything measured so far, as a value: Ctrl-C between two mini-batches or within one leaves it whole."""
+    """Everything measured so far, as an immutable value, so that Ctrl-C always leaves it consistent."""
 
     model: _Model
     window: int
     samples: int = 0
     total: _Sums = _NOTHING
     recent: tuple[Floats, Floats] | None = None
-    """Losses and targets of the newest rows."""
+    """Losses and targets of the latest rows."""
     predict_seconds: float = 0.0
     learn_seconds: float = 0.0
 
@@ -364,7 +365,7 @@ class _Tally:
         )
 
     def record(self) -> Record:
-        """The numbers of this moment."""
+        """The current record."""
         classifies = self.model.classifies
         window = _NOTHING if self.recent is None else _Sums.of(*self.recent)
         points = getattr(self.model.estimator, "model_order_", None)

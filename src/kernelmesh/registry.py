@@ -1,12 +1,13 @@
-"""Which kinds there are of every role, by name, and settings as plain data.
+"""The registry of kinds by role and name, and settings as plain data.
 
-A kind is registered once, beside its definition, and is then known everywhere: in files, in an agent's TOML, in
-`kernelmesh run --protocol`, in help texts. Packages of others register theirs in the same way; one with an entry point
+A kind is registered once, next to its definition, and is then available everywhere: in files, in an agent's TOML file, in
+`kernelmesh run --protocol`, and in help texts. Other packages register theirs in the same way; if a package has an entry
+point
 
     [project.entry-points.kernelmesh]
     anything = "their_package.their_module"
 
-has that module imported when somebody first asks for a name.
+the module is imported when a name is first looked up.
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ ROLES: Mapping[str, str] = {
     "attack": "kernelmesh.runtimes.attacks",
     "experiment": "kernelmesh.experiments",
 }
-"""Every role, and the module whose import registers the kinds that come with kernelmesh."""
+"""Every role, and the module whose import registers the built-in kinds."""
 
 # the roles that files may name
 _SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "screening")
@@ -50,7 +51,7 @@ def register(role: str, kind: _T, *, name: str | None = None) -> _T: ...
 @overload
 def register(role: str, *, name: str | None = None) -> Callable[[_T], _T]: ...
 def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
-    """Make a kind known by its name, everywhere: in files, in an agent's TOML, in help texts; also a decorator.
+    """Register a kind under its name, for files, agents' TOML files and help texts; can be used as a decorator.
 
     Parameters
     ----------
@@ -58,9 +59,9 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
         One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "screening", "stream",
         "attack", "experiment".
     kind : type or value, optional
-        What to register; left out where this is used as a decorator.
+        What to register; omitted when used as a decorator.
     name : str, optional
-        What it is called, by default the name of the class.
+        The name, by default that of the class.
 
     Returns
     -------
@@ -70,18 +71,18 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     Examples
     --------
     >>> from kernelmesh.numerics.kernels import Gaussian
-    >>> register("kernel", Gaussian) is Gaussian  # once more does no harm
+    >>> register("kernel", Gaussian) is Gaussian  # registering again is harmless
     True
     """
     _check_role("register", role)
     if kind is None:
         return lambda kind: register(role, kind, name=name)
     if not getattr(kind, "__module__", "").startswith("kernelmesh."):
-        importlib.import_module(ROLES[role])  # so that ours come first, and others cannot take their names
+        importlib.import_module(ROLES[role])  # so that built-in kinds come first, and others cannot take their names
     name = name or str(getattr(kind, "__name__", ""))
     if (not name.isidentifier() and not re.fullmatch(r"[a-z0-9-]+", name)) or name == "tuple":
         raise InvalidArgument("register", "name", "be a class name, or letters and dashes", name)
-    for other in _SETTINGS if role in _SETTINGS else (role,):  # files name a kind without its role
+    for other in _SETTINGS if role in _SETTINGS else (role,):  # files give the name of a kind without its role
         there = _known[other].get(name)
         if there is not None and (other, _origin(there)) != (role, _origin(kind)):
             raise InvalidArgument("register", "name", f"not be taken by another {other}", name)
@@ -90,12 +91,12 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
 
 
 def _origin(kind: Any) -> Any:
-    """Where a kind was defined, for those that may be defined there once more when a module is loaded again."""
+    """Where a kind was defined, since reloading a module defines it again."""
     return (kind.__module__, kind.__qualname__) if hasattr(kind, "__qualname__") else id(kind)
 
 
 def kinds(role: str) -> dict[str, Any]:
-    """All kinds of a role by name: those that come with kernelmesh, then those of others.
+    """All kinds of a role by name: first the built-in ones, then those of other packages.
 
     >>> kinds("loss")["Hinge"].__name__
     'Hinge'
@@ -106,7 +107,7 @@ def kinds(role: str) -> dict[str, Any]:
 
 
 def find(role: str, name: str) -> Any:
-    """One kind by name, or None; plugins, which take time to look for, are loaded only for a name that is not ours.
+    """One kind by name, or None; plugins are loaded only for names that are not built in, since finding them takes time.
 
     >>> find("loss", "Hinge").__name__
     'Hinge'
@@ -123,14 +124,14 @@ def _check_role(owner: str, role: str) -> None:
 
 
 def _load_own(owner: str, role: str) -> None:
-    """Import the module that registers the kinds of a role that come with kernelmesh."""
+    """Import the module that registers the built-in kinds of a role."""
     _check_role(owner, role)
     importlib.import_module(ROLES[role])
 
 
 @cache
 def _plugins() -> list[Any]:
-    """Those that have yet to be loaded."""
+    """The plugins that have not been loaded yet."""
     from importlib import metadata  # which takes as long to import as half of NumPy
 
     return list(metadata.entry_points(group="kernelmesh"))
@@ -138,15 +139,15 @@ def _plugins() -> list[Any]:
 
 def _load_plugins() -> None:
     while plugins := _plugins():
-        entry = plugins.pop(0)  # before it is loaded: it may ask for names itself
+        entry = plugins.pop(0)  # before loading, since the module may look up names itself
         try:
             entry.load()
-        except Exception as error:  # of somebody else's making, and no reason for ours not to work
+        except Exception as error:  # a broken plugin must not break kernelmesh
             warnings.warn(f"kernelmesh: the plugin {entry.name} ({entry.value}) cannot be loaded: {error}", stacklevel=2)
 
 
 def kebab(name: str) -> str:
-    """The name of a class as the command line has it.
+    """The name of a class on the command line.
 
     >>> kebab("ExactDiffusion")
     'exact-diffusion'
@@ -158,7 +159,7 @@ _ROLE_NAMES = {role.capitalize(): role for role in ("kernel", "loss", "schedule"
 
 
 def role_of(field: dataclasses.Field[Any]) -> str | None:
-    """The role that the value of a field plays, by its annotation; None for plain numbers, texts and the like.
+    """The role of a field's value, from its annotation; None for plain numbers, strings and the like.
 
     >>> from kernelmesh.consensus import Penalty
     >>> [role_of(field) for field in dataclasses.fields(Penalty)]
@@ -169,7 +170,7 @@ def role_of(field: dataclasses.Field[Any]) -> str | None:
 
 
 def describe(value: Any) -> Any:
-    """Turn settings into something JSON can hold.
+    """Convert settings to JSON-compatible data.
 
     >>> from kernelmesh import Gaussian
     >>> describe(Gaussian(bandwidth=2.0))
@@ -179,20 +180,20 @@ def describe(value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return {"kind": "tuple", "items": [describe(item) for item in value]}
-    if hasattr(value, "item") and not getattr(value, "ndim", 1):  # a number of NumPy's
+    if hasattr(value, "item") and not getattr(value, "ndim", 1):  # a NumPy number
         return value.item()
     names = [name for role in _SETTINGS for name, kind in _known[role].items() if kind is type(value)]
     if names and dataclasses.is_dataclass(value):
         fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
         return {"kind": names[0], **fields}
-    remedy = f'register("kernel", {type(value).__name__}) makes a kernel known; likewise for other roles'
+    remedy = f'register("kernel", {type(value).__name__}) registers a kernel; likewise for other roles'
     raise InvalidArgument("settings", "each part", "be a dataclass of a registered kind to be saved", value, remedy=remedy)
 
 
 def restore(description: Any, *, role: str | None = None) -> Any:
-    """Turn a description back into settings, checking every one of them as if it had just been written.
+    """Convert a description back to settings, validating each of them.
 
-    A kind must play the role that is expected of it: `role`, if one is given, and within another kind that of its field.
+    A kind must have the expected role: `role`, if given, and within another kind that of its field.
 
     >>> restore({'kind': 'Gaussian', 'bandwidth': 2.0}, role="kernel")
     Gaussian(bandwidth=2.0)
@@ -206,7 +207,7 @@ def restore(description: Any, *, role: str | None = None) -> Any:
 
 
 def _restore(description: Any, role: str | None, rule: str) -> Any:
-    """`rule` begins the error about a kind of another role: who must have what there."""
+    """`rule` is the beginning of the error about a kind of the wrong role."""
     if not isinstance(description, dict):
         return description
     fields = dict(description)
@@ -215,7 +216,7 @@ def _restore(description: Any, role: str | None, rule: str) -> Any:
         return tuple(_restore(item, role, rule) for item in fields["items"])
     kind = _find_kind(name, role, rule)
     roles = {field.name: role_of(field) for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
-    # files from before version 4 have British spelling
+    # files before version 4 use British spelling
     fields = {key.replace("neighbours", "neighbors"): value for key, value in fields.items()}
     fields = {key: _restore(value, roles.get(key), f"{name}: {key} must be") for key, value in fields.items()}
     try:
@@ -225,12 +226,12 @@ def _restore(description: Any, role: str | None, rule: str) -> Any:
 
 
 def _find_kind(name: Any, role: str | None, rule: str) -> Any:
-    """The kind that a description names; it must play the role."""
+    """The kind named by a description, which must have this role."""
     found = {each: kinds(each) for each in _SETTINGS}
     playing = [each for each, known in found.items() if isinstance(name, str) and name in known]
     if not playing:
         known = sorted({each for other in _SETTINGS if role in (None, other) for each in found[other]})
-        remedy = "if it is your own, import the module that registers it first"
+        remedy = "if it is your own, first import the module that registers it"
         raise UnreadableFile(f"settings: kind must be one of {', '.join(known)}, got {format_value(name)}; {remedy}")
     if role is not None and role not in playing:
         raise UnreadableFile(f"{rule} a {role}, got {name}, a {playing[0]}")

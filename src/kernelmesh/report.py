@@ -1,4 +1,4 @@
-"""Numbers → tables and pictures, written to a folder. Nothing is computed here that a run has not measured."""
+"""Writes the results of a run to a folder: tables, figures and settings."""
 
 import csv
 import json
@@ -19,14 +19,14 @@ __all__ = ["COLORS", "Findings", "Report", "draw_decision_regions", "draw_path",
 
 # Okabe and Ito's colors, which differ for every kind of color vision and in gray print
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-# Lines have no yellow, which is hard to see as one, and four darker colors of Paul Tol's and a brown.
+# Lines omit yellow, which is hard to see, and add four darker colors by Paul Tol and a brown.
 _LINES = (*COLORS[:6], COLORS[7], "#882255", "#44AA99", "#999933", "#332288", "#8B5A2B")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 _MARKERS = "osD^vPX*<>ph"
 
 
 def style_of(index: int) -> dict[str, Any]:
-    """Color, dashes and marker of the n-th line of a figure, which differ without color, too; no two of twelve are alike."""
+    """Color, dashes and marker of the n-th line of a figure; twelve lines are distinct, even without color."""
     n = index % len(_LINES)
     return {"color": _LINES[n], "linestyle": _DASHES[n % len(_DASHES)], "marker": _MARKERS[n], "markersize": 5}
 
@@ -34,7 +34,7 @@ def style_of(index: int) -> dict[str, Any]:
 def panel(
     x: str, y: str, *, size: tuple[float, float] = (7, 5), logarithmic: str = "", grid: bool = True
 ) -> tuple[Figure, Axes]:
-    """A figure with one panel; `logarithmic` names the axes that are."""
+    """A figure with one panel; `logarithmic` lists its logarithmic axes."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.set(xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in logarithmic})
@@ -45,29 +45,29 @@ def panel(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Findings:
-    """What an experiment found: numbers by flat names, tables, figures, and paragraphs on how to read them."""
+    """The findings of an experiment: named numbers, tables, figures, and paragraphs that explain them."""
 
     summary: Mapping[str, Any]
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """Each becomes a CSV file."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
     paragraphs: Sequence[str] = ()
-    """For the page: how to read the numbers."""
+    """For the page: how to interpret the numbers."""
     printed: Sequence[str] = ("goals", "table")
-    """The tables that the page prints in full, where there are any of these names."""
+    """The names of the tables that the page prints in full."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Report:
-    """What a run leaves behind: a summary, its tables, the settings that repeat it, figures, and how to read them."""
+    """The report of a run: summary, tables, the settings to repeat it, figures, and explanations."""
 
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
-    """The experiment's name, how the run ended (`remark`: what a reader must know of that first), and what was found."""
+    """The experiment's name, how the run ended (with a `remark` if that needs explanation), and the findings."""
     findings: Findings
 
     def write(self, folder: Path) -> list[Path]:
-        """Write everything; returns the files."""
+        """Write everything; returns the paths of the files."""
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / "summary.json", folder / "config.json", folder / "report.json"]
         files[0].write_text(json.dumps(dict(self.summary), indent=2) + "\n")
@@ -88,7 +88,7 @@ class Report:
 
 
 def draw_path(axes: Axes, record: Sequence[Measures], quantity: str, *, label: str) -> None:
-    """One quantity of the record against the samples each agent has seen."""
+    """Plot one quantity of the record over the samples that each agent has seen."""
     axes.plot([line.samples for line in record], [getattr(line, quantity) for line in record], color=COLORS[0])
     axes.set(xlabel="samples per agent", ylabel=label)
     axes.grid(alpha=0.3)
@@ -96,7 +96,7 @@ def draw_path(axes: Axes, record: Sequence[Measures], quantity: str, *, label: s
 
 
 def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, labels: Ints) -> None:
-    """One agent's classes over the plane: regions, boundaries, lines of 50 % and 90 % confidence, and its dictionary."""
+    """Plot one agent's decision regions in the plane, with contours of 50 % and 90 % confidence and its dictionary."""
     low, high = points.min(axis=0) - 0.3, points.max(axis=0) + 0.3
     across, up = (np.linspace(a, b, 240) for a, b in zip(low, high, strict=True))
     grid = np.stack(np.meshgrid(across, up), axis=-1)
@@ -118,7 +118,7 @@ def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, label
 
 
 def draw_samples(axes: Axes, points: Floats, labels: Ints, *, legend: bool = True) -> None:
-    """Points in the plane, colored by class."""
+    """Plot points in the plane, colored by class."""
     for c in np.unique(labels):
         dots: dict[str, Any] = {"s": 3, "color": COLORS[c % len(COLORS)], "linewidths": 0, "rasterized": True}
         axes.scatter(*points[labels == c].T, **dots, label=f"class {c}" if legend else None)

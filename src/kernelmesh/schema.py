@@ -1,6 +1,7 @@
-"""Settings that come from a file: a field of a dataclass says what its value must be, its default, an example, its meaning.
+"""Settings from files: dataclass fields with a check, a default, an example and documentation.
 
-Whoever reads files, writes templates or prints tables of settings goes by these fields, so a new setting is one more field.
+The file reader, the template writer and the tables of settings are all driven by these fields, so a new setting is one new
+field.
 """
 
 import dataclasses
@@ -17,24 +18,24 @@ __all__ = ["Check", "Setting", "at_least", "check_settings", "did_you_mean", "fl
 __all__ += ["settings_of", "text", "texts"]
 
 Check = Callable[[str, str, Any], Any]
-"""Takes owner, argument and value, and gives the value back as it is to be used, or raises `InvalidArgument`."""
+"""Takes owner, argument and value, and returns the validated value or raises `InvalidArgument`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is known of one setting."""
+    """The description of one setting."""
 
     name: str
     default: Any
-    """`dataclasses.MISSING` where there is none."""
+    """`dataclasses.MISSING` if there is none."""
     check: Check | None = None
     role: str | None = None
-    """Where the value is of a registered kind: the role that it plays."""
+    """The role, if the value is of a registered kind."""
     example: str = ""
-    """As TOML has it."""
+    """An example in TOML syntax."""
     doc: str = ""
     unset: str = ""
-    """What a default of None amounts to, in words; of a required setting, when it must be left out."""
+    """What a default of None means, in words; for a required setting, when to omit it."""
 
     @property
     def required(self) -> bool:
@@ -51,7 +52,7 @@ def setting(
     doc: str,
     unset: str = "",
 ) -> Any:
-    """A field of a dataclass whose value may come from a file.
+    """Declare a dataclass field whose value may come from a file.
 
     >>> @dataclass(frozen=True, kw_only=True)
     ... class Checkpoints:
@@ -64,7 +65,7 @@ def setting(
 
 
 def settings_of(kind: Any) -> dict[str, Setting]:
-    """The settings of a dataclass by name; fields without `setting` are no settings."""
+    """The settings of a dataclass by name; fields not declared with `setting` are skipped."""
     return {
         field.name: Setting(name=field.name, default=field.default, **field.metadata["kernelmesh"])
         for field in dataclasses.fields(kind)
@@ -73,14 +74,14 @@ def settings_of(kind: Any) -> dict[str, Setting]:
 
 
 def check_settings(made: Any) -> None:
-    """Check the settings of a dataclass that has just been made."""
+    """Check the settings of a new instance."""
     for known in settings_of(made).values():
         if known.check is not None:
             known.check(type(made).__name__, known.name, getattr(made, known.name))
 
 
 def did_you_mean(value: object, allowed: Iterable[str]) -> str:
-    """The question whether one of the allowed names was meant; empty if none is close.
+    """A suggestion of the closest allowed name; empty if none is close.
 
     >>> did_you_mean("gausian", ["Gaussian", "Linear"])
     'did you mean Gaussian?'
@@ -93,7 +94,7 @@ def did_you_mean(value: object, allowed: Iterable[str]) -> str:
 
 
 def one_of(*allowed: str) -> Check:
-    """One of these texts."""
+    """A check for one of these strings."""
 
     def check(owner: str, argument: str, value: Any) -> str:
         if not isinstance(value, str) or value not in allowed:
@@ -110,19 +111,19 @@ def at_least(minimum: int) -> Check:
 
 
 def text(owner: str, argument: str, value: Any) -> str:
-    """A text that is not empty."""
+    """A nonempty string."""
     if not isinstance(value, str) or not value:
-        raise InvalidArgument(owner, argument, "be a string that is not empty", value)
+        raise InvalidArgument(owner, argument, "be a nonempty string", value)
     return value
 
 
 def texts(owner: str, argument: str, value: Any) -> tuple[str, ...]:
-    """A list of different texts."""
+    """A list of distinct strings."""
     if not isinstance(value, list | tuple) or not value or not all(isinstance(item, str) and item for item in value):
         raise InvalidArgument(owner, argument, "be a list of strings", value)
     if repeated := [item for item in value if value.count(item) > 1]:
         remedy = f"{repeated[0]!r} appears twice"
-        raise InvalidArgument(owner, argument, "name each one only once", value, remedy=remedy)
+        raise InvalidArgument(owner, argument, "list each name only once", value, remedy=remedy)
     return tuple(value)
 
 
@@ -134,7 +135,7 @@ def flag(owner: str, argument: str, value: Any) -> bool:
 
 
 def path(owner: str, argument: str, value: Any) -> Path:
-    """A path; whoever reads a file makes it relative to that."""
+    """A path; the file reader interprets it relative to the file."""
     if isinstance(value, Path):
         return value
     if not text(owner, argument, value).isprintable():

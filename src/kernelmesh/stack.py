@@ -1,6 +1,6 @@
-"""Agents that share given points, advanced as one tensor: agents × points × outputs, without I/O.
+"""Agents over given shared points, advanced as one tensor: agents × points × outputs, without I/O.
 
-A step takes the sums, products and roundings of `Agent.step` for all agents at once, so that what they learn is the same.
+A step performs the same sums, products and roundings as `Agent.step` for all agents at once, so that the results are equal.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from kernelmesh.numerics.shared_dictionary import SharedDictionary, lost_square,
 
 __all__ = ["Rows", "Stack", "Steps", "stackable"]
 
-# So many agents are computed at a time: their kernel values stay in the processor's caches.
+# The number of agents computed at a time, so that their kernel values stay in the CPU caches.
 _TOGETHER = 64
 
 
 def stackable(agent: Agent, graph: Graph, states: Sequence[State] | None) -> bool:
-    """Whether these agents can be advanced as one tensor, as long as all of them learn in every round and nothing is lost.
+    """Whether these agents can be advanced as one tensor, while all of them learn in every round and no message is lost.
 
-    Their protocol and their rule must allow it, points must be given, the same and in the same order for all agents, and
-    nobody may have talked before.
+    Their protocol and rule must allow it, points must be given and identical (in the same order) for all agents, and
+    there must not have been any exchange yet.
     """
     shared = isinstance(agent.compression, SharedDictionary) and agent.compression.given
     if not (shared and agent.consensus.exchange.shared and agent.consensus.stacks and agent.rule.stacks):
@@ -65,7 +65,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, batches: Sequence[tuple[Floats, Any]]) -> Rows:
-        """Put together mini-batches that have been checked."""
+        """Stack mini-batches that have been checked."""
         points, targets = zip(*batches, strict=True)
         starts = np.concatenate([[0], np.cumsum([len(own) for own in points])])
         return cls(np.concatenate(points), np.concatenate(targets), starts)
@@ -86,7 +86,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stack:
-    """The states of all agents of a network over one dictionary Z, as tensors. A step makes new ones.
+    """The states of all agents of a network over one dictionary Z, as tensors. A step returns new ones.
 
     f_i ← Σ_j ā_ij φ_j,  λ_ij ← λ_ij + ā_ij (φ_j − φ_i),
     φ_i ← (1 − ηλ) f_i + (1/k) Σ_j λ_ij − (η/B) P κ(Z, X_i) ℓ'(f_i(X_i), y_i),  P = κ(Z, Z)⁻¹.
@@ -94,7 +94,7 @@ class Stack:
     Attributes
     ----------
     agent, graph, gossip
-        The settings of every agent, and who talks to whom.
+        The settings of every agent, and the communication graph.
     names : tuple
         The names in the states.
     centers, inverse : ndarray of shape (M, p) and (M, M)
@@ -102,13 +102,13 @@ class Stack:
     sent : ndarray of shape (agents, M, C)
         The weights of φ.
     shown : ndarray of shape (agents, M, C) or None
-        The weights of f, once there are any.
+        The weights of f, after the first exchange.
     duals, push : ndarray of shape (edges, M, C) and (agents, M, C), or None
         λ as the first end of each edge has it, and (1/k) Σ_j λ_ij; None before the first exchange.
     told, duals_before : ndarray or None
-        φ and λ before the newest exchange.
+        φ and λ before the latest exchange.
     exchanges, since : int
-        How many there have been, and rounds since the newest one.
+        The number of exchanges, and of rounds since the latest one.
     samples, steps, baseline_losses : ndarray
         As in the `State` of each agent.
 
@@ -147,7 +147,7 @@ class Stack:
 
     @classmethod
     def of(cls, agent: Agent, graph: Graph, states: Sequence[State]) -> Stack:
-        """These states, of which `stackable` has said that they can be put together."""
+        """Stack these states, which must satisfy `stackable`."""
         first = states[0].model
         assert first.workspace is not None
         return cls(
@@ -164,7 +164,7 @@ class Stack:
         )
 
     def step(self, rows: Rows, *, talks: bool) -> tuple[Stack, Steps]:
-        """Everybody learns from a mini-batch, in a round in which all agents talk or none does."""
+        """All agents learn from a mini-batch, in a round in which either all agents exchange messages or none does."""
         combined = self._exchanged() if talks else self._rested()
         agent, f = self.agent, cast(Floats, combined.shown)
         step_sizes = self._by_samples(agent.step_size_at)
@@ -191,7 +191,7 @@ class Stack:
         return after, Steps(self, rows, talks, step_sizes, found, coefficients, changes)
 
     def _exchanged(self) -> Stack:
-        """Everybody where the neighbors are, with duals renewed."""
+        """All agents after averaging with their neighbors, with updated duals."""
         consensus = cast(EdgeDuals, self.agent.consensus)
         duals = self.gossip.flowed(self.duals, self.sent)
         acting = duals if consensus.every == 1 else duals / consensus.every
@@ -215,7 +215,7 @@ class Stack:
         return np.array([schedule(int(n)) for n in samples])[place]
 
     def _watched(self, rows: Rows, losses: Floats, step_sizes: Floats, sent: Floats) -> tuple[Floats, Floats]:
-        """The mean loss of each agent and its baseline; refuses to go on when one has diverged."""
+        """The mean loss of each agent and its baseline; raises `Diverged` if one has diverged."""
         sizes = np.diff(rows.starts)
         means = np.empty(len(sizes))
         for some, own, size in rows.parts():
@@ -236,12 +236,12 @@ class Stack:
         return means, baselines
 
     def function(self, i: int) -> Expansion:
-        """What an agent shows."""
+        """The function that an agent shows."""
         weights = self.sent if self.shown is None else self.shown
         return self._over(weights[i].copy())
 
     def state(self, i: int) -> State:
-        """The state of one agent, which can be stepped on its own."""
+        """The state of one agent, which can be stepped separately."""
         return State(
             name=self.names[i],
             model=model_over(self._over(self.sent[i].copy()), self.inverse),
@@ -253,7 +253,7 @@ class Stack:
         )
 
     def _edges(self, i: int) -> dict[Any, EdgeMemory]:
-        """What an agent remembers of each edge."""
+        """What an agent remembers about each edge."""
         if self.duals is None or self.told is None:
             return {}
         consensus, gossip, out = cast(EdgeDuals, self.agent.consensus), self.gossip, {}
@@ -277,7 +277,7 @@ class Stack:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """What one may want to know about a step of each agent; it is put together when somebody asks."""
+    """The diagnostics of a step of all agents, assembled on demand."""
 
     before: Stack
     rows: Rows
@@ -285,16 +285,16 @@ class Steps:
     step_sizes: Floats
     losses: Floats
     coefficients: Floats
-    """What each sample adds to its agent's function, before it is projected."""
+    """What each sample adds to its agent's function, before projection."""
     changes: Floats
-    """What they add after that, as weights over the shared points."""
+    """The same after projection, as weights over the shared points."""
 
     def infos(self) -> list[Info]:
-        """One for each agent."""
+        """The infos of all agents."""
         return [self.info(i) for i in range(len(self.losses))]
 
     def info(self, i: int) -> Info:
-        """The step of one agent."""
+        """The info of one agent."""
         agent, own = self.before.agent, self.rows.own(i)
         points, size = self.rows.points[own], own.stop - own.start
         cross = agent.kernel(points, self.before.centers)

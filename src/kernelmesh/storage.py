@@ -1,4 +1,4 @@
-"""Files that hold what was learned: safetensors with a description, a version and a digest. Nothing is unpickled."""
+"""Files for models and states: safetensors with settings, a version and a digest. Nothing is unpickled."""
 
 import contextlib
 import dataclasses
@@ -32,8 +32,8 @@ __all__ = ["pack", "read", "understood", "unpack", "write"]
 
 VERSION = "4"
 _READABLE = ("2", "3", "4")
-# What was called otherwise before version 4.
-_LATEST = 1 << 62  # what a clock can say
+# Names that changed in version 4.
+_LATEST = 1 << 62  # the largest plausible count
 _WIDEST = 1 << 15  # rows of a workspace: 8 GB
 _FORMER = {"centres": "centers", "yardstick": "baseline_loss"}
 
@@ -50,11 +50,11 @@ def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
 
 
 def write(path: str | os.PathLike[str], *, kind: str, arrays: Mapping[str, NDArray[Any]], settings: Any) -> None:
-    """Write a file in one piece: it appears under its name only when it is complete."""
+    """Write a file atomically: it appears under its name only when it is complete."""
     path = Path(path)
     if path.is_dir():
         found = Verbatim(f"the folder {str(path)!r}")
-        raise InvalidArgument("save", "path", "be that of a file", found, remedy="add a file name")
+        raise InvalidArgument("save", "path", "be the path of a file", found, remedy="add a file name")
     metadata = {"format": "kernelmesh", "version": VERSION, "kind": kind, "settings": json.dumps(settings)}
     metadata["digest"] = _digest(arrays, metadata)
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)
@@ -71,10 +71,10 @@ def write(path: str | os.PathLike[str], *, kind: str, arrays: Mapping[str, NDArr
 
 
 def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[Any]], Any]:
-    """Read a file back: its arrays and settings, or `UnreadableFile` saying what is wrong with it."""
+    """Read the arrays and settings of a file, or raise `UnreadableFile` with the reason."""
     path = Path(path)
     if path.is_dir():
-        raise UnreadableFile(f"{path}: must be a file, got a folder; name a file in it")
+        raise UnreadableFile(f"{path}: must be a file, got a folder; specify a file in it")
     try:
         with safe_open(path, framework="np") as file:
             metadata = dict(file.metadata() or {})
@@ -99,14 +99,14 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, NDArray[
 
 @contextlib.contextmanager
 def understood(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """A file whose contents break the code that reads them, though its digest fits, is one that cannot be read."""
+    """Raise `UnreadableFile` for a file whose contents break the code that reads them although its digest matches."""
     broken: Exception | None = None
     try:
         yield
     except InvalidArgument as error:
         broken = error
     except KernelMeshError:
-        raise  # which says by itself what is wrong
+        raise  # already describes the problem
     except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         broken = error
     if broken is not None:
@@ -120,10 +120,10 @@ def _renamed(name: str) -> str:
 def pack(
     state: State, names: Sequence[Hashable] | Mapping[Hashable, int], *, workspace: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """Everything a state holds; neighbors are numbered as in `names`, or as it says where there are many.
+    """The contents of a state; neighbors are numbered as in `names`, which may also be a mapping to numbers.
 
-    With its workspace, M² numbers more, its reservoir and its newest mini-batch, which have samples, whoever goes on from the
-    file goes on bit for bit; else P is formed anew and the reservoir is filled anew.
+    With its workspace (M² numbers more), its reservoir and its latest mini-batch (which contain samples), learning continues
+    exactly as if uninterrupted; otherwise, P is recomputed and the reservoir is filled again.
     """
     functions: dict[str, Expansion | Offer] = {"function": state.model.function}
     if state.shown is not None:
@@ -164,7 +164,7 @@ _OFFERS = ("offered", "before", "early")
 
 def _pack_workspace(model: Model) -> dict[str, NDArray[Any]]:
     workspace = model.workspace
-    if workspace is None or workspace.generation != model.generation:  # none, or one that a newer state owns
+    if workspace is None or workspace.generation != model.generation:  # none, or one owned by a newer state
         return {}
     clock = [workspace.width, workspace.changes, workspace.generation, workspace.probed]
     return {
@@ -175,7 +175,7 @@ def _pack_workspace(model: Model) -> dict[str, NDArray[Any]]:
 
 
 def _unpack_workspace(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:
-    """The model with the workspace of the file, if there is one."""
+    """The model with the workspace from the file, if any."""
     if not any(key.startswith("workspace.") for key in arrays) or model.workspace is None:
         return model
     order = model.function.order
@@ -185,14 +185,14 @@ def _unpack_workspace(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model
         raise InvalidArgument("file", "workspace.clock", f"have a width of at most {_WIDEST}", width)
     square_norm, bound = (float(n) for n in arrays["workspace.numbers"])
     non_negative("file", "workspace.numbers", bound)
-    if not math.isnan(square_norm):  # it is with rules that do not keep track of it
+    if not math.isnan(square_norm):  # it is, with rules that do not track it
         non_negative("file", "workspace.numbers", square_norm)
     workspace = InverseGram.restored(inverse, width=width, changes=changes, generation=generation, probed=probed, bound=bound)
     return dataclasses.replace(model, square_norm=square_norm, workspace=workspace, generation=generation)
 
 
 class _Arrays(dict[str, NDArray[Any]]):
-    """The arrays of a file, which know what has been read of them; one that is missing is refused by name."""
+    """The arrays of a file, which record what has been read; a missing array is reported by name."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         super().__init__(arrays)
@@ -208,16 +208,16 @@ class _Arrays(dict[str, NDArray[Any]]):
         return self[key] if key in self else default  # noqa: SIM401 (which would call itself)
 
     def check_all_read(self) -> None:
-        """Refuse what belongs to nothing: either it should not be there, or what it belongs to is missing."""
-        # what a model or a workspace keeps is of no use where settings have changed
+        """Reject unused arrays: either they should not be there, or what they belong to is missing."""
+        # the arrays of a model or a workspace are useless if settings have changed
         left = [key for key in self if key not in self._read and not key.startswith(("model.", "workspace."))]
         if left:
-            raise InvalidArgument("file", left[0], "belong to a part of the state", Verbatim("one that is not there"))
+            raise InvalidArgument("file", left[0], "belong to a part of the state", Verbatim("one that is missing"))
 
 
 def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, names: Sequence[Hashable]) -> State:
-    """The state that `pack` took apart, with everything checked."""
-    with np.errstate(over="raise", invalid="raise"):  # numbers that are so large are no function
+    """Restore a state from the output of `pack`, validating everything."""
+    with np.errstate(over="raise", invalid="raise"):  # such large numbers are not a valid function
         return _unpacked(agent, _Arrays(arrays), name, names)
 
 
@@ -227,7 +227,7 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
             return None
         centers = matrix("file", f"{of}.centers", arrays[f"{of}.centers"], columns=agent.dimension)
         weights = matrix("file", f"{of}.weights", arrays[f"{of}.weights"], columns=agent.outputs, rows=len(centers))
-        # what is shown is a function whatever is gathered
+        # what is shown is a function, whatever is gathered
         gathers = agent.rule.gathers if of == "function" else agent.consensus.exchange.statistics and of != "shown"
         if not gathers:
             return Expansion(agent.kernel, centers, weights)
@@ -257,14 +257,14 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
         )
 
     samples, steps = (integer("file", "clock", n, minimum=0) for n in arrays["clock"])
-    arrays["function.centers"]  # the one that must be there
+    arrays["function.centers"]  # the required one
     found = function("function")
     started = agent.start(name=name, function=found)
     if found is not None and started.function.order == found.order:
-        # the file has the points in their order; `start` may have left some out
+        # the file has the points in order; `start` may have dropped some
         model = _unpack_workspace(started.model, arrays)
         if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= _LATEST).all():
-            raise InvalidArgument("file", "model.clock", f"have numbers of at most {_LATEST}", Verbatim("larger ones"))
+            raise InvalidArgument("file", "model.clock", f"have numbers of at most {_LATEST}", Verbatim("larger numbers"))
         of_model = _Arrays({key.removeprefix("model."): arrays[key] for key in arrays if key.startswith("model.")})
         started = dataclasses.replace(started, model=agent.rule.unpack(model, of_model))
         of_model.check_all_read()
@@ -298,7 +298,7 @@ def _one(owner: str, argument: str, array: NDArray[Any]) -> float:
 
 
 def _unpack_health(agent: Agent, array: NDArray[Any] | None) -> Health | None:
-    """How the agent was doing, if it has a use for that."""
+    """The health of the agent, if it uses screening."""
     if array is None:
         return None
     if array.shape != (2,) or array.dtype.kind != "f":
@@ -309,7 +309,7 @@ def _unpack_health(agent: Agent, array: NDArray[Any] | None) -> Health | None:
 
 
 def _unpack_newest(agent: Agent, arrays: _Arrays) -> tuple[Floats, Any] | None:
-    """The newest mini-batch of the file, if the agent has a use for it."""
+    """The latest mini-batch in the file, if the agent uses it."""
     if "newest.points" not in arrays:
         return None
     points = matrix("file", "newest.points", arrays["newest.points"], columns=agent.dimension)
@@ -318,7 +318,7 @@ def _unpack_newest(agent: Agent, arrays: _Arrays) -> tuple[Floats, Any] | None:
 
 
 def _unpack_reservoir(agent: Agent, empty: Reservoir | None, arrays: _Arrays) -> Reservoir | None:
-    """The reservoir of the file, if the agent still has one; an empty one where the file has none."""
+    """The reservoir in the file, if the agent still has one; empty if the file has none."""
     parts = {key.removeprefix("reservoir."): arrays[key] for key in arrays if key.startswith("reservoir.")}
     if empty is None or not parts:
         return empty

@@ -34,13 +34,13 @@ _VALUES_PER_REQUEST = 1 << 17  # messages of about a megabyte
 
 @app.command()
 def agent(
-    config: Annotated[Path, typer.Argument(help="The agent's TOML file; `kernelmesh mesh init` writes some.")],
+    config: Annotated[Path, typer.Argument(help="The agent's TOML file, as created by `kernelmesh mesh init`.")],
     check: Annotated[bool, typer.Option("--check", help="Validate the file and exit.")] = False,
     parent: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
-    """Run one agent: learn from its stream together with its neighbors, until Ctrl-C or SIGTERM.
+    """Run one agent: learn from its stream together with its neighbors until Ctrl-C or SIGTERM.
 
-    It writes checkpoints on the way and at the end, and resumes from them when it is started again.
+    The agent writes checkpoints while it runs and when it stops, and resumes from them at the next start.
     """
     from kernelmesh.deploy.config import read
 
@@ -53,7 +53,7 @@ def agent(
 
 
 def _check(settings: Config) -> None:
-    """What `--check` does with a file without mistakes: preview its stream and say what the agent is."""
+    """Preview the stream of a valid file and print a summary of the agent."""
     from kernelmesh.deploy import launch, toml_positions
 
     logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stderr)
@@ -76,24 +76,24 @@ def _check(settings: Config) -> None:
 
 @contextlib.contextmanager
 def _ended(name: str, *, code: int, hint: str = "") -> Iterator[None]:
-    """Exit with an agent's error: with 1 if it diverged or has no memory left, else with `code`."""
+    """Turn an agent's errors into exit codes: 1 if it diverged or ran out of memory, otherwise `code`."""
     try:
         yield
     except Diverged as error:
         fail(f"agent {name}: {error}", code=1)
     except MemoryError:
-        fail(f"agent {name}: the model does not fit into the memory of this machine", code=1)
+        fail(f"agent {name}: out of memory: the model does not fit into the memory of this machine", code=1)
     except (ImportError, OSError, ValueError) as error:
         fail(f"agent {name}: {error}{hint}", code=code)
 
 
 def _run(settings: Config, parent: int) -> None:
-    """Launch the agent, and have it learn until it is stopped."""
+    """Launch the agent and run it until it is stopped."""
     logging.basicConfig(
         level=settings.log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     name = settings.membership.name
-    _log.info("%s is starting (the first run on a machine compiles its inner loops)", name)
+    _log.info("%s is starting (the first run on a machine compiles the inner loops)", name)
     with _ended(name, code=2):
         from threadpoolctl import threadpool_limits
 
@@ -103,12 +103,12 @@ def _run(settings: Config, parent: int) -> None:
         runner = launch(settings)
     _stop_on_signals(runner, parent)
     _log.info("%s is up on %s, process %d", name, settings.membership.listen, os.getpid())
-    with _ended(name, code=1, hint=f"; what was learned is in {settings.checkpoint.folder}"), stream_mistakes(settings):
+    with _ended(name, code=1, hint=f"; progress is saved in {settings.checkpoint.folder}"), stream_mistakes(settings):
         _learn(runner)
     if trouble := runner.status().trouble:
         fail(f"agent {name}: the last steps could not be saved: {trouble}", code=1)
     state = runner.state
-    _log.info("%s has stopped after %d samples with %d points", name, state.samples, state.function.order)
+    _log.info("%s stopped after %d samples, with %d points", name, state.samples, state.function.order)
 
 
 def _learn(runner: AgentRunner) -> None:
@@ -120,11 +120,11 @@ def _learn(runner: AgentRunner) -> None:
 
 
 def _stop_on_signals(runner: AgentRunner, parent: int) -> None:
-    """Ctrl-C and SIGTERM end the run after the current step; so does the end of the process that started us."""
+    """Stop after the current step on Ctrl-C, on SIGTERM, and when the parent process ends."""
 
     def stop(*_: object) -> None:
         runner.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # the second time the user means now
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C stops immediately
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
@@ -140,24 +140,27 @@ def _stop_on_signals(runner: AgentRunner, parent: int) -> None:
 
 @app.command()
 def ask(
-    config: Annotated[Path, typer.Argument(help="The TOML file of an agent that is running.")],
-    x: Annotated[list[str] | None, typer.Option("--x", help='A point: "0.1, 0.2"; may be repeated.')] = None,
+    config: Annotated[Path, typer.Argument(help="The TOML file of a running agent.")],
+    x: Annotated[list[str] | None, typer.Option("--x", help='A point, such as "0.1, 0.2"; can be repeated.')] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="A CSV file of points; its header names the stream's columns.")
+        Path | None, typer.Option("--file", help="A CSV file of points, with the stream's column names as its header.")
     ] = None,
     client: Annotated[
-        str | None, typer.Option("--as", help="With TLS: the client to connect as; its files are in tls/.")
+        str | None, typer.Option("--as", help="With TLS: the client name to connect as; its certificate is in tls/.")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="The agent's host, if not the one in its file.")] = None,
+    host: Annotated[str | None, typer.Option(help="The agent's host, if different from the one in its file.")] = None,
 ) -> None:
-    """Request predictions from a running agent; prints CSV: the point, the prediction, and the outputs behind it."""
+    """Request predictions from a running agent.
+
+    Prints CSV with the points, the predictions, and the class probabilities or scores.
+    """
     import numpy as np
 
     from kernelmesh.checks import matrix
     from kernelmesh.deploy.client import AgentClient
 
     if (x is None) == (file is None):
-        fail('ask: give either --x "0.1, 0.2" or --file points.csv', code=2)
+        fail('ask: specify either --x "0.1, 0.2" or --file points.csv', code=2)
     with reported("ask"), AgentClient.from_file(config, client=client, host=host) as agent:
         given = _points(x or [], agent.address) if file is None else _from_file(file, agent.address)
         points = matrix("ask", "--x" if file is None else "--file", given)
@@ -167,7 +170,7 @@ def ask(
 
 
 def _rows_per_request(address: AgentAddress, columns: int) -> int:
-    """So many that a request has about a megabyte, and at most half of what the agent reads."""
+    """The number of rows in a request of about a megabyte, and at most half of what the agent accepts."""
     values = _VALUES_PER_REQUEST if address.max_bytes is None else min(_VALUES_PER_REQUEST, address.max_bytes // 16)
     return max(1, values // columns)
 
@@ -195,20 +198,20 @@ def _from_file(file: Path, address: AgentAddress) -> list[list[float]]:
         try:
             rows.append([float(row[name]) for name in address.points])
         except (KeyError, TypeError, ValueError):
-            rule = f"hold numbers in the columns {', '.join(address.points)} (line {number})"
+            rule = f"contain numbers in the columns {', '.join(address.points)} (line {number})"
             raise InvalidArgument("ask", "--file", rule, dict(row)) from None
     if not any(rows):
-        raise InvalidArgument("ask", "--file", "hold at least one point", str(file))
+        raise InvalidArgument("ask", "--file", "contain at least one point", str(file))
     return rows
 
 
 def _print(address: AgentAddress, points: Floats, outputs: Floats) -> None:
-    """The points with what is predicted there: numbers, or a class with its probabilities or scores."""
+    """Print the points with their predictions: numbers, or a class with its probabilities or scores."""
     loss, count = address.loss, outputs.shape[1]
     classes: tuple[str, ...] = ()
     if loss is not None and loss.classifies:
         classes = address.classes if len(address.classes) == count else tuple(map(str, range(count)))
-        # a loss that models probabilities says how outputs become such
+        # a loss that models probabilities converts outputs to them
         if (probabilities := getattr(loss, "probabilities", None)) is not None:
             outputs = probabilities(outputs)
         columns = ["class", *(f"{'p' if probabilities else 'score'}({name})" for name in classes)]
@@ -221,5 +224,5 @@ def _print(address: AgentAddress, points: Floats, outputs: Floats) -> None:
 
 
 def _names(known: tuple[str, ...], letter: str, count: int) -> list[str]:
-    """What columns are called in the data, if that is known."""
+    """The column names of the data, if they are known."""
     return list(known) if len(known) == count else [f"{letter}{i + 1}" for i in range(count)]

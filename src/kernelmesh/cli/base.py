@@ -1,4 +1,4 @@
-"""What all commands share: the application, where they print, how they fail."""
+"""Shared parts of all commands: the application, output, and errors."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from kernelmesh.errors import InvalidArgument, InvalidConfig
 __all__ = ["RegistryCommand", "app", "console", "fail", "reported", "say", "stderr"]
 
 app = typer.Typer(
-    help="Networks of agents that learn one kernel model together, online, without a server.",
+    help="Train one kernel model across a network of agents, online and without a server.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -23,7 +23,7 @@ stderr = Console(stderr=True, emoji=False)
 
 
 class RegistryCommand(TyperCommand):
-    """A command whose option `--protocol` lists the registered protocols in its help, and loads them only for that."""
+    """A command whose help lists the registered protocols under `--protocol`; they are loaded only for that."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from kernelmesh.registry import kebab, kinds
@@ -31,7 +31,7 @@ class RegistryCommand(TyperCommand):
         names = ", ".join(kebab(name) for name, kind in kinds("consensus").items() if kind.exchange.replies)
         for option in self.params:
             if isinstance(option, TyperOption) and option.name == "protocol":
-                option.help = f"How agents come to agree: {names}."
+                option.help = f"The consensus protocol: {names}."
         super().format_help(ctx, formatter)
 
 
@@ -53,19 +53,19 @@ def _root(
 
 
 def fail(message: object, *, code: int) -> NoReturn:
-    """Print an error and exit: with 2 if the command or a file must be changed, 1 if something broke, 130 on Ctrl-C."""
+    """Print an error and exit: code 2 if the command or a file must be corrected, 1 if something failed, 130 on Ctrl-C."""
     stderr.print(str(message), style="bold red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)
 
 
 def say(message: str) -> None:
-    """Print a sentence as it is."""
+    """Print a message without interpreting markup."""
     console.print(message, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def reported(command: str) -> Iterator[None]:
-    """Exit with the error of what a command does: with 2 if the command or a file must be changed, else with 1."""
+    """Turn errors into exit codes: 2 if the command or a file must be corrected, otherwise 1."""
     try:
         yield
     except InvalidArgument as error:

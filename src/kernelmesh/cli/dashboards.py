@@ -1,4 +1,4 @@
-"""`kernelmesh dashboard` and `kernelmesh report`: runs and meshes on one page."""
+"""`kernelmesh dashboard` and `kernelmesh report`."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 __all__ = ["announce", "dashboard", "report"]
 
-_HOST = "Where to listen. Others than this machine need the token that is printed."
-_PORT = "The port to listen on; 0: any that is free."
+_HOST = "The address to listen on; clients on other machines need the token that is printed."
+_PORT = "The port to listen on; 0 picks a free one."
 
 
 @app.command()
 def dashboard(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DIR] [DIR2]", help="The folder of a run; a second one to compare it with."),
+        typer.Argument(metavar="[DIR] [DIR2]", help="The folder of a run, and optionally a second one to compare."),
     ] = None,
     mesh: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A mesh's folder: watch its agents, which are only asked.")
+        Path | None, typer.Option(metavar="DIR", help="The folder of a mesh whose running agents to monitor (read-only).")
     ] = None,
     host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
     port: Annotated[int, typer.Option(help=_PORT)] = 8765,
     browser: Annotated[bool, typer.Option("--open", help="Also open the page in a browser.")] = False,
 ) -> None:
-    """Show a run, two runs over each other, or a mesh on a page: network, curves, functions, over time.
+    """Serve a live page that shows a run, compares two runs, or monitors a mesh.
 
-    The page is at http://127.0.0.1:8765/ until Ctrl-C. `kernelmesh run NAME --watch` shows a run while it learns.
+    The page is at http://127.0.0.1:8765/ until Ctrl-C. To follow a run in progress, use `kernelmesh run NAME --watch`.
     """
     with reported("dashboard"), contextlib.ExitStack() as stack:
         sources = _sources(folders or [], mesh, stack)
@@ -58,17 +58,17 @@ def dashboard(
 
 
 def announce(page: Dashboard) -> None:
-    """Say where the page is."""
-    say(f"The page is at {page.url} until Ctrl-C.")
+    """Print the address of the page."""
+    say(f"Dashboard at {page.url} (press Ctrl-C to stop).")
     if page.policy.token:
-        say("Whoever has this address can read the page: the token at its end is the key.")
+        say("Anyone with this address can read the page: it ends with the access token.")
 
 
 def _sources(folders: Sequence[Path], mesh: Path | None, stack: contextlib.ExitStack) -> list[Source]:
-    """What the command names: one run, two, or a mesh."""
+    """The sources given on the command line: one run, two, or a mesh."""
     if (mesh is None) == (not folders) or len(folders) > 2:
         given = [*map(str, folders), *([f"--mesh {mesh}"] if mesh else [])]
-        rule = "be the folder of a run, two folders to compare, or --mesh with that of a mesh"
+        rule = "be the folder of a run, two folders to compare, or --mesh with the folder of a mesh"
         raise InvalidArgument("dashboard", "DIR", rule, Verbatim(", ".join(given) or "nothing"))
     if mesh is not None:
         from kernelmesh.dashboard.mesh_source import MeshSource
@@ -82,17 +82,15 @@ def _sources(folders: Sequence[Path], mesh: Path | None, stack: contextlib.ExitS
 @app.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR [DIR2]", help="The folder of a run; a second one to compare.")
+        list[Path], typer.Argument(metavar="DIR [DIR2]", help="The folder of a run, and optionally a second one to compare.")
     ],
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write (DIR/report.html if not given).", dir_okay=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write (default: DIR/report.html).", dir_okay=False)] = None,
     animation: Annotated[
         Path | None,
-        typer.Option(help="Also write an animated GIF of the functions coming to agree to this file.", dir_okay=False),
+        typer.Option(help="Also write an animated GIF of the agents reaching consensus to this file.", dir_okay=False),
     ] = None,
 ) -> None:
-    """Write the page of a run, or of two to compare, as one HTML file that needs nothing else."""
+    """Write a run, or a comparison of two runs, as one self-contained HTML file."""
     file = out or folders[0] / "report.html"
     with reported("report"):
         if len(folders) > 2:
@@ -121,6 +119,6 @@ def _write_animation(folder: Path, file: Path) -> None:
     data = animation(Recording.read(found)) if found else None
     if data is None:
         rule = "come from a run whose agents learn functions of two-dimensional points"
-        raise InvalidArgument("report", "--animation", rule, Verbatim(f"{str(folder)!r}, which has no recording of any"))
+        raise InvalidArgument("report", "--animation", rule, Verbatim(f"{str(folder)!r}, which has no such recording"))
     file.write_bytes(data)
     say(f"Written to {file}.")

@@ -1,4 +1,4 @@
-"""Where a command lets agents, or the cells of a sweep, be computed."""
+"""The options `--engine`, `--workers`, `--address` and `--checkpoints`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _check(command: str, engine: str, workers: int | None, address: str | None, 
         remedy = did_you_mean(engine, allowed)
         raise InvalidArgument(command, "--engine", f"be one of {', '.join(allowed)}", engine, remedy=remedy)
     if address is not None and engine != "ray":
-        raise InvalidArgument(command, "--address", "be left out without --engine ray", address)
+        raise InvalidArgument(command, "--address", "be omitted without --engine ray", address)
     if workers is not None and (engine == "simulation" or workers < 1):
-        rule = "be left out with the simulation, which is one process" if engine == "simulation" else "be at least 1"
+        rule = "be omitted with --engine simulation, which is one process" if engine == "simulation" else "be at least 1"
         raise InvalidArgument(command, "--workers", rule, workers)
 
 
@@ -36,11 +36,11 @@ def _check(command: str, engine: str, workers: int | None, address: str | None, 
 def chosen_engine(
     command: str, engine: str, workers: int | None, address: str | None, checkpoints: str | None, usual: Path
 ) -> Iterator[Engine | None]:
-    """The engine of a run; None for the simulation in this process. Checkpoints go to the usual folder unless told."""
+    """The engine of a run; None for simulation in this process. Checkpoints go to the usual folder by default."""
     with reported(command):
         _check(command, engine, workers, address, _ENGINES)
         if checkpoints is not None and engine == "simulation":
-            rule, remedy = "be left out with the simulation", "it has no workers that could be lost; --resume continues a run"
+            rule, remedy = "be omitted with --engine simulation", "there are no workers to lose; --resume continues a run"
             raise InvalidArgument(command, "--checkpoints", rule, checkpoints, remedy=remedy)
         found = _opened(engine, workers, address, checkpoints or str(usual))
     with found as opened:
@@ -62,7 +62,7 @@ def _opened(
 
 
 def chosen_pool(command: str, engine: str, address: str | None) -> Pool | None:
-    """What starts the workers of a sweep; None for processes of this machine."""
+    """The worker pool of a sweep; None for processes on this machine."""
     _check(command, engine, None, address, _ENGINES[1:])
     if engine == "processes":
         return None

@@ -37,7 +37,7 @@ def _experiments() -> dict[str, Experiment]:
 
 
 def _experiment(command: str, name: str) -> Experiment:
-    """The experiment of that name, or an error that names all of them."""
+    """The experiment of that name, or an error that lists all of them."""
     known = _experiments()
     if name not in known:
         from kernelmesh.schema import did_you_mean
@@ -56,16 +56,16 @@ def _print_rows(rows: Iterable[Sequence[str]], *titles: str, header: bool = True
 
     table = Table(*titles, show_header=header, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*map(Text, row))  # as they are: brackets are no markup
+        table.add_row(*map(Text, row))  # as Text, so that brackets are not read as markup
     console.print(table)
 
 
 @app.command("list")
 def list_experiments(
-    protocols: Annotated[bool, typer.Option("--protocols", help="List the values of `run --protocol` instead.")] = False,
-    rules: Annotated[bool, typer.Option("--rules", help="List the values of `run --rule` instead.")] = False,
+    protocols: Annotated[bool, typer.Option("--protocols", help="List the consensus protocols instead.")] = False,
+    rules: Annotated[bool, typer.Option("--rules", help="List the learning rules instead.")] = False,
 ) -> None:
-    """List the experiments that `run` knows."""
+    """List the available experiments."""
     known = _experiments()
     if protocols:
         from kernelmesh.experiments.protocols import describe_protocols
@@ -80,8 +80,8 @@ def list_experiments(
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="An experiment; `kernelmesh list` names them.")]) -> None:
-    """Show what an experiment is about, and all its settings with their defaults."""
+def show(name: Annotated[str, typer.Argument(help="The experiment; see `kernelmesh list`.")]) -> None:
+    """Describe an experiment and list its settings with their defaults."""
     with reported("show"):
         experiment = _experiment("show", name)
     _describe(experiment)
@@ -93,10 +93,9 @@ def _describe(experiment: Experiment) -> None:
     say(f"{experiment.name}: {experiment.about}\n")
     settings = describe_settings(experiment.config).values()
     _print_rows(((each.name, _shown(each.default), each.doc) for each in settings), "setting", "default", "meaning")
-    table = " `--all` computes the whole table." if experiment.table else ""
-    fixed = (
-        f" {'With `--all`' if experiment.table else 'Here'}, several values of {' and '.join(experiment.swept)} are tried."
-    )
+    table = " `--all` computes the full table." if experiment.table else ""
+    who = "`--all`" if experiment.table else "The experiment"
+    fixed = f" {who} runs several values of {' and '.join(experiment.swept)}."
     say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}{fixed if experiment.swept else ''}")
 
 
@@ -105,7 +104,7 @@ def _shown(default: Any) -> str:
 
 
 class _RunCommand(TyperCommand):
-    """`run NAME --help` also shows the settings of that experiment; `--help` is read before NAME is."""
+    """`run NAME --help` also lists the settings of that experiment, although `--help` is parsed before NAME."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["arguments"] = tuple(args)
@@ -121,55 +120,56 @@ class _RunCommand(TyperCommand):
 
 @app.command(cls=_RunCommand)
 def run(
-    name: Annotated[str, typer.Argument(help="An experiment; `kernelmesh list` names them.")],
-    seed: Annotated[int | None, typer.Option(help="Seeds everything random; the same seed repeats the run.")] = None,
-    agents: Annotated[int | None, typer.Option(help="How many agents.")] = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="How agents come to agree; `kernelmesh list --protocols` names them.")
-    ] = None,
-    rule: Annotated[str | None, typer.Option(help="How each agent learns; `kernelmesh list --rules` names them.")] = None,
+    name: Annotated[str, typer.Argument(help="The experiment; see `kernelmesh list`.")],
+    seed: Annotated[int | None, typer.Option(help="The random seed; the same seed reproduces the run.")] = None,
+    agents: Annotated[int | None, typer.Option(help="The number of agents.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="The consensus protocol; see `kernelmesh list --protocols`.")] = None,
+    rule: Annotated[str | None, typer.Option(help="The learning rule; see `kernelmesh list --rules`.")] = None,
     partition: Annotated[
-        str | None, typer.Option(help="What each agent sees: identical, two-class or one-class (mixture).")
+        str | None, typer.Option(help="What each agent sees: identical, two-class or one-class (mixture experiments).")
     ] = None,
     reading: Annotated[
-        str | None, typer.Option(help="The mixture's 0.2: deviation, or the variance that is printed.")
+        str | None, typer.Option(help="How to read the mixture's 0.2: deviation, or printed (a variance, as in the paper).")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Where test patches come from: random or disjoint (textures).")] = None,
-    images: Annotated[str | None, typer.Option(help="A folder with the images (textures); else they are fetched.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Samples in the training set.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="How to draw test patches: random or disjoint (texture experiments).")
+    ] = None,
+    images: Annotated[str | None, typer.Option(help="A folder with the texture images; downloaded if not given.")] = None,
+    samples: Annotated[int | None, typer.Option(help="The number of training samples.")] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated. `kernelmesh show NAME` lists them."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Change any setting; can be repeated. See `kernelmesh show NAME`."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Take the settings from the config.json of an earlier run.", dir_okay=False)
+        Path | None, typer.Option(help="Read the settings from the config.json of an earlier run.", dir_okay=False)
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="The whole table of the experiment instead of one cell, on all cores.")
+        bool, typer.Option("--all", help="Compute the full table of the experiment on all cores, not just one cell.")
     ] = False,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue an interrupted run with the same settings from what it left in the folder."),
+        bool, typer.Option("--resume", help="Continue an interrupted run with the same settings and the same folder.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results (runs/NAME if not given); earlier ones are replaced.")
+        Path | None, typer.Option(help="The folder for the results (default: runs/NAME); earlier results are replaced.")
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show the run on a page while it learns, and until Ctrl-C when it has ended.")
+        bool, typer.Option("--watch", help="Show the run on a live page, which stays up after the run until Ctrl-C.")
     ] = False,
-    port: Annotated[int, typer.Option(help="The port of the page of --watch; 0: any that is free.")] = 8765,
-    engine: Annotated[str, typer.Option(help="Where the agents are: simulation (here), processes or ray.")] = "simulation",
-    workers: Annotated[int | None, typer.Option(help="Processes or actors (one per core if not given).")] = None,
-    address: Annotated[str | None, typer.Option(help="A Ray cluster that runs already: HOST:PORT, or auto.")] = None,
+    port: Annotated[int, typer.Option(help="The port of the --watch page; 0 picks a free one.")] = 8765,
+    engine: Annotated[
+        str, typer.Option(help="Where agents run: simulation (in this process), processes or ray.")
+    ] = "simulation",
+    workers: Annotated[int | None, typer.Option(help="The number of processes or actors (default: one per core).")] = None,
+    address: Annotated[str | None, typer.Option(help="The address of a running Ray cluster: HOST:PORT, or auto.")] = None,
     checkpoints: Annotated[
-        str | None, typer.Option(help="Where workers keep checkpoints: a folder they share, or an fsspec address.")
+        str | None, typer.Option(help="Where workers store checkpoints: a shared folder or an fsspec URL.")
     ] = None,
 ) -> None:
-    """Run an experiment; write its summary, tables, settings, figures and a recording to a folder.
+    """Run an experiment and write its summary, settings, tables, figures and a recording to a folder.
 
-    What is not given is as in the paper, or as the experiment's file says; `kernelmesh show NAME` lists all settings.
-    Ctrl-C stops after the current step and saves the results so far, a second Ctrl-C stops at once; --resume continues.
-    `kernelmesh dashboard DIR` shows what is in the folder, and `kernelmesh report DIR` writes it as one page.
+    Settings default to those of the paper or of the experiment; `kernelmesh show NAME` lists them.
+    Ctrl-C stops after the current step and saves the results so far; a second Ctrl-C stops immediately. --resume continues.
+    To view the results, use `kernelmesh dashboard DIR`; to write them as one HTML file, use `kernelmesh report DIR`.
     """
     options = {
         "seed": seed,
@@ -193,13 +193,13 @@ def run(
 
 
 def _leave(finished: Finished) -> None:
-    """End the command with the exit code of the outcome, where it is not 0."""
+    """Exit with the code of the outcome if it is not 0."""
     if finished.outcome.exit_code:
         fail(str(finished.outcome), code=finished.outcome.exit_code)
 
 
 def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None, **how: Any) -> Finished:
-    """Run, with a recorder and, if a port is given, a page; print the summary."""
+    """Run with a recorder and, if a port is given, a live page; print the summary."""
     from kernelmesh.dashboard.recorder import Recorder
 
     recorder = Recorder(folder)
@@ -216,7 +216,7 @@ def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None
         finished = _run(experiment, config, folder, recorder, **how)
         with contextlib.suppress(KeyboardInterrupt):
             _report(finished, folder)
-            say(f"The run has ended; its page stays at {page.url} until Ctrl-C.")
+            say(f"The run has ended. The dashboard stays at {page.url} (press Ctrl-C to stop).")
             threading.Event().wait()
     return finished
 
@@ -224,7 +224,7 @@ def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None
 def _prepared(
     name: str, folder: Path, config: Path | None, given: Mapping[str, Any], changes: Sequence[str], *, everything: bool
 ) -> tuple[Experiment, Any]:
-    """The experiment with its settings, and its folder made; or the end of the command where something is wrong."""
+    """The experiment and its validated settings, with its folder created; exits if something is wrong."""
     try:
         experiment = _experiment("run", name)
         settings = _settings(name, experiment.config, config, given, changes)
@@ -238,18 +238,18 @@ def _prepared(
 
 
 def _check_swept(experiment: Experiment, given: Mapping[str, Any], changes: Sequence[str], where: str) -> None:
-    """What the table, or a run without one, goes through cannot be given with it."""
+    """Reject options for settings that the experiment itself varies."""
     values = {f"--{name}": value for name, value in given.items()}
     values |= {f"--set {name}": value for name, _, value in (change.partition("=") for change in changes)}
     for swept in experiment.swept:
         for option in (f"--{swept}", f"--set {swept}"):
             if option in values:
-                rule = f"be left out {where}, which goes through several"
+                rule = f"be omitted {where}, which runs several values"
                 raise InvalidArgument("run", option, rule, values[option])
 
 
 def _check_writable(folder: Path) -> None:
-    """Make the folder and try it, before the work, not after it."""
+    """Create the folder and check that it is writable before the work starts."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -269,7 +269,7 @@ def _run(
     resume: bool = False,
     engine: contextlib.AbstractContextManager[Engine | None] | None = None,
 ) -> Finished:
-    """Run, with a progress bar and an engine, which is closed then; whatever goes wrong is said in one line."""
+    """Run with a progress bar and an engine, which is closed afterwards; errors are reported in one line."""
     from kernelmesh.experiments import run
 
     try:
@@ -283,22 +283,22 @@ def _run(
     except (KernelMeshError, MemoryError, OSError) as error:
         fail(f"run: {error or type(error).__name__}", code=1)
     except KeyboardInterrupt:
-        fail("Interrupted before the results were written; --resume continues from what was computed.", code=130)
+        fail("Interrupted before the results were written; use --resume to continue.", code=130)
 
 
 def _report(finished: Finished, folder: Path) -> None:
-    """Print the summary, and where everything is."""
+    """Print the summary and the location of all files."""
     summary = {key: value for key, value in finished.report.summary.items() if key != "remark"}
     _print_table({key: f"{value:.4g}" if isinstance(value, float) else str(value) for key, value in summary.items()})
     names = ", ".join(file.name for file in finished.files)
-    console.print(f"\nwritten to {folder}: {names}", highlight=False, soft_wrap=True)
-    say(f"`kernelmesh dashboard {folder}` shows it; `kernelmesh report {folder}` writes it as one page.")
+    console.print(f"\nWritten to {folder}: {names}", highlight=False, soft_wrap=True)
+    say(f"View it with `kernelmesh dashboard {folder}`, or write one HTML file with `kernelmesh report {folder}`.")
 
 
 def _settings(
     experiment: str, kind: type[Any], file: Path | None, options: Mapping[str, Any], changes: Sequence[str]
 ) -> dict[str, Any]:
-    """The settings of a run: those of a file, then options of the command, then NAME=VALUE pairs."""
+    """The settings of a run: from a file, overridden by options, overridden by NAME=VALUE pairs."""
     from kernelmesh.schema import did_you_mean
 
     known: dict[str, Any] = {entry.name: type(entry.default) for entry in dataclasses.fields(kind)}
@@ -340,7 +340,7 @@ def _from_file(name: str, file: Path, known: dict[str, Any]) -> dict[str, Any]:
     if of != name:
         raise InvalidArgument("run", "--config", f"come from the experiment {name}", Verbatim(f"one from {of}"))
     if not set(settings) <= set(known):
-        raise InvalidArgument("run", "--config", f"hold only the settings {', '.join(known)}", settings)
+        raise InvalidArgument("run", "--config", f"contain only the settings {', '.join(known)}", settings)
     # JSON has no infinity: it is written as text
     return {name: float(v) if known[name] is float and isinstance(v, str) else v for name, v in settings.items()}
 
@@ -349,11 +349,11 @@ def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     stderr.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-_STARTING = "starting (compiles on first use)"
+_STARTING = "starting (the first run compiles)"
 
 
 class _FreshStart:
-    """Says so when `--resume` finds nothing: no round and no cell is done when the first part of a run starts."""
+    """Prints a note if `--resume` found nothing, that is, if no round or cell is done when the first part starts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._checked = folder, False
@@ -365,12 +365,12 @@ class _FreshStart:
             return
         self._checked = True
         if not event.done:
-            note = f"nothing to resume in {self._folder}; starting anew"
+            note = f"nothing to resume in {self._folder}; starting from the beginning"
             stderr.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Bar:
-    """A progress bar that also turns Ctrl-C into a stop after the current step, where nothing is half done."""
+    """A progress bar that also turns Ctrl-C into a clean stop after the current step."""
 
     def __init__(self, name: str) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -387,12 +387,12 @@ class _Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.update(self._task, visible=self._begun)  # of what never began there is nothing to show
+        self._bar.update(self._task, visible=self._begun)  # hidden if nothing ever started
         self._bar.stop()
         signal.signal(signal.SIGINT, self._before)
 
     def _interrupt(self, *_: object) -> None:
-        if self._stop:  # the second time the user means now
+        if self._stop:  # a second Ctrl-C stops immediately
             raise KeyboardInterrupt
         self._stop = True
 
@@ -408,7 +408,7 @@ class _Bar:
             case events.Progress(done=done, total=total, unit=unit, part=part):
                 self._begun = True
                 steps = f"{part}: {done}/{total} {unit}" if part and unit == "rounds" else f"{done}/{total} {unit}"
-                # without news of this run, an earlier one has come so far
+                # without news from this run, the progress is that of an earlier one
                 newest = self._newest or ("already complete" if done == total else "resumed" if done else _STARTING)
                 self._bar.update(self._task, completed=done, total=total, text=f"{steps}: {newest}")
             case events.Measured(measures=found):

@@ -1,4 +1,4 @@
-"""`kernelmesh mesh`: agents on this machine, created, started and watched."""
+"""`kernelmesh mesh`: create, run and monitor a network of agents."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ if TYPE_CHECKING:
 
 __all__ = ["mesh_init", "mesh_quarantine", "mesh_release", "mesh_status", "mesh_up"]
 
-mesh = typer.Typer(help="A network of agents: create one, run it on this machine, watch it.", no_args_is_help=True)
+mesh = typer.Typer(help="Create, run and monitor a network of agents.", no_args_is_help=True)
 app.add_typer(mesh, name="mesh")
 
-_ALL_ENDED = "All streams have ended; the agents continue to answer until Ctrl-C."
+_ALL_ENDED = "All streams have ended. The agents keep answering requests until Ctrl-C."
 _POLL_EVERY = 0.5  # seconds
 
 
 @mesh.command("init", cls=RegistryCommand)
 def mesh_init(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
-    agents: Annotated[int, typer.Option(help="How many agents.")] = 5,
-    topology: Annotated[str, typer.Option(help="Who talks to whom: ring, line, star, complete, random.")] = "ring",
-    tls: Annotated[bool, typer.Option("--tls", help="Create an authority and a certificate for each agent.")] = False,
-    host: Annotated[str, typer.Option(help="Where the agents listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The first agent's port; the others have the next ones.")] = 7450,
-    protocol: Annotated[str, typer.Option(help="How agents come to agree.")] = "shared-statistics",
+    agents: Annotated[int, typer.Option(help="The number of agents.")] = 5,
+    topology: Annotated[str, typer.Option(help="The graph: ring, line, star, complete or random.")] = "ring",
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Create a certificate authority and a certificate for each agent.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="The address that the agents listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port of the first agent; the others use the next ones.")] = 7450,
+    protocol: Annotated[str, typer.Option(help="The consensus protocol.")] = "shared-statistics",
     mode: Annotated[str, typer.Option(help="free (each agent at its own pace) or lock-step.")] = "free",
     partition: Annotated[str, typer.Option(help="What each agent sees: one-class or identical.")] = "one-class",
-    samples: Annotated[int, typer.Option(help="Samples for each agent.")] = 60_000,
-    rate: Annotated[float, typer.Option(help="Samples per second at most, like a sensor; 0: no limit.")] = 1000.0,
-    seed: Annotated[int, typer.Option(help="Seeds the data.")] = 0,
+    samples: Annotated[int, typer.Option(help="The number of samples per agent.")] = 60_000,
+    rate: Annotated[float, typer.Option(help="The maximum samples per second and agent; 0 means no limit.")] = 1000.0,
+    seed: Annotated[int, typer.Option(help="The random seed of the data.")] = 0,
 ) -> None:
-    """Create a mesh that runs as it is: one TOML file per agent, data to learn from, and a README with what to try."""
+    """Create a mesh that is ready to run: one TOML file per agent, demo data, and a README."""
     options = {name: value for name, value in locals().items() if name != "folder"}
     from kernelmesh.deploy.mesh_folder import MeshPlan, create_mesh
 
@@ -57,12 +59,13 @@ def mesh_init(
 
 @mesh.command("up")
 def mesh_up(
-    folder: Annotated[Path, typer.Argument(help="A folder that `mesh init` created.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a mesh, as created by `mesh init`.")],
     until_done: Annotated[bool, typer.Option("--until-done", help="Stop when every agent's stream has ended.")] = False,
 ) -> None:
-    """Start every agent on this machine and watch them; Ctrl-C stops them all, each with its checkpoint.
+    """Start all agents of a mesh on this machine and show their status until Ctrl-C.
 
-    An agent that is killed is restarted after three seconds. Logs are in the folder's `logs`.
+    On Ctrl-C, all agents write a checkpoint and stop. An agent that is killed is restarted after three seconds.
+    Logs are in `logs` inside the folder.
     """
     from kernelmesh.deploy.processes import ProcessState, stop_all
 
@@ -73,18 +76,18 @@ def mesh_up(
             _watch(processes, stop, until_done=until_done)
         finally:
             if not console.is_terminal:
-                console.print()  # which a live table ends with only there
+                console.print()  # a live table ends its last line only on a terminal
             stderr.print("Stopping the agents …")
             killed = stop_all(processes)
     if killed:
-        fail(f"mesh up: {', '.join(killed)} did not stop in time and had to be killed", code=1)
+        fail(f"mesh up: {', '.join(killed)} did not stop in time; killed", code=1)
     if failed := [process for process in processes if process.state is ProcessState.FAILED]:
         fail("\n".join(f"{process.name} {process.remark}" for process in failed), code=1)
-    say("All agents have stopped, each with its checkpoint.")
+    say("All agents have stopped and saved a checkpoint.")
 
 
 def _start(folder: Path) -> list[AgentProcess]:
-    """Start the agents of a folder, after a check that they can learn together."""
+    """Check that the agents of a folder can learn together, and start them."""
     from kernelmesh.deploy import config, launch, mesh_folder, processes
 
     with reported("mesh up"):
@@ -109,7 +112,7 @@ def _stop_event() -> Iterator[threading.Event]:
 
 
 def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_done: bool) -> None:
-    """Show the agents until all have ended by themselves, or `stop` is set, or there is no more to learn."""
+    """Show the agents until all have exited, `stop` is set, or there is nothing left to learn."""
     from rich.live import Live
 
     from kernelmesh.deploy.processes import ProcessState
@@ -129,10 +132,8 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
 
 
 @mesh.command("status")
-def mesh_status(
-    folder: Annotated[Path, typer.Argument(help="A folder that `mesh init` created, with agents that are running.")],
-) -> None:
-    """Request the status of every agent of a mesh; exits with 1 if one does not answer."""
+def mesh_status(folder: Annotated[Path, typer.Argument(help="The folder of a running mesh.")]) -> None:
+    """Print the status of every agent of a mesh; the exit status is 1 if an agent does not answer."""
     from kernelmesh.deploy import client, mesh_folder, watching
 
     with reported("mesh status"):
@@ -146,19 +147,19 @@ def mesh_status(
 
 @mesh.command("quarantine")
 def mesh_quarantine(
-    folder: Annotated[Path, typer.Argument(help="A folder that `mesh init` created.")],
-    agent: Annotated[str, typer.Argument(help="The agent that the others are not to listen to.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a mesh.")],
+    agent: Annotated[str, typer.Argument(help="The agent to exclude.")],
 ) -> None:
-    """Have all agents of a mesh neither listen to nor answer one of them, without a restart, until it is released."""
+    """Exclude an agent: the others stop listening to it and answering it until it is released; no restart is needed."""
     _exclude("mesh quarantine", folder, agent, excluded=True)
 
 
 @mesh.command("release")
 def mesh_release(
-    folder: Annotated[Path, typer.Argument(help="A folder that `mesh init` created.")],
-    agent: Annotated[str, typer.Argument(help="The agent that is to be listened to again.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a mesh.")],
+    agent: Annotated[str, typer.Argument(help="The agent to readmit.")],
 ) -> None:
-    """Have all agents of a mesh listen again to one that was quarantined."""
+    """Readmit an agent that was quarantined."""
     _exclude("mesh release", folder, agent, excluded=False)
 
 
@@ -171,7 +172,7 @@ def _exclude(command: str, folder: Path, agent: str, *, excluded: bool) -> None:
     if not changed:
         say(f"{agent} is {'already' if excluded else 'not'} quarantined.")
         return
-    say(f"{agent} is {state}: agents that read {folder / config.QUARANTINE} heed it within a second or two.")
+    say(f"{agent} is {state}. Running agents that read {folder / config.QUARANTINE} apply this within two seconds.")
 
 
 def _table(views: Sequence[AgentView], footer: str = "") -> Group:
@@ -184,7 +185,7 @@ def _table(views: Sequence[AgentView], footer: str = "") -> Group:
         table.add_column(title, justify="left" if title == "agent" else "right", no_wrap=True)
     for view in views:
         table.add_row(*_cells(view), style=None if view.answers else "red")
-    # below, because remarks are long and a terminal is narrow
+    # below the table, because remarks are long and terminals are narrow
     remarks = [f"{view.name}: {'; '.join(view.remarks)}" for view in views if view.remarks]
     return Group(table, *(Text(line, style="dim") for line in (*remarks, footer) if line))
 

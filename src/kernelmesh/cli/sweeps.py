@@ -22,29 +22,26 @@ __all__ = ["sweep"]
 
 @app.command()
 def sweep(
-    name: Annotated[str, typer.Argument(help="An experiment; `kernelmesh list` names them.")],
+    name: Annotated[str, typer.Argument(help="The experiment; see `kernelmesh list`.")],
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", metavar="NAME=VALUE,VALUE,…", help="A setting and its values; may be repeated."),
+        typer.Option("--grid", metavar="NAME=VALUE,VALUE,…", help="A setting and the values to try; can be repeated."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds each combination runs with.")] = 1,
+    seeds: Annotated[int, typer.Option(help="The number of seeds per combination.")] = 1,
     change: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting that is the same everywhere; may be repeated."),
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Fix a setting for all runs; can be repeated.")
     ] = None,
-    show: Annotated[str, typer.Option(help="The column that the figure draws (the score if not given).")] = "",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Compute only what an interrupted sweep with the same settings has not.")
-    ] = False,
+    show: Annotated[str, typer.Option(help="The column to plot (default: the score).")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted sweep with the same settings.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the results (runs/sweep-NAME if not given); earlier ones are replaced.")
+        Path | None, typer.Option(help="The folder for the results (default: runs/sweep-NAME); earlier results are replaced.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="Where runs are computed: processes (of this machine) or ray.")] = "processes",
-    address: Annotated[str | None, typer.Option(help="A Ray cluster that runs already: HOST:PORT, or auto.")] = None,
+    engine: Annotated[str, typer.Option(help="Where to run: processes (on this machine) or ray.")] = "processes",
+    address: Annotated[str | None, typer.Option(help="The address of a running Ray cluster: HOST:PORT, or auto.")] = None,
 ) -> None:
-    """Run an experiment with every combination of some settings, on all cores; write one table and one figure.
+    """Run an experiment for every combination of settings on all cores; write one table and one figure.
 
-    A run that fails is reported, and the others go on. Ctrl-C saves the results so far; --resume continues.
+    If a run fails, it is reported and the others continue. Ctrl-C saves the results so far; --resume continues.
     """
     from kernelmesh.dashboard.recorder import Recorder
     from kernelmesh.experiments.sweep import sweep as experiment
@@ -60,7 +57,7 @@ def sweep(
 
 
 def _grid(experiment: Experiment, axes: Sequence[str], seeds: int, changes: Sequence[str], show: str) -> Grid:
-    """The grid with all values of the types that the settings have, and every mistake found before the first run."""
+    """The grid with its values parsed; all mistakes are found before the first run."""
     from kernelmesh.experiments.sweep import Grid
 
     if not axes:

@@ -1,1 +1,1 @@
-"""Agents on real hosts: their settings in TOML, the folder of a mesh, certificates, and a client."""
+"""Agents on real hosts: TOML settings, mesh folders, certificates, and a client."""

@@ -1,4 +1,4 @@
-"""Certificates for a mesh of one's own: an authority, one leaf for each agent and client, and checks of given ones."""
+"""TLS certificates for a private mesh: an authority, a certificate per agent and client, and checks of existing files."""
 
 import datetime
 import ipaddress
@@ -26,7 +26,7 @@ __all__ = ["create_authority", "issue", "tls_problems", "valid_until"]
 _Key = ec.EllipticCurvePrivateKey
 _AUTHORITY_DAYS = 3652
 _LEAF_DAYS = 825
-_EARLIER = datetime.timedelta(hours=1)  # clocks of other hosts may be behind
+_EARLIER = datetime.timedelta(hours=1)  # the clocks of other hosts may be slow
 _HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _USAGES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
@@ -35,9 +35,9 @@ _USAGES = (
 
 
 def create_authority(folder: str | os.PathLike[str]) -> Path:
-    """Write `authority.pem` and `authority.key` into a folder, and return the first.
+    """Write `authority.pem` and `authority.key` to a folder, and return the path of the first.
 
-    Whoever has the key can issue certificates that every agent trusts: only the certificate goes to other hosts.
+    Anyone with the key can issue certificates that all agents trust, so copy only the certificate to other hosts.
     """
     folder = Path(folder)
     _refuse_old("create_authority", folder, "authority")
@@ -49,9 +49,9 @@ def create_authority(folder: str | os.PathLike[str]) -> Path:
 
 
 def issue(folder: str | os.PathLike[str], name: str, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> tuple[Path, Path]:
-    """Write `NAME.pem` and `NAME.key`, signed by the authority in the same folder, and return both.
+    """Write `NAME.pem` and `NAME.key`, signed by the authority in the same folder, and return their paths.
 
-    `hosts` are the names and IP addresses at which others reach whoever is called so.
+    `hosts` lists the host names and IP addresses at which others reach this agent or client.
     """
     folder = Path(folder)
     if not isinstance(name, str) or not NAME.fullmatch(name) or name == "authority":
@@ -60,8 +60,8 @@ def issue(folder: str | os.PathLike[str], name: str, hosts: Sequence[str] = ("lo
     alternatives = [x509.DNSName(name), *(_host(host) for host in hosts if host != name)]
     _refuse_old("issue", folder, name)
     if not (folder / "authority.pem").is_file() or not (folder / "authority.key").is_file():
-        rule = "hold authority.pem and authority.key"
-        raise InvalidArgument("issue", "folder", rule, str(folder), remedy="create_authority writes them")
+        rule = "contain authority.pem and authority.key"
+        raise InvalidArgument("issue", "folder", rule, str(folder), remedy="create them with create_authority")
     authority = x509.load_pem_x509_certificate((folder / "authority.pem").read_bytes())
     signer = load_pem_private_key((folder / "authority.key").read_bytes(), None)
     if not isinstance(signer, _Key):
@@ -98,7 +98,7 @@ def _host(host: object) -> x509.GeneralName:
 def _builder(
     subject: x509.Name, key: _Key, *, issuer: x509.Name, until: datetime.datetime, usages: set[str]
 ) -> x509.CertificateBuilder:
-    """A certificate that is yet to be signed; with the usage "key_cert_sign" it is one of an authority."""
+    """An unsigned certificate; with the usage "key_cert_sign", that of an authority."""
     public, authority = key.public_key(), "key_cert_sign" in usages
     return (
         x509.CertificateBuilder()
@@ -115,7 +115,7 @@ def _builder(
 
 
 def _refuse_old(owner: str, folder: Path, name: str) -> None:
-    """Keys are never overwritten: certificates that are in use would no longer fit them."""
+    """Refuse to overwrite keys: existing certificates would no longer match them."""
     for path in (folder / f"{name}.key", folder / f"{name}.pem"):
         if path.exists():
             remedy = f"remove {name}.pem and {name}.key to start over"
@@ -136,15 +136,15 @@ def _write(folder: Path, name: str, builder: x509.CertificateBuilder, key: _Key,
 
 
 def valid_until(path: Path) -> float:
-    """When the first of the certificates in a file expires, in seconds since 1970."""
+    """The earliest expiry time of the certificates in a file, in seconds since 1970."""
     found = x509.load_pem_x509_certificates(path.read_bytes())
     return min(one.not_valid_after_utc.timestamp() for one in found)
 
 
 def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | None) -> Iterator[InvalidArgument]:
-    """Everything that would keep an agent called `name` from proving who it is with these files (None: any name).
+    """Everything that would prevent an agent called `name` from authenticating with these files (None: any name).
 
-    Each is `Tls: authority must …`, with the name of the file it is about as its argument.
+    Each error names the file concerned as its argument, as in `Tls: authority must …`.
     """
     files: dict[str, Any] = {}
     for argument, path, load, what in (
@@ -155,10 +155,10 @@ def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | N
         try:
             files[argument] = load(path.read_bytes())
         except OSError as error:
-            rule = "be a file that can be read"
+            rule = "be a readable file"
             yield InvalidArgument("Tls", argument, rule, Verbatim(f"{str(path)!r} ({error.strerror})"))
-        except Exception:  # the library has many words for a file that is no such thing
-            yield InvalidArgument("Tls", argument, f"hold {what} in PEM format", str(path))
+        except Exception:  # the library raises many kinds of errors for an invalid file
+            yield InvalidArgument("Tls", argument, f"contain {what} in PEM format", str(path))
     if "key" in files and os.name == "posix" and (mode := key.stat().st_mode & 0o777) & 0o077:
         found = Verbatim(f"{str(key)!r} with mode {mode:03o}")
         yield InvalidArgument("Tls", "key", "be readable by its owner alone", found, remedy=f"chmod 600 {key}")
@@ -166,14 +166,14 @@ def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | N
     for one in trusted:
         yield from _out_of_time("authority", one)
         if not _is_authority(one):
-            found = Verbatim(f"one of {_common_name(one)!r} that may not")
-            yield InvalidArgument("Tls", "authority", "be a certificate that may sign others", found)
+            found = Verbatim(f"that of {_common_name(one)!r}, which may not")
+            yield InvalidArgument("Tls", "authority", "be a certificate that may sign other certificates", found)
     leaf: x509.Certificate | None = files.get("certificate")
     if leaf is None:
         return
     yield from _out_of_time("certificate", leaf)
     if name is not None and (common := _common_name(leaf)) != name:
-        rule, remedy = f"be issued to the agent itself (common name {name!r})", "issue one with the agent's name"
+        rule, remedy = f"be issued to the agent itself (common name {name!r})", "issue a certificate with the agent's name"
         yield InvalidArgument("Tls", "certificate", rule, common, remedy=remedy)
     if trusted and not any(_signed(leaf, one) for one in trusted):
         found = Verbatim(f"one signed by {_common_name(leaf, issuer=True)!r} with another key")
@@ -186,7 +186,7 @@ def _out_of_time(argument: str, certificate: x509.Certificate) -> Iterator[Inval
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not since <= _now() <= until:
         found = Verbatim(f"one that is valid from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC")
-        yield InvalidArgument("Tls", argument, "be valid now", found, remedy="issue a new one, or set the clock")
+        yield InvalidArgument("Tls", argument, "be valid now", found, remedy="issue a new certificate, or correct the clock")
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:

@@ -1,4 +1,4 @@
-"""A client for an agent that is running: its predictions and its status."""
+"""A client that requests predictions and status from a running agent."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentAddress", "AgentClient"]
 
-_SURE_TO_FIT = 1 << 16  # bytes that every agent reads, or refuses with an answer
-_PAUSE = 0.05  # seconds before an agent that has too much to do is asked again
+_SURE_TO_FIT = 1 << 16  # bytes that every agent accepts, or rejects with an answer
+_PAUSE = 0.05  # seconds before a busy agent is asked again
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentAddress:
-    """Where an agent can be reached, as whom, and what its inputs and outputs are called.
+    """How to reach an agent, and the names of its inputs and outputs.
 
-    `AgentAddress.read` takes all of it from the agent's file.
+    `AgentAddress.read` takes all of this from the agent's file.
 
     Parameters
     ----------
     name : str
-        What the agent is called.
+        The agent's name.
     mesh : str
-        The mesh that it belongs to.
+        The mesh it belongs to.
     endpoint : str
         Where it listens, such as tcp/127.0.0.1:7450.
     tls : Tls, optional
         The client's certificate and key, and the authority.
     points, targets, classes : tuple of str
-        What the columns and classes of its data are called; empty if not known.
+        The names of the columns and classes in its data; empty if not known.
     loss : Loss, optional
         Its loss.
     max_bytes : int, optional
-        The largest request that it reads, in bytes, if that is known.
+        The largest request it accepts, in bytes, if known.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class AgentAddress:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, client: str | None = None, host: str | None = None) -> AgentAddress:
-        """From the agent's file, of which only the address, the columns, the loss, `max_bytes` and the TLS part are used.
+        """Read the address from the agent's file; only the address, the columns, the loss, `max_bytes` and `[tls]` are used.
 
         With TLS the client's own files, CLIENT.pem and CLIENT.key, are beside the authority's. `host` replaces the host in
         the address, for an agent that listens on all interfaces.
@@ -103,7 +103,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _loss(settings: Any) -> Loss | None:
-    """The loss that a file names, if it is one of a registered kind."""
+    """The loss named in a file, if its kind is registered."""
     if not isinstance(settings, Mapping):
         return None
     from kernelmesh.registry import kinds
@@ -125,18 +125,18 @@ def _client_files(path: Path, tls: Mapping[str, Any], client: str | None) -> Tls
     certificate, key = (authority.parent / f"{client}.{end}" for end in ("pem", "key"))
     for file in (authority, certificate, key):
         if not file.is_file():
-            remedy = "name another client (ask --as NAME)"
+            remedy = "use another client (ask --as NAME)"
             raise InvalidArgument("AgentAddress", "TLS file", "exist", str(file), remedy=remedy)
     return Tls(authority=authority, certificate=certificate, key=key)
 
 
 class AgentClient:
-    """A connection to one agent, opened by the first request and kept open; also a context manager.
+    """A connection to one agent, opened by the first request and reused; also a context manager.
 
     Parameters
     ----------
     address : AgentAddress
-        Where the agent is.
+        The address of the agent.
     timeout : float
         Seconds to wait for each answer.
 
@@ -155,7 +155,7 @@ class AgentClient:
     def from_file(
         cls, path: str | os.PathLike[str], *, client: str | None = None, host: str | None = None, timeout: float = 5.0
     ) -> Self:
-        """A client for the agent whose TOML file this is; see `AgentAddress.read`."""
+        """Create a client from an agent's TOML file; see `AgentAddress.read`."""
         return cls(AgentAddress.read(path, client=client, host=host), timeout=timeout)
 
     def __enter__(self) -> Self:
@@ -166,15 +166,15 @@ class AgentClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection."""
+        """Whether the connection is open."""
         return self._session is not None
 
     def predict(self, points: Floats) -> Floats:
-        """f at each row of `points`, in one request."""
+        """The agent's outputs f(x) for each row of `points`, in one request."""
         from kernelmesh.messages import Points, Values, decode, encode
 
         request, limit = encode(Points(points)), self.address.max_bytes
-        if limit is not None and len(request) > limit:  # which the agent would refuse or not even answer
+        if limit is not None and len(request) > limit:  # the agent would reject it, or not even answer
             rule = f"fit in a request of {limit} bytes, the max_bytes of {self.address.name}"
             found = Verbatim(f"{len(points)} points in {len(request)} bytes")
             remedy = "request fewer at a time, or raise max_bytes in the agent's file and restart it"
@@ -185,17 +185,17 @@ class AgentClient:
         return answer.values
 
     def status(self) -> Status:
-        """How the agent is doing."""
+        """The agent's status."""
         return Status.decode(self._request("status", b""))
 
     def close(self) -> None:
-        """Close the connection; the next request opens another one."""
+        """Close the connection; the next request opens a new one."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
     def _request(self, kind: str, payload: bytes, *, patience: float = 1.0) -> bytes:
-        """Ask, and ask again for a while where too many others ask at the same time."""
+        """Send a request, and retry for a while if the agent is busy."""
         from kernelmesh.runtimes.zenoh import open_client
 
         if self._session is None:
@@ -214,8 +214,8 @@ class AgentClient:
                         raise UnreachableAgent(f"{self.address.name} does not answer: {reason}")
                     time.sleep(_PAUSE)
                     return self._request(kind, payload, patience=patience - _PAUSE)
-                if reason != "Timeout":  # which is zenoh's own word
-                    raise RefusedMessage(f"{self.address.name} refuses: {reason}")
+                if reason != "Timeout":  # zenoh's own wording
+                    raise RefusedMessage(f"{self.address.name} rejected the request: {reason}")
         raise UnreachableAgent(
             f"{self.address.name} does not answer at {self.address.endpoint}"
             + (f" (is {self.address.tls.certificate.stem} among its clients?)" if self.address.tls else "")

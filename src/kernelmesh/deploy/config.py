@@ -1,4 +1,4 @@
-"""One agent's settings in a TOML file: read with every mistake found at once, each with its line."""
+"""Reads an agent's TOML file and reports all mistakes at once, each with its line."""
 
 import os
 from collections.abc import Mapping
@@ -25,15 +25,15 @@ from kernelmesh.streams import Columns, Paced, Source, StreamKind
 __all__ = ["QUARANTINE", "Config", "InvalidConfig", "read"]
 
 QUARANTINE = "quarantine.txt"
-"""The file, beside those of the agents, with the names of agents that are not listened to."""
+"""The file, next to the agents' files, with the names of quarantined agents."""
 
-# The largest model orders on hosts where a file names none.
+# The default limits on the model order on hosts.
 _MAX_ORDER, _MAX_SECOND_ORDER = 500, 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All that one agent's file says; paths are absolute."""
+    """The contents of an agent's file; paths are absolute."""
 
     path: Path
     agent: Agent
@@ -41,18 +41,18 @@ class Config:
     stream: StreamSection
     checkpoint: CheckpointSection
     stay: bool
-    """Whether to continue to answer when the stream has ended."""
+    """Whether to keep answering requests after the stream has ended."""
     log: str
     quarantine: Path
-    """The file with the names of agents that are not listened to."""
+    """The file with the names of quarantined agents."""
 
     @property
     def mode(self) -> str:
-        """As the file names it: free or lock-step."""
+        """The mode as written in the file: free or lock-step."""
         return "lock-step" if self.membership.lock_step else "free"
 
     def open_stream(self) -> Source:
-        """Begin to read samples."""
+        """Open the stream."""
         columns = Columns(
             points=self.stream.points,
             targets=self.stream.targets,
@@ -64,13 +64,13 @@ class Config:
         return Paced(source, self.stream.rate) if self.stream.rate > 0 else source
 
     def problem(self, key: KeyPath, error: InvalidArgument) -> Problem:
-        """A mistake that shows only when the settings are used, with its line in the file."""
+        """A mistake found only when the settings are used, with its line in the file."""
         line = locate(self.path.read_text(encoding="utf-8")).of(key)
         return Problem(str(self.path), line, ".".join(map(str, key)), error.predicate)
 
 
 def read(path: str | os.PathLike[str]) -> Config:
-    """The settings of one agent, or `InvalidConfig` with every mistake in its file. Paths are relative to the file."""
+    """Read one agent's settings, or raise `InvalidConfig` with every mistake. Paths are relative to the file."""
     path = Path(path)
     root = read_root(path)
     top = AgentSection(**root.read(AgentSection))
@@ -92,7 +92,7 @@ def read(path: str | os.PathLike[str]) -> Config:
 
 
 def _usual_points(agent: Agent | None, stream: StreamSection | None) -> int:
-    """A limit that honest neighbors with the same settings never exceed."""
+    """A limit that correct neighbors with the same settings never exceed."""
     order = None
     if agent is not None:
         order = getattr(agent.compression, "max_order", None) or getattr(agent.rule, "max_order", None)
@@ -101,11 +101,11 @@ def _usual_points(agent: Agent | None, stream: StreamSection | None) -> int:
 
 def _membership(root: Table, top: AgentSection, tls: Tls | None, max_points: int) -> Membership | None:
     if top.insecure and tls is not None:
-        root.wrong("insecure", "be false or left out with TLS", True)
+        root.wrong("insecure", "be false or omitted with TLS", True)
     lock_step = top.mode == "lock-step"
     if lock_step and "patience" in root:
-        remedy = "in lock step every round waits for all neighbors"
-        root.wrong("patience", 'be left out with mode = "lock-step"', root.values["patience"], remedy)
+        remedy = "in lock step, every round waits for all neighbors"
+        root.wrong("patience", 'be omitted with mode = "lock-step"', root.values["patience"], remedy)
     values = {
         "neighbors": _neighbors(root, encrypted=tls is not None),
         "lock_step": lock_step,
@@ -129,7 +129,7 @@ def _neighbors(root: Table, *, encrypted: bool) -> dict[str, str]:
             if address != "":
                 endpoint_with(encrypted, "", neighbor, address)
                 if address in addresses:
-                    raise InvalidArgument("", neighbor, f"have an address other than that of {addresses[address]}", address)
+                    raise InvalidArgument("", neighbor, f"have a different address from {addresses[address]}", address)
                 addresses[address] = neighbor
     return {neighbor: address for neighbor, address in table.values.items() if table.ok(neighbor)}
 
@@ -156,7 +156,7 @@ def _tls(root: Table) -> Tls | None:
 def _agent(table: Table, top: AgentSection, *, alone: bool) -> Agent | None:
     settings = settings_of(ModelSection)
     rule = table.value(settings["rule"]) or Gradient()
-    # what the rule has no use for need not be there; where it is, the agent refuses it
+    # settings that the rule does not take may be absent; if present, the agent rejects them
     absent = [key for key in ("step_size", "compression") if not rule.takes_step_size and key not in table]
     values = {**table.read(ModelSection, skip=("rule", "compression", "consensus", *absent)), "rule": rule}
     if "step_size" in values:
@@ -177,7 +177,7 @@ def _agent(table: Table, top: AgentSection, *, alone: bool) -> Agent | None:
 
 
 def _capped(rule: Any, compression: Any) -> dict[str, Any]:
-    """Rule and compression with a largest model order: on a host, nothing may make a model grow for ever."""
+    """Rule and compression with a limit on the model order: on a host, no model may grow without bound."""
     values = {"rule": rule}
     if isinstance(rule, SecondOrder) and rule.max_order is None:
         values["rule"] = replace(rule, max_order=_MAX_SECOND_ORDER)
@@ -187,14 +187,14 @@ def _capped(rule: Any, compression: Any) -> dict[str, Any]:
 
 
 def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> None:
-    """`parsimony` = K is short for the budget K η^q of the model's own step size, q by its rule, and is replaced by that."""
+    """Replace `parsimony` = K by the budget K η^q, with the model's step size η and q depending on its rule."""
     given = model.values.get("compression")
     if not isinstance(given, dict) or given.get("kind") != "Komp" or "parsimony" not in given:
         return
     table = model.child("compression", given)
     scale = 0.0
     if "budget" in given:
-        table.wrong("parsimony", "be left out with a budget", given["parsimony"], "keep one of the two")
+        table.wrong("parsimony", "be omitted with a budget", given["parsimony"], "keep one of the two")
     else:
         with table.checking("parsimony"):
             scale = non_negative("", "parsimony", given["parsimony"])
@@ -204,7 +204,7 @@ def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> Non
 
 
 def _usual_consensus(rule: Rule, compression: Compression | None) -> Consensus:
-    """The best choice where none is named: the one that rule or compression are for, else without bias if both ends of an
+    """The default protocol: the one that the rule or compression is made for, otherwise an unbiased one if both ends of an
     edge can use the same budget.
     """
     if rule.gathers:
@@ -216,7 +216,7 @@ def _usual_consensus(rule: Rule, compression: Compression | None) -> Consensus:
 
 
 def _constant(schedule: Any) -> float | None:
-    """The value of a schedule that never changes."""
+    """The value of a constant schedule."""
     if isinstance(schedule, Constant):
         return float(schedule.value)
     if isinstance(schedule, Power) and _constant(schedule.of) is not None:
@@ -228,16 +228,16 @@ def _stream(table: Table, model: Table | None, agent: Agent | None) -> StreamSec
     values = table.read(StreamSection, skip=("kind",))
     kind = _stream_kind(table)
     if table.ok("points", "targets") and (both := sorted(set(values["points"]) & set(values["targets"]))):
-        table.wrong("targets", "be columns other than the points", both[0])
+        table.wrong("targets", "be columns that are not points", both[0])
     if model is not None and agent is not None:
         _check_columns(table, model, agent, values)
     return None if kind is None else StreamSection(kind=kind, **values)
 
 
 def _stream_kind(table: Table) -> StreamKind | None:
-    """The kind of the stream with its own settings, which stand in the same table."""
+    """The kind of the stream with its own settings, which are in the same table."""
     kind = table.kind("stream")
-    # without a kind, what any kind has may be meant
+    # without a kind, settings of every kind are accepted
     own = {
         key: made for each in (kinds("stream").values() if kind is None else [kind]) for key, made in declared(each).items()
     }
@@ -246,7 +246,7 @@ def _stream_kind(table: Table) -> StreamKind | None:
         owners = [f'"{name}"' for name, other in kinds("stream").items() if key in declared(other)]
         if not owners:
             return None
-        rule, remedy = f'be left out with kind = "{table.values["kind"]}"', f"only kind = {' or '.join(owners)} has it"
+        rule, remedy = f'be omitted with kind = "{table.values["kind"]}"', f"only kind = {' or '.join(owners)} takes it"
         return InvalidArgument("", key, rule, table.values[key], remedy=remedy)
 
     table.finish([*settings_of(StreamSection), *sorted(own)], tables=with_tables(own), hint=of_another_kind)
@@ -258,12 +258,12 @@ def _stream_kind(table: Table) -> StreamKind | None:
 
 
 def _check_columns(table: Table, model: Table, agent: Agent, values: Mapping[str, Any]) -> None:
-    """Refuse columns and classes that are not as many as the model has."""
+    """Check that the number of columns and classes matches the model."""
     dimension, outputs, loss = agent.dimension, agent.outputs, type(agent.loss).__name__
     rules = {
         "points": (dimension, f"have as many columns as model.dimension = {dimension}"),
         "targets": (outputs, f"have as many columns as model.outputs = {outputs}"),
-        "classes": (0, f"be left out with {loss}, which predicts numbers"),
+        "classes": (0, f"be omitted with {loss}, which predicts numbers"),
     }
     if agent.loss.classifies:
         rules["targets"] = (1, f"be one column, the class, with {loss}")

@@ -1,4 +1,4 @@
-"""From an agent's file to an agent that runs: stream, carrier, checkpoint store, runner."""
+"""Starts an agent from its file: stream, carrier, checkpoint store, runner."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = ["launch", "preview", "stream_mistakes", "warm_up"]
 
 
 def launch(config: Config) -> AgentRunner:
-    """Open everything that an agent needs; the `turns` of the runner are the run. On an error, what was opened is closed."""
-    # only those who run agents need zenoh
+    """Open everything an agent needs; iterating over the runner's `turns` runs it. On an error, everything is closed."""
+    # only running agents need zenoh
     from kernelmesh.runtimes.checkpoints import CheckpointStore
     from kernelmesh.runtimes.name_list import NameList
     from kernelmesh.runtimes.runner import AgentRunner
@@ -60,28 +60,28 @@ def _expiry(name: str, tls: Tls) -> Expiry:
     from kernelmesh.deploy.certificates import valid_until
     from kernelmesh.runtimes.expiry import Expiry
 
-    files = {f"the certificate of {name}": tls.certificate, "the certificate of the authority": tls.authority}
+    files = {f"the certificate of {name}": tls.certificate, "the authority's certificate": tls.authority}
     return Expiry({what: valid_until(file) for what, file in files.items()})
 
 
 def warm_up(config: Config) -> None:
-    """Have the inner loops compiled, which takes long once on every machine, before anybody waits for an answer."""
+    """Compile the inner loops before anyone waits for an answer; the first time on a machine takes long."""
     from kernelmesh.numerics.compression import compressed
 
     agent, rng = config.agent, np.random.default_rng(0)
     state = agent.start()
     points = rng.standard_normal((config.stream.batch_size, agent.dimension))
     labels, values = np.arange(len(points)) % agent.outputs, rng.standard_normal((len(points), agent.outputs))
-    with contextlib.suppress(Diverged):  # on these numbers, which mean nothing
+    with contextlib.suppress(Diverged):  # on dummy numbers
         for _ in range(3):
             state, _ = agent.step(state, points + rng.standard_normal(), labels if agent.loss.classifies else values)
     exchange = agent.consensus.exchange
-    if exchange.replies and exchange.question is None:  # functions, of which some points will be known already
+    if exchange.replies and exchange.question is None:  # functions, some of whose points will already be known
         compressed(agent.kernel, points, values, 0.1)
 
 
 def preview(config: Config) -> None:
-    """Read the first mini-batch where that does no harm, so that columns or classes that do not fit are found early."""
+    """Read the first mini-batch if that is harmless, to find mismatched columns or classes early."""
     if not config.stream.kind.rereadable:
         return
     with stream_mistakes(config), contextlib.closing(config.open_stream()) as source:
@@ -91,20 +91,20 @@ def preview(config: Config) -> None:
             if source.ended:
                 break
         if source.refused:
-            found = Verbatim(f"{source.refused} invalid rows and no valid one")
-            remedy = "see the first ones above" if config.stream.classes else "text classes need classes = [...]"
-            error = InvalidArgument("", "stream", "have columns and classes that fit the data", found, remedy=remedy)
+            found = Verbatim(f"{source.refused} invalid rows and no valid row")
+            remedy = "see the first errors above" if config.stream.classes else "text classes need classes = [...]"
+            error = InvalidArgument("", "stream", "have columns and classes that match the data", found, remedy=remedy)
             raise InvalidConfig([config.problem(("stream",), error)])
 
 
 @contextlib.contextmanager
 def stream_mistakes(config: Config) -> Iterator[None]:
-    """Report what a stream refuses as a mistake of the file: users know its keys, not the class that reads the data."""
+    """Report stream errors as mistakes in the file: users know its keys, not the class that reads the data."""
     try:
         yield
     except InvalidArgument as error:
         if error.argument in settings_of(StreamSection) or error.argument in declared(type(config.stream.kind)):
             problem = config.problem(("stream", error.argument), error)
-        else:  # the data are to blame
+        else:  # the data is at fault
             problem = config.problem(("stream", "path"), error)._replace(key=error.argument)
         raise InvalidConfig([problem]) from None

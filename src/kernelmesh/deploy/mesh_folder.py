@@ -1,4 +1,4 @@
-"""A mesh in a folder: one commented TOML file per agent, data to learn from, certificates, and a README."""
+"""Creates the folder of a mesh: one commented TOML file per agent, demo data, certificates, and a README."""
 
 import dataclasses
 import ipaddress
@@ -30,7 +30,7 @@ from kernelmesh.streams import Mixture
 
 __all__ = ["PARTITIONS", "TOPOLOGIES", "MeshPlan", "agents_of", "create_mesh", "exclude", "protocols"]
 
-# The fewest agents that make each.
+# The minimum number of agents.
 TOPOLOGIES = {"ring": 3, "line": 1, "star": 2, "complete": 1, "random": 1}
 PARTITIONS = ("one-class", "identical")
 
@@ -40,16 +40,16 @@ _CLIENT = "operator"
 
 
 def protocols() -> dict[str, type[Consensus]]:
-    """The registered protocols with which agents talk, by the names that the command line has."""
+    """The registered protocols that exchange messages, by their command-line names."""
     return {kebab(name): kind for name, kind in kinds("consensus").items() if kind.exchange.replies}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshPlan:
-    """What `create_mesh` writes: checked before anything is written.
+    """The options of `create_mesh`, validated before anything is written.
 
-    Every agent listens on a port of its own, from `port` on, and learns the five classes of a mixture in the plane from
-    `samples` samples of its own: of one class only (agent i sees class i mod 5), or of all with partition "identical".
+    Every agent listens on its own port, starting at `port`, and learns the five classes of a mixture in the plane from
+    its own `samples` samples: of one class only (agent i sees class i mod 5), or of all with partition "identical".
 
     >>> MeshPlan(agents=2)
     Traceback (most recent call last):
@@ -57,19 +57,19 @@ class MeshPlan:
     kernelmesh.errors.InvalidArgument: MeshPlan: agents must be >= 3 for a ring, got 2; a line takes any number
     """
 
-    agents: int = setting(5, check=at_least(1), doc="how many agents")
-    topology: str = setting("ring", check=one_of(*TOPOLOGIES), doc="who talks to whom")
+    agents: int = setting(5, check=at_least(1), doc="number of agents")
+    topology: str = setting("ring", check=one_of(*TOPOLOGIES), doc="the graph")
     tls: bool = setting(False, check=flag, doc="whether to create an authority and a certificate for each agent")
-    host: str = setting("127.0.0.1", doc="where the agents listen")
-    port: int = setting(7450, check=at_least(1), doc="the first agent's; the others have the next ones")
+    host: str = setting("127.0.0.1", doc="the address that agents listen on")
+    port: int = setting(7450, check=at_least(1), doc="port of the first agent; the others use the next ones")
     protocol: str = setting(
-        "shared-statistics", check=lambda *given: one_of(*protocols())(*given), doc="how agents come to agree"
+        "shared-statistics", check=lambda *given: one_of(*protocols())(*given), doc="the consensus protocol"
     )
     mode: str = setting("free", check=one_of("free", "lock-step"), doc="as in an agent's file")
     partition: str = setting("one-class", check=one_of(*PARTITIONS), doc="what each agent sees")
-    samples: int = setting(60_000, check=at_least(1), doc="samples for each agent")
-    rate: float = setting(0.0, check=non_negative, doc="samples per second at most; 0: no limit")
-    seed: int = setting(0, check=at_least(0), doc="the same seed writes the same files, but for certificates")
+    samples: int = setting(60_000, check=at_least(1), doc="samples per agent")
+    rate: float = setting(0.0, check=non_negative, doc="maximum samples per second; 0 means no limit")
+    seed: int = setting(0, check=at_least(0), doc="the same seed writes the same files, except for certificates")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -81,13 +81,13 @@ class MeshPlan:
 
     @property
     def names(self) -> list[str]:
-        """What the agents are called."""
+        """The names of the agents."""
         width = len(str(self.agents - 1)) if self.agents > 10 else 1
         return [f"agent-{i:0{width}}" for i in range(self.agents)]
 
     def graph(self, rng: np.random.Generator) -> Graph:
-        """Who talks to whom."""
-        draw = rng.spawn(1)[0]  # of its own, so that the data are the same in every network
+        """The graph."""
+        draw = rng.spawn(1)[0]  # its own generator, so that the data is the same in every network
         options = {"probability": 0.3, "rng": draw} if self.topology == "random" else {}
         numbered = getattr(Graph, self.topology)(self.agents, **options)
         return Graph(tuple(self.names), numbered.neighbors)
@@ -117,7 +117,7 @@ class MeshPlan:
         """One agent's samples."""
         if self.partition == "identical":
             return mixture.sample(self.samples, rng=rng)
-        # with fewer agents than classes some see several, so that somebody sees each
+        # with fewer agents than classes, some see several, so that every class is seen
         hands = min(self.agents, mixture.classes)
         seen = np.arange(agent % hands, mixture.classes, hands)
         points, labels = dataclasses.replace(mixture, modes=mixture.modes[seen]).sample(self.samples, rng=rng)
@@ -125,7 +125,7 @@ class MeshPlan:
 
 
 def create_mesh(folder: str | os.PathLike[str], plan: MeshPlan | None = None) -> list[Path]:
-    """Write a mesh that runs as it is, and return the agents' files in the order of their names."""
+    """Create a mesh that is ready to run, and return the agents' files in the order of their names."""
     folder, plan = Path(folder), plan or MeshPlan()
     rng = np.random.default_rng(plan.seed)
     mixture = Mixture.draw(rng=rng)
@@ -133,9 +133,9 @@ def create_mesh(folder: str | os.PathLike[str], plan: MeshPlan | None = None) ->
     graph = plan.graph(rng)
     members = plan.memberships(graph)
     if plan.tls:
-        from kernelmesh.deploy.certificates import create_authority, issue  # found missing before anything is written
+        from kernelmesh.deploy.certificates import create_authority, issue  # fails before anything is written
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        remedy = "choose another folder, or remove this one first"
+        remedy = "choose another folder, or delete this one first"
         raise InvalidArgument("create_mesh", "folder", "be new or empty", str(folder), remedy=remedy)
     (folder / "data").mkdir(parents=True)
     _write_samples(folder / "data" / "test.csv", *held_out)
@@ -154,9 +154,9 @@ def create_mesh(folder: str | os.PathLike[str], plan: MeshPlan | None = None) ->
 
 
 def exclude(folder: str | os.PathLike[str], name: str, *, excluded: bool = True) -> bool:
-    """Put an agent into the folder's quarantine, or release it; whether that changed anything.
+    """Quarantine an agent of the folder, or release it; returns whether that changed anything.
 
-    Running agents heed it within about a second, and those that start later too. Other lines and comments stay.
+    Running agents apply it within about a second, and agents started later at once. Other lines and comments are kept.
     """
     files = agents_of(folder)
     path, names = Path(folder) / QUARANTINE, [file.stem for file in files]
@@ -164,7 +164,7 @@ def exclude(folder: str | os.PathLike[str], name: str, *, excluded: bool = True)
         raise InvalidArgument("mesh", "agent", f"be one of {', '.join(names)}", name, remedy=did_you_mean(name, names))
     if (name in read_names(path)) == excluded:
         return False
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else ["# agents that others do not listen to"]
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else ["# quarantined agents"]
     lines = [*lines, name] if excluded else [line for line in lines if line.partition("#")[0].strip() != name]
     draft = path.with_name(f".{path.name}")
     draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -173,13 +173,13 @@ def exclude(folder: str | os.PathLike[str], name: str, *, excluded: bool = True)
 
 
 def agents_of(folder: str | os.PathLike[str]) -> list[Path]:
-    """The agents' files in a mesh's folder, in the order of their names."""
+    """The agents' files in the folder of a mesh, in the order of their names."""
     folder = Path(folder)
     files = sorted(file for file in folder.glob("*.toml") if file.is_file() and not file.name.startswith("."))
     if not files:
         found = Verbatim(f"{str(folder)!r}, which " + ("has none" if folder.is_dir() else "is not a folder"))
-        remedy = "`kernelmesh mesh init` writes such a folder"
-        raise InvalidArgument("mesh", "FOLDER", "hold one TOML file per agent", found, remedy=remedy)
+        remedy = "create one with `kernelmesh mesh init`"
+        raise InvalidArgument("mesh", "FOLDER", "contain one TOML file per agent", found, remedy=remedy)
     return files
 
 
@@ -207,7 +207,7 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
 
 
 def _rounded(consensus: Any) -> Any:
-    """A tuned ceiling as people write it: two digits, and none above 100."""
+    """A tuned ceiling rounded to two digits, and to none above 100."""
     coupling: Any = getattr(consensus, "coupling", None)
     if (ceiling := getattr(coupling, "ceiling", None)) is None:
         return consensus
@@ -217,7 +217,7 @@ def _rounded(consensus: Any) -> Any:
 
 def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
     title = (
-        f"The settings of {member.name}. Paths are relative to this file.\n"
+        f"Settings of {member.name}. Paths are relative to this file.\n"
         f"After a change, `kernelmesh agent --check {member.name}.toml` reports every mistake with its line."
     )
     values: dict[str, dict[str, Any]] = {
@@ -243,21 +243,21 @@ def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
 
 
 def _readme(plan: MeshPlan) -> str:
-    """What there is, and what to try."""
+    """The README of a mesh: its contents, and what to try."""
     first = plan.names[0]
     one = "one of five classes" if plan.agents >= 5 else "some of five classes"
     sees = "samples of all five classes" if plan.partition == "identical" else f"samples of {one} only"
     learns = "learns together with its neighbors"
     if plan.partition == "one-class" and protocols()[plan.protocol].exchange == POINTS_FOR_VALUES:
-        learns += ", though not the other classes: this protocol only compares agents where they have samples"
+        learns += ", but not the other classes: this protocol compares agents only where they have samples"
     elif plan.partition == "one-class":
-        learns += ", and so the other classes too"
+        learns += ", including the other classes"
     tries = {
         "mesh up .": "start all agents on this machine",
-        "mesh status .": "in another terminal: how they are doing",
-        f'ask {first}.toml --x "0.1, 0.2"': "what an agent predicts at a point",
-        f"agent --check {first}.toml": "after a change: every mistake with its line",
-        f"agent {first}.toml": "one agent alone, as on a host of its own",
+        "mesh status .": "in another terminal: show their status",
+        f'ask {first}.toml --x "0.1, 0.2"': "request a prediction",
+        f"agent --check {first}.toml": "after a change: list every mistake with its line",
+        f"agent {first}.toml": "start a single agent, as on its own host",
     }
     certificates = (
         f"- `tls/`: the authority, a certificate for each agent, and one for the client `{_CLIENT}`.\n"

@@ -1,4 +1,4 @@
-"""The agents of a mesh as processes on this machine: started, restarted when they are killed, stopped together."""
+"""Runs the agents of a mesh as processes on this machine, restarts them when they are killed, and stops them together."""
 
 import enum
 import os
@@ -18,24 +18,24 @@ from kernelmesh.errors import InvalidArgument, InvalidConfig, Problem, Verbatim
 __all__ = ["AgentProcess", "ProcessState", "check_together", "start_all", "stop_all"]
 
 _RESTART_AFTER = 3.0  # seconds
-_STOP_WITHIN = 20.0  # seconds for a clean end, with its checkpoint
+_STOP_WITHIN = 20.0  # seconds for a clean stop with a checkpoint
 
 
 class ProcessState(enum.Enum):
-    """What has become of a process."""
+    """The state of a process."""
 
     RUNNING = enum.auto()
     LEFT = enum.auto()
-    """It ended by itself, and well."""
+    """It exited on its own without an error."""
     KILLED = enum.auto()
-    """By a signal: it will be started again."""
+    """It was killed by a signal and will be restarted."""
     FAILED = enum.auto()
-    """It ended with an error: it is left alone."""
+    """It exited with an error and is not restarted."""
 
 
 @dataclass(eq=False)
 class AgentProcess:
-    """One agent's process, its log, and a client to ask it how it is doing."""
+    """One agent's process, its log, and a client for its status."""
 
     file: Path
     log: Path
@@ -43,16 +43,16 @@ class AgentProcess:
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     ended: float | None = None
-    """When the process was seen to have ended; None while it runs."""
+    """When the process was found to have exited; None while it runs."""
 
     @property
     def name(self) -> str:
-        """What the agent is called."""
+        """The agent's name."""
         return self.client.address.name
 
     @property
     def state(self) -> ProcessState:
-        """What has become of the process."""
+        """The state of the process."""
         code = None if self.process is None else self.process.poll()
         if code is None:
             return ProcessState.RUNNING
@@ -60,7 +60,7 @@ class AgentProcess:
 
     @property
     def remark(self) -> str:
-        """The state in words; empty where there is nothing to say."""
+        """The state in words; empty if there is nothing to report."""
         code = None if self.process is None else self.process.returncode
         return {
             ProcessState.RUNNING: f"restarted {self.restarts}×" if self.restarts else "",
@@ -70,19 +70,19 @@ class AgentProcess:
         }[self.state]
 
     def start(self) -> None:
-        """Start the process; it ends by itself should this one be gone."""
+        """Start the process; it stops on its own if this process ends."""
         command = [sys.executable, "-m", "kernelmesh", "agent", str(self.file), "--parent", str(os.getpid())]
-        # one thread each: agents share the machine, and small products gain nothing from more
+        # one thread each: agents share the machine, and small products gain nothing from more threads
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with open(self.log, "ab") as log:
-            # in a session of its own: Ctrl-C is for us to pass on
+            # in its own session, so that Ctrl-C reaches only us
             self.process = subprocess.Popen(  # noqa: S603 (our own program)
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
         self.ended = None
 
     def restart_if_killed(self) -> None:
-        """Start the agent again if it was killed; one that ended by itself, or cannot start, is left alone."""
+        """Restart the agent if it was killed; one that exited on its own or cannot start is not restarted."""
         if self.state is ProcessState.RUNNING:
             return
         if self.ended is None:
@@ -93,14 +93,14 @@ class AgentProcess:
             self.start()
 
     def interrupt(self) -> None:
-        """Ask the process to end."""
+        """Ask the process to stop."""
         self.client.close()
         if self.process is not None and self.state is ProcessState.RUNNING:
             self.process.send_signal(signal.SIGTERM)
 
 
 def check_together(configs: Sequence[Config]) -> None:
-    """Refuse agents that cannot learn together, or that are running already, with everything that is in the way."""
+    """Reject agents that cannot learn together or are already running, listing all problems."""
     from kernelmesh.runtimes.checkpoints import in_use
 
     by_name = {config.membership.name: config for config in configs}
@@ -126,13 +126,13 @@ def check_together(configs: Sequence[Config]) -> None:
 
 
 def _common(config: Config) -> dict[KeyPath, object]:
-    """What all agents of a mesh must have in common."""
+    """The settings that all agents of a mesh must share."""
     model: dict[KeyPath, object] = {("model", key): value for key, value in config.agent.identity.items()}
     return {("mesh",): config.membership.mesh, ("mode",): config.mode, **model}
 
 
 def start_all(files: Sequence[Path], logs: Path) -> list[AgentProcess]:
-    """Start an agent for each file; their logs go to the folder."""
+    """Start an agent for each file, with their logs in the given folder."""
     logs.mkdir(parents=True, exist_ok=True)
     clients = {file: AgentClient.from_file(file, timeout=1.0) for file in files}
     processes = [AgentProcess(file, logs / f"{client.address.name}.log", client) for file, client in clients.items()]
@@ -146,7 +146,7 @@ def start_all(files: Sequence[Path], logs: Path) -> list[AgentProcess]:
 
 
 def stop_all(processes: Sequence[AgentProcess]) -> list[str]:
-    """Stop every agent with its checkpoint; returns the names of those that had to be killed."""
+    """Stop all agents with a checkpoint; returns the names of those that had to be killed."""
     for process in processes:
         process.interrupt()
     deadline, killed = time.monotonic() + _STOP_WITHIN, []

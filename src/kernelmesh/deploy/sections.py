@@ -1,4 +1,4 @@
-"""The sections of an agent's TOML file: every setting is one field here, or in a registered kind that a field names."""
+"""The sections of an agent's TOML file: every setting is a field here, or of a registered kind that a field names."""
 
 import dataclasses
 import os
@@ -31,16 +31,16 @@ _MEMBERSHIP = {field.name: field.default for field in dataclasses.fields(Members
 
 
 USUAL_REPLAY = 256
-"""Rows of its own stream that an agent keeps where its file does not say."""
+"""The default number of samples that an agent keeps for replay."""
 
 
 def usual_replay(consensus: Consensus, *, lock_step: bool, alone: bool) -> int:
-    """How many samples an agent keeps to replay unless told otherwise."""
+    """The number of samples that an agent keeps for replay by default."""
     return USUAL_REPLAY if consensus.replays and consensus.relays and not (lock_step or alone) else 0
 
 
 def usual_screening(consensus: Consensus, *, alone: bool) -> Screening | None:
-    """What `mesh init` writes: where only values are exchanged, agents with different data are of no use to each other."""
+    """What `mesh init` writes; agents with different data that exchange only values would reject each other."""
     return Screening() if consensus.exchange.replies and consensus.exchange.question is None and not alone else None
 
 
@@ -50,16 +50,16 @@ def _targets(owner: str, argument: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSection:
-    """Who the agent is and how it takes part."""
+    """The identity of the agent and its mode of operation."""
 
     name: str = setting(check=agent_name, example='"north"', doc="1 to 64 letters, digits, dots, dashes or underscores")
     mesh: str = setting(
-        _MEMBERSHIP["mesh"], check=agent_name, doc="the same for all agents that learn together; others are not heard"
+        _MEMBERSHIP["mesh"], check=agent_name, doc="the same for all agents that learn together; other meshes are ignored"
     )
     listen: str = setting(
         check=endpoint,
         example='"tcp/127.0.0.1:7450"',
-        doc="where this agent can be reached: tcp/HOST:PORT, with TLS tls/HOST:PORT",
+        doc="the address this agent listens on: tcp/HOST:PORT, or tls/HOST:PORT with TLS",
     )
     mode: str = setting(
         "free",
@@ -69,73 +69,77 @@ class AgentSection:
     patience: float = setting(
         _MEMBERSHIP["patience"],
         check=patience,
-        doc="how slow answers may be, in seconds: a question is given up after twice as long, at least 2 s; not in lock step",
+        doc="how slow replies may be, in seconds: a query expires after twice as long, at least 2 s; not in lock step",
     )
     at_end: str = setting(
-        "stay", check=one_of("stay", "leave"), doc='when the stream has ended: "stay" and continue to answer, or "leave"'
+        "stay", check=one_of("stay", "leave"), doc='when the stream ends: "stay" and keep answering, or "leave"'
     )
     log: str = setting("info", check=one_of("debug", "info", "warning", "error"), doc="debug, info, warning or error")
-    insecure: bool = setting(_MEMBERSHIP["insecure"], check=flag, doc="true: listen on a real network without TLS")
-    max_bytes: int = setting(_MEMBERSHIP["max_bytes"], check=at_least(1024), doc="the largest message that is read, in bytes")
+    insecure: bool = setting(_MEMBERSHIP["insecure"], check=flag, doc="true allows listening on a real network without TLS")
+    max_bytes: int = setting(_MEMBERSHIP["max_bytes"], check=at_least(1024), doc="the largest accepted message, in bytes")
 
     quarantine: Path | None = setting(
         None,
         check=path,
         example='"quarantine.txt"',
-        unset='"quarantine.txt" beside this file',
-        doc="a file of agents' names, one per line, that are not listened to; read again while running",
+        unset='"quarantine.txt" next to this file',
+        doc="a file with the names of quarantined agents, one per line; it is watched while the agent runs",
     )
     max_points: int | None = setting(
         None,
         check=at_least(1),
         example="500",
-        unset="the model's max_order, or 4 times batch_size if that is more",
-        doc="the most points in a function or question of a neighbor, and that all neighbors together add to one step",
+        unset="the model's max_order, or 4 times batch_size if that is larger",
+        doc="the maximum number of points in a neighbor's message, and from all neighbors together in one step",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborsSection:
-    """NAME = ADDRESS for each neighbor, or NAME = "" for one that connects to this agent; both ends must name each other."""
+    """NAME = ADDRESS for each neighbor, or NAME = "" if it connects to this agent; both ends must list each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSection:
-    """The same for all agents."""
+    """The model; the same for all agents."""
 
-    dimension: int = setting(check=at_least(1), example="2", doc="numbers in a point")
-    outputs: int = setting(check=at_least(1), example="5", doc="classes, or numbers to predict")
+    dimension: int = setting(check=at_least(1), example="2", doc="number of features")
+    outputs: int = setting(check=at_least(1), example="5", doc="number of classes, or of values to predict")
     rule: Rule | None = setting(
         None,
         role="rule",
         example='{ kind = "Averaged" }',
         unset="Gradient, as in the paper",
-        doc="how the function moves when samples arrive; SecondOrder, for an agent without neighbors, and Landmarks take no "
-        "step_size and no compression; max_order of SecondOrder is 2000 unless given",
+        doc="the learning rule; SecondOrder (for an agent without neighbors) and Landmarks take no "
+        "step_size and no compression; max_order of SecondOrder defaults to 2000",
     )
     regularization: float | None = setting(
         None,
         check=non_negative,
         example="1e-6",
         unset="1e-6, with SecondOrder 0.1, with Landmarks 0.005",
-        doc="λ, which keeps the function small",
+        doc="λ, the strength of the regularization",
     )
     step_size: Schedule | float = setting(
         role="schedule",
         example="3.0",
-        unset="left out with SecondOrder and Landmarks",
-        doc="η, a number or a schedule: larger learns faster; with Squared or Huber keep it below about 2 / κ(x, x)",
+        unset="omitted with SecondOrder and Landmarks",
+        doc="η, a number or a schedule; larger steps learn faster; with Squared or Huber, keep it below about 2 / κ(x, x)",
     )
     kernel: Kernel = setting(
-        role="kernel", example='{ kind = "Gaussian", bandwidth = 1.0 }', doc="how far the influence of a sample reaches"
+        role="kernel",
+        example='{ kind = "Gaussian", bandwidth = 1.0 }',
+        doc="the kernel, which determines how far the influence of a sample reaches",
     )
-    loss: Loss = setting(role="loss", example='{ kind = "Logistic" }', doc="what is learned: classes or numbers")
+    loss: Loss = setting(
+        role="loss", example='{ kind = "Logistic" }', doc="the loss function, for classification or regression"
+    )
     compression: Compression = setting(
         role="compression",
         example='{ kind = "Komp", budget = 0.2 }',
-        unset="left out with SecondOrder and Landmarks",
-        doc="a smaller budget gives a finer model of more points; parsimony = K is short for the budget K η^1.5, "
-        "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K; max_order is 500 unless given",
+        unset="omitted with SecondOrder and Landmarks",
+        doc="a smaller budget gives a finer model with more points; parsimony = K is short for the budget K η^1.5, "
+        "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K; max_order defaults to 500",
     )
     consensus: Consensus | None = setting(
         None,
@@ -143,53 +147,53 @@ class ModelSection:
         example='{ kind = "Diffusion" }',
         unset="SharedStatistics with Landmarks, SharedDiffusion with a SharedDictionary, ExactDiffusion with a quarter of a "
         "constant budget, Diffusion without one, Local without neighbors",
-        doc="how agents come to agree",
+        doc="the consensus protocol",
     )
-    radius: float = setting(_AGENT["radius"], check=_positive_or_infinite, doc="the largest norm that the function may have")
+    radius: float = setting(_AGENT["radius"], check=_positive_or_infinite, doc="the maximum norm of the function")
     explosion: float = setting(
         _AGENT["explosion"],
         check=_positive_or_infinite,
-        doc="a mini-batch this many times worse than predicting 0 means that the agent has diverged",
+        doc="an agent counts as diverged if its loss on a mini-batch is this many times that of predicting 0",
     )
     replay: int | None = setting(
         None,
         check=at_least(0),
         example="256",
-        unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion when running freely with neighbors, else 0",
-        doc="samples of its own that the agent keeps, also in its checkpoint, and learns from while its stream has ended or "
-        "pauses and others learn; 0: none",
+        unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion in mode free with neighbors, otherwise 0",
+        doc="the number of own samples that the agent keeps (also in checkpoints) and learns from when its stream has ended "
+        "or pauses while others learn; 0 disables replay",
     )
     screening: Screening | None = setting(
         None,
         role="screening",
         example='{ kind = "Screening" }',
-        unset="none: everybody is believed; `kernelmesh mesh init` writes it where functions or statistics are exchanged",
-        doc="what neighbors say is bounded, and tested on the agent's own samples before it counts; see bad-members.md",
+        unset="no screening; `kernelmesh mesh init` enables it for protocols that exchange functions or statistics",
+        doc="limits neighbors' messages and tests them on the agent's own samples before they are used; see bad-members.md",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSection:
-    """Where samples come from and what they mean."""
+    """The source of the samples, and the meaning of their columns."""
 
-    kind: StreamKind = setting(role="stream", example='"file"', doc="the kind of stream, which has settings of its own")
-    points: tuple[str, ...] = setting(check=texts, example='["x1", "x2"]', doc="the columns that are the point")
+    kind: StreamKind = setting(role="stream", example='"file"', doc="the kind of stream, which has its own settings")
+    points: tuple[str, ...] = setting(check=texts, example='["x1", "x2"]', doc="the feature columns")
     targets: tuple[str, ...] = setting(
-        check=_targets, example='"label"', doc="the column of the class, or a list of columns, one for each output"
+        check=_targets, example='"label"', doc="the class column, or a list of columns, one for each output"
     )
     classes: tuple[str, ...] = setting(
-        (), check=texts, example='["ok", "fault"]', doc="the names of the classes in the data; without it they are 0, 1, …"
+        (), check=texts, example='["ok", "fault"]', doc="the class names in the data; if omitted, classes are 0, 1, …"
     )
     batch_size: int = setting(32, check=at_least(1), doc="samples per step")
-    rate: float = setting(0.0, check=non_negative, doc="samples per second at most; 0: no limit")
+    rate: float = setting(0.0, check=non_negative, doc="maximum samples per second; 0 means no limit")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSection:
-    """What an agent resumes from when it is started again."""
+    """Checkpoints, from which an agent resumes after a restart."""
 
-    folder: Path = setting(check=path, example='"state/north"', doc="a folder of its own for each agent")
-    every: int = setting(100, check=at_least(1), doc="rounds between two checkpoints")
+    folder: Path = setting(check=path, example='"state/north"', doc="a separate folder for each agent")
+    every: int = setting(100, check=at_least(1), doc="steps between checkpoints")
 
     def __post_init__(self) -> None:
         if os.path.exists(self.folder) and not os.path.isdir(self.folder):
@@ -204,4 +208,4 @@ SECTIONS: Mapping[str, type[Any]] = {
     "checkpoint": CheckpointSection,
     "tls": Tls,
 }
-"""The tables of a file in their order; "" is the top of the file, before the first table."""
+"""The tables of a file in order; "" is the top of the file, before the first table."""

@@ -1,4 +1,4 @@
-"""Reads a TOML file, table by table, by the settings that dataclasses declare, and finds all mistakes with their lines."""
+"""Reads a TOML file into dataclasses of settings, and collects all mistakes with their lines."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def read_root(path: Path) -> Table:
     document, lines = _parse(path)
     problems = Problems(path, lines)
     for key, bits in _giants(document):
-        problems.add(key, InvalidArgument("", "", "hold integers of at most 64 bits", Verbatim(f"one of {bits} bits")))
+        problems.add(key, InvalidArgument("", "", "contain integers of at most 64 bits", Verbatim(f"one of {bits} bits")))
     problems.check()
     return Table(problems, document)
 
 
 def declared(kind: Any) -> dict[str, Setting]:
-    """The settings of any dataclass: fields made with `setting`, and plain ones, which its constructor checks."""
+    """The settings of any dataclass: fields made with `setting`, and plain fields, which its constructor checks."""
     found = settings_of(kind)
     for field in dataclasses.fields(kind):
         if field.init and field.name not in found:
@@ -47,7 +47,7 @@ def declared(kind: Any) -> dict[str, Setting]:
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], Lines]:
-    """What the file holds and where; mistakes that tomllib finds come with its own line."""
+    """The contents of a file with line numbers; syntax errors carry the line reported by tomllib."""
 
     def invalid(line: int, predicate: str) -> InvalidConfig:
         return InvalidConfig([Problem(str(path), line, "", predicate)])
@@ -65,7 +65,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], Lines]:
         return tomllib.loads(text), locate(text)
     except RecursionError:
         raise invalid(1, "is not valid TOML: brackets nested too deeply") from None
-    except ValueError as error:  # whose text is the only place where tomllib says where
+    except ValueError as error:  # tomllib reports the position only in its message
         found = _SYNTAX.fullmatch(str(error))
         what = found["what"] if found else str(error)
         if found and found["line"]:
@@ -74,7 +74,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], Lines]:
 
 
 def _giants(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
-    """Integers that TOML does not promise to hold: they cannot even be printed."""
+    """Reject integers beyond TOML's range: they cannot even be printed."""
     if isinstance(value, int) and value.bit_length() > 63:
         yield at, value.bit_length()
     elif isinstance(value, dict):
@@ -86,28 +86,28 @@ def _giants(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
 
 
 class Problems:
-    """The mistakes found so far."""
+    """The problems found so far."""
 
     def __init__(self, path: Path, lines: Lines) -> None:
         self.path, self.lines, self.base = path, lines, path.absolute().parent
         self.found: list[Problem] = []
 
     def add(self, key: KeyPath, error: Exception) -> None:
-        """A mistake, in the words of whoever refused the value."""
+        """A problem, worded by the check that rejected the value."""
         predicate = error.predicate if isinstance(error, InvalidArgument) else f"cannot be used: {error}"
         parts = (str(p) if re.fullmatch(r"[A-Za-z0-9_-]+", str(p)) else json.dumps(p, ensure_ascii=False) for p in key)
         self.found.append(Problem(str(self.path), self.lines.of(key), ".".join(parts), predicate))
 
     def check(self) -> None:
-        """Raise all of them if there are any."""
+        """Raise `InvalidConfig` with all problems, if any."""
         if self.found:
             raise InvalidConfig(sorted(self.found, key=lambda problem: problem.line))
 
 
 class Table:
-    """A table of the file: checks its values against settings and remembers which are wrong.
+    """A table of the file: checks its values against settings and records which are wrong.
 
-    A wrong value is replaced by the setting's default or example, so that the rest can be checked too; `ok` tells.
+    A wrong value is replaced by the setting's default or example, so that the rest can be checked; see `ok`.
     """
 
     def __init__(
@@ -121,38 +121,38 @@ class Table:
         return key in self.values
 
     def ok(self, *keys: str) -> bool:
-        """Whether nothing is wrong with these, or with anything if none is named."""
+        """Whether these keys are valid, or all keys if none is given."""
         return self._bad.isdisjoint(keys) if keys else not self._bad
 
     def add(self, key: str, error: Exception) -> None:
-        """Take a mistake from whoever refused the value of a key."""
+        """Record the error of the check that rejected the value of a key."""
         self._mark(key)
         self.problems.add((*self.path, key), error)
 
     def _mark(self, key: str) -> None:
-        """Remember that a key is wrong, and with it the table that this one is the value of."""
+        """Record that a key is wrong, and with it the table that contains this one."""
         self._bad.add(key)
         if self._parent is not None:
             self._parent._mark(str(self.path[-1]))
 
     @contextlib.contextmanager
     def checking(self, key: str) -> Iterator[None]:
-        """Take the mistake that is raised inside."""
+        """Record an error raised inside."""
         try:
             yield
         except InvalidArgument as error:
             self.add(key, error)
 
     def child(self, key: str, values: Mapping[str, Any]) -> Table:
-        """A table that is the value of a key."""
+        """The table that is the value of a key."""
         return Table(self.problems, values, path=(*self.path, key), parent=self)
 
     def wrong(self, key: str, rule: str, value: object, remedy: str = "") -> None:
-        """Add a mistake of our own finding."""
+        """Record a problem with a key."""
         self.add(key, InvalidArgument("", key, rule, value, remedy=remedy))
 
     def table(self, key: str, *, required: bool = True) -> Table | None:
-        """A table within this one, or None if there is none."""
+        """A subtable, or None if there is none."""
         value = self.values.get(key)
         if isinstance(value, dict):
             return self.child(key, value)
@@ -163,12 +163,12 @@ class Table:
         return None
 
     def read(self, kind: Any, *, skip: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The checked values of all settings of a dataclass that are given or required."""
+        """The checked values of all settings of a dataclass that are present or required."""
         settings = {name: setting for name, setting in declared(kind).items() if name not in skip}
         return {name: self.value(s) for name, s in settings.items() if s.required or name in self.values}
 
     def value(self, setting: Setting, *, shorthands: tuple[str, ...] = ()) -> Any:
-        """The value of one setting; `shorthands` are keys that were replaced by others before."""
+        """The value of one setting; `shorthands` are keys that have already been replaced by others."""
         key = setting.name
         if key not in self.values:
             if setting.required:
@@ -186,7 +186,7 @@ class Table:
         return self.problems.base / value if isinstance(value, Path) else value
 
     def _part(self, setting: Setting, value: Any, shorthands: tuple[str, ...]) -> Any:
-        """A value of a registered kind: a table with its kind and options (a schedule: or a number)."""
+        """A value of a registered kind: a table with its kind and options; a schedule may also be a number."""
         assert setting.role is not None
         if not isinstance(value, dict):
             if setting.role == "schedule":
@@ -199,13 +199,13 @@ class Table:
         return made if table.ok() else stand_in(setting)
 
     def make(self, kind: Callable[..., _T], *, others: tuple[str, ...] = ()) -> _T | None:
-        """What a dataclass makes of the table, in which there may be `others` than its own keys."""
+        """An instance of a dataclass built from the table, which may also contain the keys `others`."""
         values, settings = self.read(kind), declared(kind)
         self.finish([*others, *settings], tables=with_tables(settings))
         return self.build(kind, values)
 
     def kind(self, role: str) -> Any:
-        """The registered kind that the table names; None if it names none."""
+        """The registered kind named by the table; None if there is none."""
         if "kind" not in self.values:
             self.wrong("kind", "be given", MISSING, f"it is one of {', '.join(kinds(role))}")
             return None
@@ -219,7 +219,7 @@ class Table:
     def build(
         self, kind: Callable[..., _T], values: Mapping[str, Any], *, settings: Mapping[str, Setting] | None = None
     ) -> _T | None:
-        """Call a constructor. A value that it refuses is replaced until it has no more to say."""
+        """Call a constructor, replacing rejected values until it succeeds."""
         values, settings = dict(values), settings or declared(kind)
         while True:
             try:
@@ -230,7 +230,7 @@ class Table:
                     self._mark(key)
                     self.problems.add(self.path, error)
                     return None
-                if not self.ok(key):  # which has been reported; its replacement does not suit the others
+                if not self.ok(key):  # already reported; its replacement conflicts with the others
                     return None
                 self.add(key, error)
                 values[key] = stand_in(settings[key])
@@ -242,7 +242,7 @@ class Table:
         tables: Iterable[str] = (),
         hint: Callable[[str], InvalidArgument | None] = lambda key: None,
     ) -> None:
-        """What nobody reads is a mistake; `tables` are the keys that may be tables, and `hint` may know more about one."""
+        """Report unknown keys; `tables` are the keys that may be tables, and `hint` may suggest a remedy."""
         known, nested = list(dict.fromkeys(keys)), list(dict.fromkeys(tables))
         for key, value in self.values.items():
             if key in known or key in nested:
@@ -253,7 +253,7 @@ class Table:
             self.add(key, hint(key) or InvalidArgument("", key, f"be one of {', '.join(meant)}", what, remedy=remedy))
 
     def _home(self, key: str, value: Any) -> str:
-        """Where a key of another table belongs, if this is one."""
+        """The table that a misplaced key belongs to, if any."""
         for table, section in SECTIONS.items():
             settings = settings_of(section)
             if key in (with_tables(settings) if _is_table(value) else settings) and table not in (self.path or ("",)):
@@ -268,7 +268,7 @@ def _is_table(value: Any) -> bool:
 
 
 def with_tables(settings: Mapping[str, Setting]) -> list[str]:
-    """Those whose values may be tables: a kind with its options; the kind of a stream is just a name."""
+    """The keys whose values may be tables, that is, a kind with its options; the kind of a stream is just a name."""
     return [name for name, setting in settings.items() if setting.role not in (None, "stream")]
 
 
@@ -283,7 +283,7 @@ def _schedule(key: str, value: Any) -> Any:
 
 
 def stand_in(setting: Setting) -> Any:
-    """A value that takes the place of a wrong one while the rest is checked: the default, the example, or one of its role."""
+    """A substitute for a wrong value while the rest is checked: the default, the example, or any of its role."""
     if not setting.required:
         return setting.default
     example = _EXAMPLES.get(setting.role or "") or setting.example or "1"

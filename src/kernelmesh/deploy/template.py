@@ -14,7 +14,7 @@ __all__ = ["render", "toml"]
 
 
 def toml(value: Any) -> str:
-    """A value as TOML has it; one of a registered kind is an inline table of what differs from its defaults.
+    """A value in TOML; one of a registered kind becomes an inline table of the settings that differ from its defaults.
 
     >>> from kernelmesh import Penalty, Doubling
     >>> toml(Penalty(coupling=Doubling(start=0.01, every=200)))
@@ -40,7 +40,7 @@ def toml(value: Any) -> str:
 
 
 def render(title: str, values: Mapping[str, Mapping[str, Any]], *, stream_kind: str) -> str:
-    """A file with these values, by section and key; what has none is there as a comment, with its default or an example."""
+    """A file with these values, by section and key; other settings appear as comments, with their default or an example."""
     lines = [f"# {line}" for line in title.splitlines()]
     for name, section in SECTIONS.items():
         if name == "tls" and name not in values:
@@ -61,7 +61,7 @@ def _section(section: type[Any], values: dict[str, Any], stream_kind: str) -> It
     for setting in settings_of(section).values():
         if setting.role == "stream":
             choice = ", ".join(kinds("stream"))
-            yield f"kind = {toml(stream_kind)}  # {choice}; what follows up to points is particular to it"
+            yield f"kind = {toml(stream_kind)}  # {choice}; the settings up to points belong to this kind"
             for option in settings_of(kinds("stream")[stream_kind]).values():
                 yield _line(option, values)
         else:

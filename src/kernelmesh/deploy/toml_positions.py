@@ -1,4 +1,4 @@
-"""Which line of a TOML file a key stands on, which tomllib does not tell."""
+"""Line numbers of the keys in a TOML file, which tomllib does not provide."""
 
 import tomllib
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of all keys and tables, counted from 1; what stands in an inline value is on the line of its key."""
+    """The lines of all keys and tables, counted from 1; an inline value has the line of its key."""
 
     found: Mapping[KeyPath, int]
 
     def of(self, path: KeyPath) -> int:
-        """The line of a key; of the innermost table around it that is there, where it is not; else the first."""
+        """The line of a key; if it is missing, that of the innermost enclosing table present, otherwise the first."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.found:
                 return self.found[path[:end]]
@@ -26,9 +26,9 @@ class Lines:
 
 
 def locate(text: str) -> Lines:
-    r"""The lines of all keys of a text that tomllib has read without complaint.
+    r"""The lines of all keys of a valid TOML text.
 
-    A statement is the fewest lines that tomllib reads by themselves, and what it reads there is the key.
+    A statement is the smallest number of lines that tomllib can parse on their own; the parsed result gives the key.
 
     >>> locate('name = "a"\n[model]\ndimension = 2\n').of(("model", "dimension"))
     3
@@ -41,7 +41,7 @@ def locate(text: str) -> Lines:
         statement = "\n".join(lines[begin:end])
         try:
             value: Any = tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:  # it continues on the next line
+        except tomllib.TOMLDecodeError:  # the statement continues on the next line
             continue
         line, begin = begin + 1, end
         opens_table = statement.lstrip().startswith("[")

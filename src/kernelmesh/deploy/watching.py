@@ -1,4 +1,4 @@
-"""Watching a mesh: how every agent is doing, as values that a table, a page or a test can show."""
+"""Monitors a mesh: the status of every agent, as values for a table, a page or a test."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +21,13 @@ class AgentView:
     Attributes
     ----------
     name : str
-        What it is called.
+        Its name.
     status : Status or None
-        Its newest status; None if it has not given any yet.
+        Its latest status; None if it has not answered yet.
     stale : bool
-        Whether it did not answer this time, so that `status` is from before.
+        Whether it did not answer this time, so that `status` is an earlier one.
     remarks : tuple of str
-        What else there is to say of it.
+        Further remarks.
     """
 
     name: str
@@ -47,25 +47,25 @@ class AgentView:
 
     @property
     def is_done(self) -> bool:
-        """Whether its stream had ended and, in lock step, no round was left in which others needed it."""
+        """Whether its stream had ended and, in lock step, no remaining round needed it."""
         status = self.status
         return status is not None and status.ended and not (status.replaying and status.mode == "lock-step")
 
     @property
     def alive_neighbors(self) -> int | None:
-        """How many neighbors it hears of; None if it does not answer."""
+        """The number of neighbors that are alive; None if the agent does not answer."""
         if self.status is None or self.stale:
             return None
         return sum(neighbor.alive for neighbor in self.status.neighbors.values())
 
 
 class MeshWatcher:
-    """Asks all agents of a mesh for their status, side by side, and remembers what each said last; a context manager.
+    """Polls all agents of a mesh concurrently and remembers the last answer of each; a context manager.
 
     Parameters
     ----------
     agents : sequence of AgentClient or AgentProcess
-        A process also tells what has become of it.
+        A process also reports its own state.
     """
 
     def __init__(self, agents: Sequence[AgentClient | AgentProcess]) -> None:
@@ -82,7 +82,7 @@ class MeshWatcher:
             _client(agent).close()
 
     def poll(self) -> list[AgentView]:
-        """Every agent's view, as of now."""
+        """The current view of every agent."""
         views = []
         for i, (agent, (fresh, problem)) in enumerate(zip(self._agents, self._pool.map(_ask, self._agents), strict=True)):
             status = self._last[i] = fresh or self._last[i]
@@ -100,7 +100,7 @@ def _client(agent: AgentClient | AgentProcess) -> AgentClient:
 
 
 def _ask(agent: AgentClient | AgentProcess) -> tuple[Status | None, str]:
-    """An agent's status, or why there is none, if its process does not tell."""
+    """An agent's status, or the reason why there is none if its process does not give one."""
     if isinstance(agent, AgentProcess) and agent.state is not ProcessState.RUNNING:
         return None, ""
     try:
@@ -125,10 +125,10 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
     for verb, which in (("ignores", "ignored"), ("quarantines", "quarantined")):
         if names := [name for name, neighbor in status.neighbors.items() if getattr(neighbor, which)]:
             yield f"{verb} {', '.join(names)}"
-    for verb, which in (("refused", "refused"), ("left out", "left_out"), ("cut down", "clipped")):
+    for verb, which in (("refused", "refused"), ("left out", "left_out"), ("clipped", "clipped")):
         counts = {name: getattr(neighbor, which) for name, neighbor in status.neighbors.items() if getattr(neighbor, which)}
         if counts:
-            yield f"{verb}: " + ", ".join(f"{count} of {name}" for name, count in counts.items())
+            yield f"{verb}: " + ", ".join(f"{count} from {name}" for name, count in counts.items())
     for name, neighbor in status.neighbors.items():
         if neighbor.disbelieved:
             yield f"does not believe {name} ({neighbor.disbelieved}×): it {neighbor.doubt}"

@@ -1,4 +1,4 @@
-"""The scikit-learn face: one online kernel learner, or a network of them, behind `fit`, `partial_fit` and `predict`."""
+"""scikit-learn estimators: one online kernel learner, or a network of them."""
 
 from kernelmesh.errors import MissingExtra
 

@@ -1,4 +1,4 @@
-"""How many agents there are: one, or a network."""
+"""The estimators: a single learner or a network, for classes or values."""
 
 import dataclasses
 from collections.abc import Hashable, Iterable
@@ -35,14 +35,14 @@ __all__ = ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifie
 
 
 class _Single(Learner):
-    """One agent, whose function is the estimator's."""
+    """A single agent, whose function is the estimator's."""
 
     _cooperates = False
     _default_rule = "second-order"
 
     @property
     def dictionary_(self) -> Floats:
-        """The points that the function is built from, model_order_ × features."""
+        """The points of the kernel expansion, model_order_ × features."""
         return self._functions[0].centers
 
     @property
@@ -52,7 +52,7 @@ class _Single(Learner):
 
     @property
     def model_order_(self) -> int:
-        """How many points the dictionary holds."""
+        """The number of points in the dictionary."""
         return self._functions[0].order
 
     def _cooperation(self) -> tuple[Graph, Consensus]:
@@ -60,19 +60,21 @@ class _Single(Learner):
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         if agents is not None:
-            raise InvalidArgument(type(self).__name__, "agents", "be left out where there is only one", agents)
+            raise InvalidArgument(type(self).__name__, "agents", "be omitted for a single learner", agents)
         return [np.arange(rows)]
 
     def _widen(self, *, features: int, outputs: int) -> Self:
-        """Go on as if features had been 0 so far, and new outputs 0 everywhere; both come behind those that are known."""
+        """Add features that were 0 so far and outputs that are 0 everywhere, after the known ones."""
         agent = self._agent
         if (features, outputs) == (agent.dimension, agent.outputs):
             return self
         probe = np.random.default_rng(0).standard_normal((4, agent.dimension))
         wider = padded(probe, features)
         if not np.allclose(agent.kernel(wider, wider), agent.kernel(probe, probe), rtol=1e-9, atol=0.0):
-            rule = "have the same values where points are padded with zeros, for features to appear later"
-            remedy = "choose one that goes by distances or inner products, such as Gaussian(), or name all features at first"
+            rule = "be invariant to zero-padding of points if features appear later"
+            remedy = (
+                "choose a kernel of distances or inner products, such as Gaussian(), or give all features in the first row"
+            )
             raise InvalidArgument(type(self).__name__, "kernel", rule, agent.kernel, remedy=remedy)
         self._agent = dataclasses.replace(agent, dimension=features, outputs=outputs)
         self._states = tuple(state.widened(dimension=features, outputs=outputs) for state in self._states)
@@ -82,73 +84,73 @@ class _Single(Learner):
 
 
 class OnlineKernelClassifier(Classification, _Single):
-    """One online kernel classifier with bounded memory.
+    """An online kernel classifier with bounded memory.
 
-    One pass over the data, with the default rule, learns nearly what a batch SVM does. A parameter that the rule has no use
-    for is refused.
+    With the default rule, one pass over the data comes close to a batch SVM. Parameters that the rule does not use raise an
+    error.
 
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default a Gaussian. With the second-order rule its bandwidth is chosen along with λ, starting from 0.7 √(v / 2):
-        in `fit` by at most 1024 of the rows, in `partial_fit` by the first 128, 256, 512 and 1024. With the other rules it is
-        √(v / 2). In `fit`, v is the sum of the features' variances; `partial_fit` takes features for standardized, and v is
-        their number.
+        The kernel κ; by default a Gaussian. With the second-order rule, its bandwidth is chosen together with λ, starting
+        from 0.7 √(v / 2): in `fit` from at most 1024 of the rows, in `partial_fit` from the first 128, 256, 512 and 1024.
+        With the other rules, the bandwidth is √(v / 2). In `fit`, v is the sum of the features' variances; `partial_fit`
+        assumes standardized features, so that v is their number.
     loss : Loss, optional
-        ℓ, with class targets; by default Logistic().
+        The loss ℓ, with class targets; by default Logistic().
     rule : str or Rule, optional
-        How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
-        such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.0075, max_order=2000), in `partial_fit` with half_life=10_000. An object is
-        taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
+        The learning rule: "second-order" (the default), "averaged", "gradient", the name of another registered rule, or an
+        object such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters
+        below: "second-order" stands for SecondOrder(budget=0.0075, max_order=2000), in `partial_fit` with half_life=10_000.
+        An object is used as is: SecondOrder() has a budget of 0.02, no limit on the number of points, and does not forget.
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.05 times the mean of κ(x, x) over the first rows, from
-        where it is chosen along with the bandwidth if `kernel` is left out too; with the others it weighs against the mean
-        loss and is 10⁻⁶.
+        The regularization λ. With the second-order rule, it corresponds to 1/C of an SVM and is by default 0.05 times the
+        mean of κ(x, x) over the first rows; if `kernel` is not given either, both are then tuned on the first rows. With the
+        other rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
-        ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.0075; with the others it is how far compression may move the
-        function in a step, and by default follows from `parsimony`.
+        The compression budget ε: larger means fewer points and a coarser function. With the second-order rule, it is the
+        increase in loss per sample that removing points may cause, by default 0.0075. With the other rules, it is the
+        distance by which compression may move the function in one step, and by default follows from `parsimony`.
     max_order : int, optional
-        The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
-        second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
+        The maximum number of points in the dictionary; math.inf means no limit. By default 2000 with the second-order rule,
+        which stores two matrices of max_order² numbers (64 MB), and unlimited with the other rules.
     half_life : float, optional
-        Samples after which what was learned weighs half, for streams that change; math.inf means that nothing is forgotten.
-        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with the second-order rule.
-        The rule "gradient" cannot be told to forget.
+        The number of samples after which the influence of old data has halved, for streams that change; math.inf means that
+        nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses 10,000 with
+        the second-order rule. The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
-        η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3 (gradient), divided by the
-        mean of κ(x, x) over the first rows.
+        The step size η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3 (gradient),
+        divided by the mean of κ(x, x) over the first rows.
     parsimony : float, optional
-        K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06): larger means fewer
-        points and a coarser function. Not with the second-order rule, nor where `budget` is set.
+        The constant K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06):
+        larger means fewer points and a coarser function. Not with the second-order rule, and not together with `budget`.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows at most; by default 2 (4 over fewer than 2000 rows), with the rule "averaged" 5 and
-        with "gradient" 20. `partial_fit` goes over them once.
+        The maximum number of passes of `fit` over the rows; by default 2 (4 for fewer than 2000 rows), with the rule
+        "averaged" 5 and with "gradient" 20. `partial_fit` makes one pass.
     tol : float or None
-        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
-        more than this share (below 1) of the lowest before; None makes all passes.
+        `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
+        this fraction (below 1) of the lowest so far; None makes all passes.
     verbose : bool or int
-        Whether `fit` prints a line for each pass, and every few seconds within long ones.
+        Whether `fit` prints a line for each pass, and every few seconds during long ones.
     random_state : int, RandomState or None
-        Seeds the shuffling in `fit`.
+        The seed for shuffling in `fit`.
 
     Attributes
     ----------
     kernel_, regularization_ : Kernel, float
-        κ and λ, as given or chosen.
+        κ and λ, as given or as chosen.
     n_iter_ : int
-        How many passes `fit` has completed.
+        The number of passes that `fit` has completed.
     classes_ : ndarray of shape (classes,)
-        The labels, in order.
+        The class labels, in order.
     dictionary_ : ndarray of shape (model_order_, features)
-        The points that the function is built from.
+        The points of the kernel expansion.
     weights_ : ndarray of shape (model_order_, outputs)
         Their weights.
     model_order_ : int
-        How many points there are.
+        The number of points.
 
     Examples
     --------
@@ -161,75 +163,75 @@ class OnlineKernelClassifier(Classification, _Single):
 
 
 class OnlineKernelRegressor(Regression, _Single):
-    """One online kernel regressor with bounded memory.
+    """An online kernel regressor with bounded memory.
 
-    One pass over the data, with the default rule, learns nearly what a batch SVM does. A parameter that the rule has no use
-    for is refused.
+    With the default rule, one pass over the data comes close to a batch SVM. Parameters that the rule does not use raise an
+    error.
 
-    Targets, one column or several, are centered and scaled by the first ones seen.
+    Targets, in one or several columns, are standardized using the first targets seen.
 
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default a Gaussian. With the second-order rule its bandwidth is chosen along with λ, starting from √(v / 2): in
-        `fit` by at most 1024 of the rows, in `partial_fit` by the first 128, 256, 512 and 1024. With the other rules it is
-        √(v / 2). In `fit`, v is the sum of the features' variances; `partial_fit` takes features for standardized, and v is
-        their number.
+        The kernel κ; by default a Gaussian. With the second-order rule, its bandwidth is chosen together with λ, starting
+        from √(v / 2): in `fit` from at most 1024 of the rows, in `partial_fit` from the first 128, 256, 512 and 1024. With
+        the other rules, the bandwidth is √(v / 2). In `fit`, v is the sum of the features' variances; `partial_fit` assumes
+        standardized features, so that v is their number.
     loss : Loss, optional
-        ℓ, with value targets; by default Squared().
+        The loss ℓ, with value targets; by default Squared().
     rule : str or Rule, optional
-        How it learns: "second-order" (the default), "averaged", "gradient", another registered rule by its name, or an object
-        such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters below:
-        "second-order" is SecondOrder(budget=0.0025, max_order=2000), in `partial_fit` with half_life=10_000. An object is
-        taken as it is: SecondOrder() has a budget of 0.02, no limit on the points, and forgets nothing.
+        The learning rule: "second-order" (the default), "averaged", "gradient", the name of another registered rule, or an
+        object such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters
+        below: "second-order" stands for SecondOrder(budget=0.0025, max_order=2000), in `partial_fit` with half_life=10_000.
+        An object is used as is: SecondOrder() has a budget of 0.02, no limit on the number of points, and does not forget.
     regularization : float, optional
-        λ. With the second-order rule it is 1/C of an SVM, by default 0.6 times the mean of κ(x, x) over the first rows, from
-        where it is chosen along with the bandwidth if `kernel` is left out too; with the others it weighs against the mean
-        loss and is 10⁻⁶.
+        The regularization λ. With the second-order rule, it corresponds to 1/C of an SVM and is by default 0.6 times the mean
+        of κ(x, x) over the first rows; if `kernel` is not given either, both are then tuned on the first rows. With the other
+        rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
-        ε: larger means fewer points and a coarser function. With the second-order rule it is by how much the removal of
-        points may raise the loss, for each sample, by default 0.0025; with the others it is how far compression may move the
-        function in a step, and by default follows from `parsimony`.
+        The compression budget ε: larger means fewer points and a coarser function. With the second-order rule, it is the
+        increase in loss per sample that removing points may cause, by default 0.0025. With the other rules, it is the
+        distance by which compression may move the function in one step, and by default follows from `parsimony`.
     max_order : int, optional
-        The largest number of points the dictionary may ever hold; math.inf means no limit. By default 2000 with the
-        second-order rule, which keeps two matrices of max_order² numbers (64 MB), and none with the others.
+        The maximum number of points in the dictionary; math.inf means no limit. By default 2000 with the second-order rule,
+        which stores two matrices of max_order² numbers (64 MB), and unlimited with the other rules.
     half_life : float, optional
-        Samples after which what was learned weighs half, for streams that change; math.inf means that nothing is forgotten.
-        By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with the second-order rule.
-        The rule "gradient" cannot be told to forget.
+        The number of samples after which the influence of old data has halved, for streams that change; math.inf means that
+        nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses 10,000 with
+        the second-order rule. The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
-        η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1 (gradient), divided by the
-        mean of κ(x, x) over the first rows. Steps well above that diverge.
+        The step size η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1 (gradient),
+        divided by the mean of κ(x, x) over the first rows. Much larger steps diverge.
     parsimony : float, optional
-        K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01): larger means fewer
-        points and a coarser function. Not with the second-order rule, nor where `budget` is set.
+        The constant K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01):
+        larger means fewer points and a coarser function. Not with the second-order rule, and not together with `budget`.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows at most; by default 2 (4 over fewer than 2000 rows), with the rule "averaged" 5 and
-        with "gradient" 20. `partial_fit` goes over them once.
+        The maximum number of passes of `fit` over the rows; by default 2 (4 for fewer than 2000 rows), with the rule
+        "averaged" 5 and with "gradient" 20. `partial_fit` makes one pass.
     tol : float or None
-        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
-        more than this share (below 1) of the lowest before; None makes all passes.
+        `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
+        this fraction (below 1) of the lowest so far; None makes all passes.
     verbose : bool or int
-        Whether `fit` prints a line for each pass, and every few seconds within long ones.
+        Whether `fit` prints a line for each pass, and every few seconds during long ones.
     random_state : int, RandomState or None
-        Seeds the shuffling in `fit`.
+        The seed for shuffling in `fit`.
 
     Attributes
     ----------
     kernel_, regularization_ : Kernel, float
-        κ and λ, as given or chosen.
+        κ and λ, as given or as chosen.
     n_iter_ : int
-        How many passes `fit` has completed.
+        The number of passes that `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
-        By which targets are centered and scaled.
+        The offset and scale used to standardize targets.
     dictionary_ : ndarray of shape (model_order_, features)
-        The points that the function is built from.
+        The points of the kernel expansion.
     weights_ : ndarray of shape (model_order_, outputs)
         Their weights.
     model_order_ : int
-        How many points there are.
+        The number of points.
 
     Examples
     --------
@@ -241,7 +243,7 @@ class OnlineKernelRegressor(Regression, _Single):
 
 
 class _Mesh(Learner):
-    """A network of agents, each with a function of its own; the estimator answers with their average."""
+    """A network of agents, each with its own function; the estimator predicts with their average."""
 
     _cooperates = True
 
@@ -288,11 +290,11 @@ class _Mesh(Learner):
 
     @property
     def _default_rule(self) -> str:
-        exchange = getattr(self.consensus, "exchange", None)  # what is no protocol is refused later
+        exchange = getattr(self.consensus, "exchange", None)  # anything that is not a protocol is rejected later
         shares = self.consensus is None or (exchange is not None and exchange.statistics)
         if shares and isinstance(self._default_loss if self.loss is None else self.loss, CurvedLoss):
             return "landmarks"
-        # large steps need a loss with bounded slope, as those for classes have it, and no penalty, whose bound they lower
+        # large steps need a loss with bounded slope, as for classes, and no penalty, whose stability limit they lower
         return "averaged" if self._classifies and not isinstance(self.consensus, Penalty | Hilbert) else "gradient"
 
     @property
@@ -305,13 +307,13 @@ class _Mesh(Learner):
 
     @property
     def agents_(self) -> dict[Hashable, Expansion]:
-        """What each agent has learned, by its name in the graph."""
+        """The function that each agent has learned, by its name in the graph."""
         functions = self._functions
         return dict(zip(self._network.names, functions, strict=True))
 
     @property
     def dictionary_(self) -> Floats:
-        """The points of the average function: all agents' dictionaries, one below the other."""
+        """The points of the average function: the dictionaries of all agents, stacked."""
         return np.concatenate([f.centers for f in self._functions])
 
     @property
@@ -321,18 +323,18 @@ class _Mesh(Learner):
 
     @property
     def model_order_(self) -> Ints:
-        """How many points each agent's dictionary holds."""
+        """The number of points in each agent's dictionary."""
         return np.array([f.order for f in self._functions])
 
     @property
     def floats_sent_(self) -> Ints:
-        """How many numbers each agent has sent, in `fit` and all calls of `partial_fit` since."""
+        """The numbers that each agent has sent, in `fit` and all later calls of `partial_fit`."""
         check_is_fitted(self)
         return np.asarray(self._sent[0])
 
     @property
     def bytes_sent_(self) -> Ints:
-        """How many bytes each agent has sent, in `fit` and all calls of `partial_fit` since."""
+        """The bytes that each agent has sent, in `fit` and all later calls of `partial_fit`."""
         check_is_fitted(self)
         return np.asarray(self._sent[1])
 
@@ -343,12 +345,12 @@ class _Mesh(Learner):
         return graph, SharedStatistics() if self._chosen_rule(streaming=True).gathers else Diffusion()
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
-        """Which rows each agent sees: as named, or dealt out evenly."""
+        """The rows that each agent sees: as given, or split evenly."""
         names = self._network.names
         if agents is None:
             if rng is not None:
                 return deal(rows, agents=len(names), rng=rng)
-            # one after the other, going on where the call before has stopped
+            # in turn, continuing where the previous call stopped
             seen = sum(state.samples for state in self._states)
             return [np.arange((start - seen) % len(names), rows, len(names)) for start in range(len(names))]
         named = list(agents) if isinstance(agents, Iterable) else []
@@ -364,84 +366,86 @@ def _plain(name: Any) -> Hashable:
 
 
 class KernelMeshClassifier(Classification, _Mesh):
-    """A network of online kernel classifiers that come to agree.
+    """A network of online kernel classifiers that learn one model together.
 
-    An agent without any rows neither learns nor passes anything on. A parameter that the rule has no use for is refused.
+    An agent without any rows neither learns nor relays anything. Parameters that the rule does not use raise an error.
 
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=0.7 √(v / 2)), with the rules "averaged" and "gradient" √(v / 2): in `fit`, v is the
-        sum of the features' variances; `partial_fit` takes features for standardized, and v is their number.
+        The kernel κ; by default Gaussian(bandwidth=0.7 √(v / 2)), or √(v / 2) with the rules "averaged" and "gradient". In
+        `fit`, v is the sum of the features' variances; `partial_fit` assumes standardized features, so that v is their
+        number.
     loss : Loss, optional
-        ℓ, with class targets; by default Logistic().
+        The loss ℓ, with class targets; by default Logistic().
     graph : Graph, networkx graph or list of edges, optional
-        Who talks to whom; by default a ring of 5 agents.
+        The communication graph; by default a ring of 5 agents.
     consensus : Consensus, optional
-        How agents come to agree; by default SharedStatistics(): neighbors average sums over their samples, and each learns
-        what a learner with all the data would, also classes or regions that only others see. With rules that take a step
-        size it is Diffusion(): neighbors average their functions.
+        The consensus protocol; by default SharedStatistics(): neighbors average sums over their samples, and each agent
+        learns what a single learner with all the data would, including classes or regions that only others see. With rules
+        that take a step size, the default is Diffusion(): neighbors average their functions.
     faults : Faults, optional
-        What goes wrong among the agents: messages that are lost, agents that are away, edges that come and go. Rounds count
-        from 1 in every call of `fit` and `partial_fit`. Files do not keep it.
+        Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
+        `partial_fit`. Not stored by `save`.
     rule : str or Rule, optional
-        How an agent learns: "landmarks" (the default), "averaged" (the default with protocols that exchange functions or
+        The learning rule: "landmarks" (the default), "averaged" (the default with protocols that exchange functions or
         values, and with losses without curvature) or "gradient" (the default with the protocols Penalty and Hilbert, which
-        need small steps), another registered rule by its name, or an object such as Landmarks(max_order=300).
-        "second-order" is for agents that learn alone, with consensus=Local().
+        need small steps), the name of another registered rule, or an object such as Landmarks(max_order=300). "second-order"
+        is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        λ. With "landmarks" and "second-order" it is 1/C of an SVM, for each agent: by default 0.005 times the mean of κ(x, x)
-        over the first rows with "landmarks", by default 0.05 times the mean with "second-order". With the others it weighs
-        against the mean loss and is 10⁻⁶.
+        The regularization λ. With "landmarks" and "second-order", it corresponds to 1/C of an SVM for each agent: by default
+        0.005 times the mean of κ(x, x) over the first rows with "landmarks", by default 0.05 times the mean with
+        "second-order". With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
-        ε: larger means fewer points and a coarser function; not with "landmarks". With the second-order rule it is by how
-        much the removal of points may raise the loss, for each sample, by default 0.0075; with the others it is how far
-        compression may move the function in a step, and by default follows from `parsimony`.
+        The compression budget ε: larger means fewer points and a coarser function; not with "landmarks". With the
+        second-order rule, it is the increase in loss per sample that removing points may cause, by default 0.0075. With the
+        other rules, it is the distance by which compression may move the function in one step, and by default follows from
+        `parsimony`.
     max_order : int, optional
-        The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 500 with
-        "landmarks": neighbors send each other up to max_order² / 2 numbers in every round. By default 2000 with the
-        second-order rule, which keeps two matrices of max_order² numbers for each agent (64 MB), and none with the others.
+        The maximum number of points in an agent's dictionary; math.inf means no limit. By default 500 with "landmarks":
+        neighbors send each other up to max_order² / 2 numbers in every round. By default 2000 with the second-order rule,
+        which stores two matrices of max_order² numbers per agent (64 MB), and unlimited with the other rules.
     half_life : float, optional
-        Samples of an agent after which what was learned weighs half, for streams that change; math.inf means that nothing is
-        forgotten. By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with "landmarks".
-        The rule "gradient" cannot be told to forget.
+        The number of an agent's samples after which the influence of old data has halved, for streams that change; math.inf
+        means that nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses
+        10,000 with "landmarks". The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
-        η, below 1 / regularization; only with "averaged" and "gradient". By default 100 (averaged) or 3 (gradient), divided
-        by the mean of κ(x, x) over the first rows.
+        The step size η, below 1 / regularization; only with "averaged" and "gradient". By default 100 (averaged) or 3
+        (gradient), divided by the mean of κ(x, x) over the first rows.
     parsimony : float, optional
-        K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06): larger means fewer
-        points and a coarser function. Only with these two, and not where `budget` is set.
+        The constant K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06):
+        larger means fewer points and a coarser function. Only with these two rules, and not together with `budget`.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows, of which each agent sees a part, at most; by default 2, with the rule "averaged" 5
-        and with "gradient" 50. `partial_fit` goes over them once.
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 2, with the rule
+        "averaged" 5 and with "gradient" 50. `partial_fit` makes one pass.
     tol : float or None
-        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
-        more than this share (below 1) of the lowest before; None makes all passes.
+        `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
+        this fraction (below 1) of the lowest so far; None makes all passes.
     verbose : bool or int
-        Whether `fit` prints a line for each pass, and every few seconds within long ones.
+        Whether `fit` prints a line for each pass, and every few seconds during long ones.
     random_state : int, RandomState or None
-        Seeds the shuffling in `fit`.
+        The seed for shuffling in `fit`.
 
     Attributes
     ----------
     kernel_, regularization_ : Kernel, float
-        κ and λ, as given or chosen.
+        κ and λ, as given or as chosen.
     n_iter_ : int
-        How many passes `fit` has completed.
+        The number of passes that `fit` has completed.
     classes_ : ndarray of shape (classes,)
-        The labels, in order.
+        The class labels, in order.
     agents_ : dict of Hashable to Expansion
-        What each agent has learned, by its name in the graph.
+        The function that each agent has learned, by its name in the graph.
     dictionary_ : ndarray of shape (points, features)
-        The points of the average function: all agents' dictionaries, one below the other.
+        The points of the average function: the dictionaries of all agents, stacked.
     weights_ : ndarray of shape (points, outputs)
         The weights of the average function.
     model_order_ : ndarray of shape (agents,)
-        How many points each agent's dictionary holds.
+        The number of points in each agent's dictionary.
     floats_sent_, bytes_sent_ : ndarray of shape (agents,)
-        How many numbers and bytes each agent has sent, in `fit` and all calls of `partial_fit` since.
+        The numbers and bytes that each agent has sent, in `fit` and all later calls of `partial_fit`.
 
     Examples
     --------
@@ -454,84 +458,85 @@ class KernelMeshClassifier(Classification, _Mesh):
 
 
 class KernelMeshRegressor(Regression, _Mesh):
-    """A network of online kernel regressors that come to agree.
+    """A network of online kernel regressors that learn one model together.
 
-    Targets, one column or several, are centered and scaled by the first ones seen. An agent without any rows neither learns
-    nor passes anything on. A parameter that the rule has no use for is refused.
+    Targets, in one or several columns, are standardized using the first targets seen. An agent without any rows neither
+    learns nor relays anything. Parameters that the rule does not use raise an error.
 
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default Gaussian(bandwidth=√(v / 2)): in `fit`, v is the sum of the features' variances; `partial_fit` takes
-        features for standardized, and v is their number.
+        The kernel κ; by default Gaussian(bandwidth=√(v / 2)). In `fit`, v is the sum of the features' variances;
+        `partial_fit` assumes standardized features, so that v is their number.
     loss : Loss, optional
-        ℓ, with value targets; by default Squared().
+        The loss ℓ, with value targets; by default Squared().
     graph : Graph, networkx graph or list of edges, optional
-        Who talks to whom; by default a ring of 5 agents.
+        The communication graph; by default a ring of 5 agents.
     consensus : Consensus, optional
-        How agents come to agree; by default SharedStatistics(): neighbors average sums over their samples, and each learns
-        what a learner with all the data would, also classes or regions that only others see. With rules that take a step
-        size it is Diffusion(): neighbors average their functions.
+        The consensus protocol; by default SharedStatistics(): neighbors average sums over their samples, and each agent
+        learns what a single learner with all the data would, including classes or regions that only others see. With rules
+        that take a step size, the default is Diffusion(): neighbors average their functions.
     faults : Faults, optional
-        What goes wrong among the agents: messages that are lost, agents that are away, edges that come and go. Rounds count
-        from 1 in every call of `fit` and `partial_fit`. Files do not keep it.
+        Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
+        `partial_fit`. Not stored by `save`.
     rule : str or Rule, optional
-        How an agent learns: "landmarks" (the default), "gradient" (the default with protocols that exchange functions or
-        values, and with losses without curvature) or "averaged", another registered rule by its name, or an object such as
+        The learning rule: "landmarks" (the default), "gradient" (the default with protocols that exchange functions or
+        values, and with losses without curvature) or "averaged", the name of another registered rule, or an object such as
         Landmarks(max_order=300). "second-order" is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        λ. With "landmarks" and "second-order" it is 1/C of an SVM, for each agent: by default 0.1 times the mean of κ(x, x)
-        over the first rows with "landmarks", by default 0.6 times the mean with "second-order". With the others it weighs
-        against the mean loss and is 10⁻⁶.
+        The regularization λ. With "landmarks" and "second-order", it corresponds to 1/C of an SVM for each agent: by default
+        0.1 times the mean of κ(x, x) over the first rows with "landmarks", by default 0.6 times the mean with "second-order".
+        With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
-        ε: larger means fewer points and a coarser function; not with "landmarks". With the second-order rule it is by how
-        much the removal of points may raise the loss, for each sample, by default 0.0025; with the others it is how far
-        compression may move the function in a step, and by default follows from `parsimony`.
+        The compression budget ε: larger means fewer points and a coarser function; not with "landmarks". With the
+        second-order rule, it is the increase in loss per sample that removing points may cause, by default 0.0025. With the
+        other rules, it is the distance by which compression may move the function in one step, and by default follows from
+        `parsimony`.
     max_order : int, optional
-        The largest number of points an agent's dictionary may ever hold; math.inf means no limit. By default 500 with
-        "landmarks": neighbors send each other up to max_order² / 2 numbers in every round. By default 2000 with the
-        second-order rule, which keeps two matrices of max_order² numbers for each agent (64 MB), and none with the others.
+        The maximum number of points in an agent's dictionary; math.inf means no limit. By default 500 with "landmarks":
+        neighbors send each other up to max_order² / 2 numbers in every round. By default 2000 with the second-order rule,
+        which stores two matrices of max_order² numbers per agent (64 MB), and unlimited with the other rules.
     half_life : float, optional
-        Samples of an agent after which what was learned weighs half, for streams that change; math.inf means that nothing is
-        forgotten. By default `fit`, whose rows are shuffled, forgets nothing, and `partial_fit` has 10,000 with "landmarks".
-        The rule "gradient" cannot be told to forget.
+        The number of an agent's samples after which the influence of old data has halved, for streams that change; math.inf
+        means that nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses
+        10,000 with "landmarks". The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
-        η, below 1 / regularization; only with "averaged" and "gradient". By default 1.5 (averaged) or 1 (gradient), divided
-        by the mean of κ(x, x) over the first rows. Steps well above that diverge.
+        The step size η, below 1 / regularization; only with "averaged" and "gradient". By default 1.5 (averaged) or 1
+        (gradient), divided by the mean of κ(x, x) over the first rows. Much larger steps diverge.
     parsimony : float, optional
-        K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01): larger means fewer
-        points and a coarser function. Only with these two, and not where `budget` is set.
+        The constant K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01):
+        larger means fewer points and a coarser function. Only with these two rules, and not together with `budget`.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        How often `fit` goes over the rows, of which each agent sees a part, at most; by default 2, with the rule "averaged" 5
-        and with "gradient" 50. `partial_fit` goes over them once.
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 2, with the rule
+        "averaged" 5 and with "gradient" 50. `partial_fit` makes one pass.
     tol : float or None
-        `fit` ends when a pass has not lowered the mean loss of what `predict` answers with, on up to 1000 of the rows, by
-        more than this share (below 1) of the lowest before; None makes all passes.
+        `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
+        this fraction (below 1) of the lowest so far; None makes all passes.
     verbose : bool or int
-        Whether `fit` prints a line for each pass, and every few seconds within long ones.
+        Whether `fit` prints a line for each pass, and every few seconds during long ones.
     random_state : int, RandomState or None
-        Seeds the shuffling in `fit`.
+        The seed for shuffling in `fit`.
 
     Attributes
     ----------
     kernel_, regularization_ : Kernel, float
-        κ and λ, as given or chosen.
+        κ and λ, as given or as chosen.
     n_iter_ : int
-        How many passes `fit` has completed.
+        The number of passes that `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
-        By which targets are centered and scaled.
+        The offset and scale used to standardize targets.
     agents_ : dict of Hashable to Expansion
-        What each agent has learned, by its name in the graph.
+        The function that each agent has learned, by its name in the graph.
     dictionary_ : ndarray of shape (points, features)
-        The points of the average function: all agents' dictionaries, one below the other.
+        The points of the average function: the dictionaries of all agents, stacked.
     weights_ : ndarray of shape (points, outputs)
         The weights of the average function.
     model_order_ : ndarray of shape (agents,)
-        How many points each agent's dictionary holds.
+        The number of points in each agent's dictionary.
     floats_sent_, bytes_sent_ : ndarray of shape (agents,)
-        How many numbers and bytes each agent has sent, in `fit` and all calls of `partial_fit` since.
+        The numbers and bytes that each agent has sent, in `fit` and all later calls of `partial_fit`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the four estimators share."""
+"""The base class of the four estimators."""
 
 import contextlib
 import dataclasses
@@ -39,14 +39,14 @@ __all__ = ["Learner"]
 
 _SETTLED = ("kernel", "loss", "rule", "step_size", "regularization", "compression", "consensus")
 _WATCHED = 1000
-"""Rows on which `fit` watches the loss; more tell little more, and fewer cost little."""
+"""The number of rows on which `fit` monitors the loss."""
 
 
 class Learner(Parameters, ABC):
-    """An online kernel learner behind `fit`, `partial_fit` and `predict`.
+    """An online kernel learner with the scikit-learn API.
 
-    One half of its subclasses say what a target is (`targets.py`), the other half how many agents there are (`agents.py`);
-    an estimator is one of each.
+    Some subclasses define the targets (`targets.py`), others the agents (`agents.py`);
+    an estimator derives from one of each.
     """
 
     n_features_in_: int
@@ -55,7 +55,7 @@ class Learner(Parameters, ABC):
     _sent: Ints
     """Floats and bytes that each agent has sent, 2 × agents."""
     _beginning: Beginning | None
-    """The first rows of a stream, as long as width and λ may still change."""
+    """The first rows of a stream, kept while bandwidth and λ may still change."""
     regularization_: float
     """λ, as given or chosen."""
 
@@ -67,42 +67,42 @@ class Learner(Parameters, ABC):
 
     @abstractmethod
     def _observe(self, y: NDArray[Any]) -> int:
-        """Fix from the first targets what all targets look like; returns how many outputs that makes."""
+        """Determine the form of all targets from the first ones; returns the number of outputs."""
 
     @abstractmethod
     def _targets(self, y: NDArray[Any]) -> NDArray[Any]:
-        """The targets in the form that the loss takes."""
+        """The targets in the form that the loss expects."""
 
     @abstractmethod
     def _describe_targets(self, arrays: dict[str, NDArray[Any]]) -> Any:
-        """What a file must say about the targets; arrays may be added to."""
+        """What to store about the targets; arrays may be added to `arrays`."""
 
     @abstractmethod
     def _restore_targets(self, description: Any, arrays: dict[str, NDArray[Any]]) -> int:
-        """The reverse; returns how many outputs there are."""
+        """Restore what was stored; returns the number of outputs."""
 
     # -- what varies with the number of agents -------------------------------------------------------------------------
 
     @abstractmethod
     def _cooperation(self) -> tuple[Graph, Consensus]:
-        """Who talks to whom, and how they come to agree."""
+        """The graph and the consensus protocol."""
 
     @abstractmethod
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
-        """Which rows each agent sees."""
+        """The rows that each agent sees."""
 
     @property
     def _faults(self) -> Faults | None:
-        """What goes wrong among the agents."""
+        """The simulated faults."""
         return None
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, agents: Any = None) -> Self:
-        """Learn from scratch, in several passes over shuffled rows, until a pass brings nothing more.
+        """Learn from scratch, in several passes over shuffled rows, until a pass brings no further improvement.
 
-        An error leaves the estimator as it was. After Ctrl-C, which raises KeyboardInterrupt as usual, the estimator has what
-        it has learned so far, and `n_iter_` counts the complete passes: 0 during the first one.
+        An error leaves the estimator unchanged. After Ctrl-C, which raises KeyboardInterrupt as usual, the estimator keeps
+        what it has learned so far, and `n_iter_` counts the completed passes.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class Learner(Parameters, ABC):
         y : array-like of shape (rows,) or (rows, outputs)
             Targets.
         agents : array-like of shape (rows,), optional
-            Networks only: the name of the agent that sees each row. By default rows are dealt out evenly.
+            Networks only: the name of the agent that sees each row. By default, rows are split evenly.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class Learner(Parameters, ABC):
         return self
 
     def _partial_fit(self, X: Any, y: Any, agents: Any, first_targets: Callable[[NDArray[Any]], NDArray[Any]]) -> Self:
-        """Learn from these rows once, in order; in the first call `first_targets` says what all targets look like."""
+        """Learn from these rows once, in order; in the first call, `first_targets` determines the form of all targets."""
         with self._all_or_nothing():
             first = not hasattr(self, "_states")
             X, y = self._validated(X, y, reset=first)
@@ -162,9 +162,9 @@ class Learner(Parameters, ABC):
         return self
 
     def _learn_once(self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, undone: bool) -> None:
-        """Learn from these rows once; `undone` is for calls that do more, after which all may have to be as before."""
+        """Learn from these rows once; `undone` restores the estimator if a call that does more fails."""
         streams, states = self._streams(X, targets, rows), self._states
-        # one step of one agent leaves its state as it was if it fails
+        # a failed step of a single agent leaves its state unchanged
         if undone or max(map(len, streams)) > 1 or len(states) > 1:
             states = tuple(state.copy() for state in states)
         for now in self._rounds(streams, states):
@@ -172,7 +172,7 @@ class Learner(Parameters, ABC):
         self._states = states
 
     def _learn_beginning(self, beginning: Beginning, X: Floats, targets: NDArray[Any]) -> None:
-        """Learn from these rows once, and look again at width and λ wherever a choice is due."""
+        """Learn from these rows once, and choose bandwidth and λ again whenever that is due."""
         for rows in beginning.parts(len(X)):
             self._learn_once(X[rows], targets[rows], [np.arange(len(X[rows]))], undone=True)
             beginning = beginning.grown(X[rows], targets[rows])
@@ -184,7 +184,7 @@ class Learner(Parameters, ABC):
         self._beginning = None if beginning.complete else beginning
 
     def _suit_to_all(self, X: Floats, targets: NDArray[Any]) -> None:
-        """Choose width and λ by some of the rows, of which there will be no more."""
+        """Choose bandwidth and λ from some of the rows, which are all there are."""
         self._beginning = None
         weight = cast(float, self._agent.regularization) / self.regularization_
         agent = dataclasses.replace(self._agent, regularization=self.regularization_)
@@ -200,12 +200,12 @@ class Learner(Parameters, ABC):
         self._states = (self._agent.start(name=self._network.names[0]),)
 
     def _begin(self, X: Floats, outputs: int, *, complete: bool) -> None:
-        """Check the settings and start every agent from nothing. `X` may be all there is, or the beginning of a stream."""
+        """Check the settings and start every agent from scratch. `X` may be all data or the beginning of a stream."""
         try:
             self._network, consensus = self._cooperation()
             self._agent, self.regularization_ = self._settle(X, outputs, consensus, repeats=complete)
         except InvalidArgument as error:
-            # the user has set parameters of this estimator, not of the parts it is built from
+            # users set parameters of the estimator, not of its parts
             raise error.owned_by(type(self).__name__) from None
         self._states = tuple(self._agent.start(name=name) for name in self._network.names)
         self._sent = np.zeros((2, len(self._states)), dtype=np.int64)
@@ -215,7 +215,7 @@ class Learner(Parameters, ABC):
             warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
 
     def _gone_on(self) -> Agent:
-        """The agent for rows that come as time goes by, with parameters as they are now."""
+        """The agent for a stream of rows, with the current parameters."""
         try:
             return self._streaming(self._agent)
         except InvalidArgument as error:
@@ -224,25 +224,25 @@ class Learner(Parameters, ABC):
     def _streams(
         self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int = 1, rng: Any = None
     ) -> list[ArrayStream]:
-        """What each agent learns from."""
+        """The stream of each agent."""
         return [ArrayStream(X[mine], targets[mine], batch_size=self.batch_size, passes=passes, rng=rng) for mine in rows]
 
     def _rounds(self, streams: Sequence[ArrayStream], states: Sequence[State]) -> Iterator[Round]:
-        """What `simulate` does with the streams, while what agents send is added up."""
+        """Run `simulate` on the streams and count what agents send."""
         before = self._sent
         for now in simulate(self._agent, self._network, streams, states=states, faults=self._faults):
             self._sent = before + np.stack([now.floats_sent, now.bytes_sent])
             yield now
 
     def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Expansion]], float]:
-        """The mean loss of the average of functions on some of the rows, which is what `predict` answers with."""
+        """The mean loss of the average function, with which `predict` answers, on some of the rows."""
         some = np.random.default_rng(0).permutation(len(X))[:_WATCHED]
         X, targets = X[some], targets[some]
         loss = self._agent.loss
         return lambda functions: float(np.mean(loss.value(_average(functions, X), targets)))
 
     def _learn_in_passes(self, streams: Sequence[ArrayStream], progress: Progress) -> bool:
-        """Learn until all passes are made or one brought nothing; says whether Ctrl-C has cut that short."""
+        """Learn until all passes are done or one brings no improvement; returns whether Ctrl-C interrupted it."""
         begun = interrupted = False
         try:
             for now in self._rounds(streams, self._states):
@@ -253,14 +253,14 @@ class Learner(Parameters, ABC):
             if not begun:
                 raise
             interrupted = True
-            for state in self._states:  # some of the agents may have been a step ahead
+            for state in self._states:  # some agents may have been one step ahead
                 state.model.invalidate()
         self.n_iter_ = progress.complete
         return interrupted
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """A call that fails leaves the estimator as it was."""
+        """Restore the estimator if the call fails."""
         before = dict(self.__dict__)
         try:
             yield
@@ -301,12 +301,12 @@ class Learner(Parameters, ABC):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the learned functions and all settings, but no faults, to a safetensors file.
+        """Save the learned functions and all settings except faults to a safetensors file.
 
         Parameters
         ----------
         path : str or path-like
-            Where to.
+            The file to write.
         """
         check_is_fitted(self)
         agent, network = self._agent, self._network
@@ -317,8 +317,8 @@ class Learner(Parameters, ABC):
             arrays |= self._beginning.arrays()
         parameters = self.get_params(deep=False)
         if not isinstance(parameters["random_state"], int | np.integer | None):
-            parameters["random_state"] = None  # a generator's position has no meaning in another process
-        parameters.pop("faults", None)  # they are no part of what was learned, and may hold a generator or a function
+            parameters["random_state"] = None  # the position of a generator is meaningless in another process
+        parameters.pop("faults", None)  # they are not part of the model, and may contain a generator or a function
         settings = {
             "parameters": _described(parameters, network),
             "began_with": _described(self._began_with, network),
@@ -335,12 +335,12 @@ class Learner(Parameters, ABC):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read back what `save` wrote; it predicts the same and goes on learning.
+        """Load an estimator from a file written by `save`; it makes the same predictions and can continue learning.
 
         Parameters
         ----------
         path : str or path-like
-            Where from.
+            The file to read.
 
         Returns
         -------
@@ -385,7 +385,7 @@ def _average(functions: Sequence[Expansion], X: Floats) -> Floats:
 
 
 def _sent(listed: Any, *, agents: int) -> Ints:
-    """The numbers of a file; earlier versions have kept none."""
+    """The counts in a file; earlier versions did not store any."""
     if listed is None:
         return np.zeros((2, agents), dtype=np.int64)
     floats, sizes = ([integer("file", "sent", each, minimum=0) for each in row] for row in listed)
@@ -395,12 +395,12 @@ def _sent(listed: Any, *, agents: int) -> Ints:
 
 
 def _described(parameters: dict[str, Any], network: Graph) -> dict[str, Any]:
-    """Parameters as JSON can hold them; a graph can be given in forms that it cannot."""
+    """Parameters in JSON form; a graph may be given in forms that JSON cannot represent."""
     return {name: describe(network if name == "graph" and value is not None else value) for name, value in parameters.items()}
 
 
 def _parameters(described: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a file, also of earlier versions, which knew one rule and put a budget before parsimony."""
+    """The parameters in a file; earlier versions had one rule and preferred budget over parsimony."""
     parameters = {name: restore(value) for name, value in described.items()}
     if "rule" not in parameters:
         parameters |= {"rule": "gradient", "tol": None}

@@ -1,10 +1,10 @@
-"""Which width of the default kernel, and which λ, suit the data: a climb over a grid, judged on the first rows.
+"""Chooses the bandwidth of the default kernel and λ by hill climbing over a grid, evaluated on the first rows.
 
-Each candidate learns the rows once in mini-batches, and is judged by what it predicts of those in the second half before it
-learns them: values by the mean loss, classes by the Brier score, the mean of ‖p − e_y‖² with p = softmax(f(x)), which goes
-with the accuracy more closely than the loss does. The neighbors of a candidate in the grid have twice or half its width, or
-twice or half its λ. The climb goes to the best of them until none is better. Wherever on the grid it starts, it ends at the
-same place, unless the loss has several valleys: so it hardly matters which width and λ are the default.
+Each candidate learns the rows once in mini-batches, and is scored by its predictions for the second half, made before it
+learns them: values by the mean loss, classes by the Brier score, the mean of ‖p − e_y‖² with p = softmax(f(x)), which tracks
+the accuracy more closely than the loss does. The neighbors of a candidate in the grid have twice or half its width, or
+twice or half its λ. The climb moves to the best neighbor until none is better. Wherever it starts on the grid, it ends at the
+same place unless the score has several local optima, so the starting width and λ hardly matter.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ from kernelmesh.numerics.expansion import padded
 __all__ = ["MARKS", "Beginning", "Candidate", "prefixes", "suited"]
 
 MARKS = (128, 256, 512, 1024)
-"""After how many rows width and λ are chosen anew; after the last they stay."""
+"""The numbers of rows after which width and λ are chosen again; after the last, they are final."""
 
 _BATCH = 32
-"""Rows in a mini-batch of a trial, whatever that of the estimator is."""
+"""The mini-batch size of a trial, independent of the estimator's."""
 _FARTHEST = 6
-"""How often the width, or λ, may be doubled or halved in one climb."""
+"""How often the width or λ may be doubled or halved in one climb."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,27 +39,27 @@ class Beginning:
 
     @classmethod
     def empty(cls, agent: Agent) -> Self:
-        """That of a stream of which nothing was seen."""
+        """The prefix of a new stream."""
         targets = np.empty(0, dtype=np.int64) if agent.loss.classifies else np.empty((0, agent.outputs))
         return cls(np.empty((0, agent.dimension)), targets)
 
     def grown(self, points: Floats, targets: NDArray[Any]) -> Self:
-        """With these rows at the end."""
+        """The prefix with these rows appended."""
         return type(self)(np.concatenate([self.points, points]), np.concatenate([self.targets, targets]))
 
     def widened(self, features: int) -> Self:
-        """The same rows with features that were 0."""
+        """The same rows with new features that are 0."""
         return type(self)(padded(self.points, features), self.targets)
 
     def parts(self, rows: int) -> list[slice]:
-        """These many new rows, in parts that end where a choice is due."""
+        """Split this many new rows into parts that end where a choice is due."""
         have = len(self.points)
         ends = [mark - have for mark in MARKS if have < mark < have + rows]
         return [slice(start, end) for start, end in zip([0, *ends], [*ends, rows], strict=True)]
 
     @property
     def due(self) -> bool:
-        """Whether a choice is to be made with as many rows."""
+        """Whether a choice is due at this number of rows."""
         return len(self.points) in MARKS
 
     @property
@@ -68,12 +68,12 @@ class Beginning:
         return len(self.points) >= MARKS[-1]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What a file must hold."""
+        """The arrays to store."""
         return {"beginning.points": self.points, "beginning.targets": self.targets}
 
     @classmethod
     def restored(cls, arrays: dict[str, NDArray[Any]], agent: Agent) -> Self | None:
-        """That of a file, if it has one."""
+        """The prefix stored in a file, if any."""
         if "beginning.points" not in arrays:
             return None
         points = matrix("file", "beginning.points", arrays["beginning.points"], columns=agent.dimension)
@@ -84,12 +84,12 @@ class Beginning:
 
 
 def prefixes(rows: int) -> list[int]:
-    """By how many of so many rows to choose, one after the other: the climb is short where the rows are many."""
+    """The numbers of rows to use in successive climbs: the climb is short when the rows are many."""
     return [*(mark for mark in MARKS if mark < rows), min(rows, MARKS[-1])] if rows >= MARKS[0] else []
 
 
 class Candidate(NamedTuple):
-    """An agent with a certain width and λ, its loss on the rows, and its state after them."""
+    """A candidate: an agent with its width and λ, its loss on the rows, and its state after them."""
 
     loss: float
     agent: Agent
@@ -97,9 +97,9 @@ class Candidate(NamedTuple):
 
 
 def suited(agent: Agent, points: Floats, targets: NDArray[Any], *, regularizes: bool) -> Candidate:
-    """The agent with a width and, where `regularizes`, a λ that suit these rows, and its state after learning them.
+    """The agent with the width and, if `regularizes`, the λ chosen for these rows, and its state after learning them.
 
-    The kernel of the agent is a Gaussian. At least five candidates, or three, learn the rows once.
+    The agent's kernel must be Gaussian. At least five candidates (three without λ) learn the rows once.
     """
     judged: dict[tuple[int, int], Candidate] = {}
     steps = ((1, 0), (-1, 0), (0, 1), (0, -1)) if regularizes else ((1, 0), (-1, 0))
@@ -117,7 +117,7 @@ def suited(agent: Agent, points: Floats, targets: NDArray[Any], *, regularizes: 
 
 
 def _moved(agent: Agent, width: int, strength: int) -> Agent:
-    """The agent with its width and λ doubled so many times."""
+    """The agent with its width and λ doubled this many times."""
     if width == strength == 0:
         return agent
     kernel = cast(Gaussian, agent.kernel)
@@ -127,7 +127,7 @@ def _moved(agent: Agent, width: int, strength: int) -> Agent:
 
 
 def _tried(agent: Agent, points: Floats, targets: NDArray[Any]) -> Candidate:
-    """Let an agent learn the rows, and judge what it predicts."""
+    """Train an agent on the rows and score its predictions."""
     state, outputs = agent.start(), []
     watched = [start for start in range(0, len(points), _BATCH) if 2 * start >= len(points)]
     try:

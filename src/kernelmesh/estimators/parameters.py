@@ -1,4 +1,4 @@
-"""From an estimator's parameters to the settings of an agent."""
+"""Converts an estimator's parameters into the settings of an agent."""
 
 import dataclasses
 import math
@@ -22,23 +22,23 @@ from kernelmesh.schema import did_you_mean
 
 __all__ = ["Parameters"]
 
-# What a rule that takes a step size leaves to the estimator.
+# The parameters that a rule with a step size leaves to the estimator.
 _OF_STEPS = frozenset({"step_size", "parsimony", "budget", "max_order"})
-# What cannot change while an estimator goes on learning, and what takes effect with the next rows.
+# Parameters that cannot change during learning, and those that take effect with the next rows.
 _FIXED = ("kernel", "loss", "rule", "graph", "consensus")
 _CHANGING = ("regularization", "budget", "max_order", "half_life", "step_size", "parsimony")
-# What to do where a rule has no use for a parameter.
+# Remedies for parameters that a rule does not use.
 _REMEDIES = {
-    "step_size": 'rule="gradient" and rule="averaged" take one',
+    "step_size": 'rule="gradient" and rule="averaged" take a step size',
     "parsimony": "set budget",
     "budget": "the rule has no budget",
-    "max_order": "the rule has no limit",
-    "half_life": 'rule="second-order" and rule="averaged" can forget',
+    "max_order": "the rule has no limit on points",
+    "half_life": 'rule="second-order" and rule="averaged" support forgetting',
 }
 
 
 class Parameters(BaseEstimator, ABC):
-    """The parameters that all estimators share, and what they come to."""
+    """The parameters that all estimators share, and their resolved values."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Parameters(BaseEstimator, ABC):
         """The name of the best rule for this estimator."""
 
     def _settle(self, X: Floats, outputs: int, consensus: Consensus, *, repeats: bool) -> tuple[Agent, float]:
-        """Check every parameter and fill in those that were not set; gives the agent, and λ as the user would set it.
+        """Check all parameters and fill in defaults; returns the agent, and λ on the user's scale.
 
-        `X` only serves to size the defaults. Where its rows will be gone over repeatedly, and a rule adds up losses, λ weighs
-        against that many times the sum over the rows: it means the same for any number of passes.
+        `X` is used only to scale the defaults. If there are several passes over its rows and the rule sums losses, λ is
+        relative to that many times the sum over the rows, so that it means the same for any number of passes.
         """
         owner = type(self).__name__
         loss = check_loss(owner, self._default_loss if self.loss is None else self.loss)
@@ -96,12 +96,12 @@ class Parameters(BaseEstimator, ABC):
             raise InvalidArgument(owner, "loss", f"take {'class' if self._classifies else 'value'} targets", loss)
         integer(owner, "batch_size", self.batch_size, minimum=1)
         if self.tol not in (None, -math.inf) and non_negative(owner, "tol", self.tol) >= 1.0:
-            remedy = "None makes all passes, passes=2 two of them"
-            raise InvalidArgument(owner, "tol", "be a share >= 0 and < 1", self.tol, remedy=remedy)
+            remedy = "use None to make all passes, or passes=2 to make two"
+            raise InvalidArgument(owner, "tol", "be a fraction >= 0 and < 1", self.tol, remedy=remedy)
         rule = self._chosen_rule(streaming=not repeats)
         kernel = self._default_kernel(X, rule, complete=repeats) if self.kernel is None else check_kernel(owner, self.kernel)
         passes, usual = integer(owner, "passes", self._passes(rule, len(X)), minimum=1), defaults_of(type(rule))
-        # a step moves f(x) by κ(x, x), and ‖f‖² goes with its inverse: the defaults are for κ = 1
+        # a step moves f(x) by κ(x, x), and ‖f‖² scales with its inverse: the defaults are for κ = 1
         size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
         regularization = self.regularization
         if regularization is None and usual.regularization is not None:
@@ -126,17 +126,17 @@ class Parameters(BaseEstimator, ABC):
         return agent, cast(float, agent.regularization) / weight
 
     def _default_kernel(self, X: Floats, rule: Rule, *, complete: bool) -> Kernel:
-        """A Gaussian, as wide as the distances of the rows; rows that are only a beginning are taken for standardized."""
+        """A Gaussian as wide as the distances between rows; the first rows of a stream are assumed to be standardized."""
         variance = float(X.shape[1])
         if complete:
             with np.errstate(over="ignore", invalid="ignore"):
                 found = float(X.var(axis=0).sum())
             variance = found if 0.0 < found < math.inf else variance
-        # for a factor of 1, the typical pair of points is at κ = exp(−2), whatever the dimension
+        # with factor 1, a typical pair of points has κ = exp(−2) in any dimension
         return Gaussian(bandwidth=cast(float, self._by_targets(defaults_of(type(rule)).width)) * math.sqrt(variance / 2.0))
 
     def _passes(self, rule: Rule, rows: int) -> int:
-        """How many passes `fit` makes at most over so many rows."""
+        """The maximum number of passes of `fit` over this many rows."""
         usual = defaults_of(type(rule))
         if self.passes is not None:
             return self.passes
@@ -145,7 +145,7 @@ class Parameters(BaseEstimator, ABC):
         return usual.passes * (2 if rows < usual.few_rows else 1)
 
     def _chosen_rule(self, *, streaming: bool) -> Rule:
-        """The rule itself, or one by its name with what was set for it; a parameter that it has no use for is refused."""
+        """The rule itself, or the named rule with its parameters; a parameter that it does not use is rejected."""
         owner, chosen = type(self).__name__, self._default_rule if self.rule is None else self.rule
         if not isinstance(chosen, str):
             rule = check_rule(owner, chosen)
@@ -170,17 +170,17 @@ class Parameters(BaseEstimator, ABC):
         return cast(Rule, kind(**{name: value for name, value in settings.items() if name in own and value is not None}))
 
     def _streaming(self, agent: Agent) -> Agent:
-        """The same agent for rows that come as time goes by, with those parameters that were set anew since it began.
+        """The same agent for a stream of rows, with the parameters that have changed since it started.
 
-        By default it forgets from now on. A parameter that is part of what was learned is refused.
+        By default, it forgets from now on. Changes to parameters that the model already depends on are rejected.
         """
         parameters = self._settled_parameters()
         changed = [name for name, value in parameters.items() if not _same(value, self._began_with[name])]
         usual = defaults_of(type(agent.rule))
         for name in changed:
             if name in _FIXED or (name == "regularization" and usual.sums):
-                rule = f"stay {format_value(self._began_with[name])} while partial_fit goes on"
-                remedy = "call fit, which begins anew, or set it back"
+                rule = f"remain {format_value(self._began_with[name])} while partial_fit continues"
+                remedy = "call fit to start over, or restore the value"
                 raise InvalidArgument(type(self).__name__, name, rule, parameters[name], remedy=remedy)
         if changed:
             self._began_with = parameters
@@ -190,7 +190,7 @@ class Parameters(BaseEstimator, ABC):
         return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.rule), half_life=usual.half_life))
 
     def _updated(self, agent: Agent, changed: Iterable[str]) -> Agent:
-        """The agent with the parameters as they are now."""
+        """The agent with the current parameters."""
         rule = self._chosen_rule(streaming=True)
         settings: dict[str, Any] = {"rule": rule}
         if rule.takes_step_size:
@@ -200,13 +200,13 @@ class Parameters(BaseEstimator, ABC):
         return dataclasses.replace(agent, **settings)
 
     def _settled_parameters(self) -> dict[str, Any]:
-        """The parameters that learning depends on once it has begun; others only matter to `fit`, or take effect anyway."""
+        """The parameters that learning depends on once started; others matter only to `fit`, or take effect anyway."""
         return {name: getattr(self, name) for name in (*_FIXED, *_CHANGING) if hasattr(self, name)}
 
     def _given(self) -> dict[str, Any]:
-        """What was set of those parameters that not all rules have a use for."""
+        """The given parameters that not all rules use."""
         given = {name: getattr(self, name) for name in _REMEDIES if getattr(self, name) is not None}
-        if self.half_life == math.inf:  # nothing is to be forgotten, which suits every rule
+        if self.half_life == math.inf:  # nothing is forgotten, which suits every rule
             del given["half_life"]
         return given
 
@@ -214,32 +214,32 @@ class Parameters(BaseEstimator, ABC):
         owner, own = type(self).__name__, _own(kind)
         for argument, value in self._given().items():
             if is_object and argument in own:
-                rule, remedy = "be left out where the rule is an object", f"rule={kind.__name__}({argument}=…)"
+                rule, remedy = "be omitted if the rule is an object", f"rule={kind.__name__}({argument}=…)"
                 raise InvalidArgument(owner, argument, rule, value, remedy=remedy)
             if argument not in (own | _OF_STEPS if kind.takes_step_size else own):
-                rule = f"be left out with the rule {kebab(kind.__name__)}, which has no use for it"
+                rule = f"be omitted with the rule {kebab(kind.__name__)}, which does not use it"
                 raise InvalidArgument(owner, argument, rule, value, remedy=_REMEDIES[argument])
 
     def _steps(self, rule: Rule, size: float, consensus: Consensus) -> tuple[float | Schedule, Compression]:
-        """The step size, and a compression whose budget goes with it."""
+        """The step size, and a compression with a matching budget."""
         owner, usual, max_order = type(self).__name__, defaults_of(type(rule)), _limit(self.max_order)
         base = cast(float, self._by_targets(usual.step_size))
         step_size = base / size if self.step_size is None else self.step_size
         if isinstance(consensus, Consensus) and consensus.exchange.shared:
             for argument in ("budget", "parsimony"):
                 if (value := getattr(self, argument)) is not None:
-                    refused, remedy = f"be left out with {type(consensus).__name__}", "max_order limits the points"
+                    refused, remedy = f"be omitted with {type(consensus).__name__}", "use max_order to limit the points"
                     raise InvalidArgument(owner, argument, refused, value, remedy=remedy)
             return step_size, SharedDictionary(max_order=max_order or cast(int, defaults_of(Landmarks).max_order))
         if self.budget is not None:
             if self.parsimony is not None:
-                raise InvalidArgument(owner, "parsimony", "be left out where budget is set", self.parsimony)
+                raise InvalidArgument(owner, "parsimony", "be omitted if budget is set", self.parsimony)
             return step_size, Komp(budget=self.budget, max_order=max_order)
         parsimony = self._by_targets(usual.parsimony) if self.parsimony is None else self.parsimony
         parsimony = non_negative(owner, "parsimony", parsimony)
         if isinstance(rule, Averaged):
             return step_size, Komp.averaging(step_size, parsimony=parsimony, max_order=max_order)
-        if self.step_size is None:  # the budget is a distance of functions, which goes with the inverse root of κ
+        if self.step_size is None:  # the budget is a distance between functions, which scales with the inverse root of κ
             return step_size, Komp(budget=parsimony * base**1.5 / math.sqrt(size), max_order=max_order)
         return step_size, Komp.parsimonious(step_size, parsimony=parsimony, max_order=max_order)
 
@@ -248,7 +248,7 @@ class Parameters(BaseEstimator, ABC):
 
 
 def _own(kind: type[Rule]) -> set[str]:
-    """The settings of a rule itself; with a step size, budget and max_order are those of the compression."""
+    """The settings of the rule itself; with a step size, budget and max_order belong to the compression."""
     fields = set(getattr(kind, "__dataclass_fields__", ()))
     return fields - _OF_STEPS if kind.takes_step_size else fields
 

@@ -1,4 +1,4 @@
-"""How a long `fit` is doing: the loss after each pass, whether another is worth it, and what to tell meanwhile."""
+"""Progress of `fit`: the loss after each pass, early stopping, and verbose output."""
 
 import math
 import time
@@ -9,7 +9,7 @@ from kernelmesh import Expansion, Round
 __all__ = ["Progress"]
 
 _EVERY = 5.0
-"""Seconds after which something is told within a pass."""
+"""Seconds between lines of output within a pass."""
 
 
 class Progress:
@@ -18,19 +18,19 @@ class Progress:
     Parameters
     ----------
     owner : str
-        Whose fit it is.
+        The name of the estimator.
     loss : callable
-        The mean loss of what these functions, one for each agent, answer together.
+        The mean loss of the average of these functions, one per agent.
     agent : int
-        The number of the agent with the most rows, whose passes count.
+        The index of the agent with the most rows, whose passes are counted.
     rounds : int
         Its mini-batches in a pass.
     passes : int
-        How many there will be at most.
+        The maximum number of passes.
     tol : float, optional
-        A pass after which the loss is not below (1 − tol) times the best before is the last one; None makes all passes.
+        Stop after a pass whose loss is not below (1 − tol) times the lowest so far; None makes all passes.
     verbose : bool or int
-        Whether to print a line for each pass, and every few seconds within long ones.
+        Whether to print a line for each pass, and every few seconds during long ones.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Progress:
         self._began = self._told = time.monotonic()
 
     def see(self, now: Round) -> bool:
-        """Take a round into account; says whether the fit is to end with it."""
-        if now.infos[self._agent] is None:  # the agent was away
+        """Process a round; returns whether the fit should stop."""
+        if now.infos[self._agent] is None:  # the agent was absent
             return False
         self._taken += 1
         within = self._taken % self._rounds

@@ -1,7 +1,7 @@
-"""The river face: the single learners behind `learn_one`, `predict_one` and their mini-batch forms.
+"""river estimators: the single learners with `learn_one`, `predict_one` and their mini-batch variants.
 
-Rows are dictionaries. A feature that was never seen is a new column, in which all rows before have 0, and a class that was
-never seen is a new output, which is 0 everywhere. Both are exact: points that are padded with zeros have the same distances
+Rows are dictionaries. An unseen feature becomes a new column, which is 0 in all earlier rows, and an unseen class
+becomes a new output, which is 0 everywhere. Both are exact: zero-padded points have the same distances
 and inner products.
 """
 
@@ -25,7 +25,7 @@ from kernelmesh.rules import Rule
 try:
     from river import base
 except ModuleNotFoundError as error:
-    raise MissingExtra("The learners for river", "river") from error
+    raise MissingExtra("The river estimators", "river") from error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["KernelClassifier", "KernelRegressor"]
 
 _HELD = 32
-"""By how many targets a regressor settles their offset and scale, before it learns them."""
+"""The number of targets that determine their offset and scale, before a regressor learns from them."""
 _PARAMETERS = ("kernel", "loss", "rule", "regularization", "budget", "max_order", "half_life", "step_size", "parsimony")
 
 
 class _Columns:
-    """Which column each feature has, in the order in which they appeared."""
+    """The column of each feature, in order of appearance."""
 
     def __init__(self) -> None:
         self._places: dict[Hashable, int] = {}
@@ -47,8 +47,8 @@ class _Columns:
         return len(self._places)
 
     def table(self, owner: str, x: Mapping[Any, Any]) -> tuple[Floats, list[Hashable]]:
-        """One row, and the features that it has beyond the known ones, whose columns come last."""
-        new = sorted((name for name in x if name not in self._places), key=repr)  # whatever the order within the row
+        """One row, and its new features, whose columns come last."""
+        new = sorted((name for name in x if name not in self._places), key=repr)  # regardless of the order within the row
         places = self._with(new)
         row = np.zeros((1, len(places)))
         for name, value in x.items():
@@ -56,7 +56,7 @@ class _Columns:
         return row, new
 
     def table_of_many(self, owner: str, X: Any) -> tuple[Floats, list[Hashable]]:
-        """Rows of a data frame, likewise."""
+        """The same for the rows of a data frame."""
         if not hasattr(X, "columns") or not hasattr(X, "iloc"):
             raise InvalidArgument(owner, "X", "be a data frame, one column per feature", X)
         names = list(X.columns)
@@ -74,7 +74,7 @@ class _Columns:
         return rows, new
 
     def add(self, new: Iterable[Hashable]) -> None:
-        """Know these features from now on."""
+        """Add these features."""
         self._places = self._with(new)
 
     def _with(self, new: Iterable[Hashable]) -> dict[Hashable, int]:
@@ -85,18 +85,18 @@ class _Columns:
 
 
 def _number(owner: str, name: Hashable, value: Any) -> float:
-    """A feature's value, or a sentence that says what to do about it."""
+    """A feature's value, or an error with a remedy."""
     if not isinstance(value, numbers.Real | np.bool_):
-        remedy = "encode it by river's preprocessing.OneHotEncoder, or leave it out by compose.SelectType(numbers.Number)"
+        remedy = "encode it with river's preprocessing.OneHotEncoder, or drop it with compose.SelectType(numbers.Number)"
         raise InvalidArgument(owner, f"x[{name!r}]", "be a number", value, remedy=remedy)
     if not math.isfinite(value):
-        remedy = "leave a missing feature out of the row, which makes it 0, or fill it by preprocessing.StatImputer"
+        remedy = "omit a missing feature from the row, which makes it 0, or impute it with preprocessing.StatImputer"
         raise InvalidArgument(owner, f"x[{name!r}]", "be finite", value, remedy=remedy)
     return float(value)
 
 
 class _Face(base.Estimator):
-    """What both learners share: their parameters, and columns that grow."""
+    """The base class of both learners: parameters and growing columns."""
 
     def __init__(
         self,
@@ -131,17 +131,17 @@ class _Face(base.Estimator):
 
     @property
     def model_order(self) -> int:
-        """How many points the dictionary holds."""
+        """The number of points in the dictionary."""
         return 0 if self._learner is None else int(self._learner.model_order_)
 
     def _know(self, new: list[Hashable]) -> None:
-        """Have columns for these features from now on, unless the kernel cannot."""
+        """Add columns for these features, or raise an error if the kernel does not allow it."""
         if self._learner is not None and new:
             self._learner._widen(features=len(self._columns) + len(new), outputs=self._learner._agent.outputs)
         self._columns.add(new)
 
     def _ready(self, points: Floats) -> Any:
-        """The learner for points that may have features which it has never learned."""
+        """The learner for points that may have new features."""
         learner = self._learner
         if points.shape[1] > learner.n_features_in_:
             learner = copy.copy(learner)._widen(features=points.shape[1], outputs=learner._agent.outputs)
@@ -151,37 +151,38 @@ class _Face(base.Estimator):
 class KernelClassifier(_Face, base.MiniBatchClassifier):
     """`OnlineKernelClassifier` for river: features and classes may appear at any time.
 
-    It learns what `OnlineKernelClassifier.partial_fit` learns from the same rows, bit for bit. Features that a row does not
-    have are 0. Put `preprocessing.StandardScaler()` before it, unless features have standard deviations of about 1.
+    It learns exactly the same model as `OnlineKernelClassifier.partial_fit` from the same rows. Features missing from a row
+    are 0. Put `preprocessing.StandardScaler()` before it, unless features have standard deviations of about 1.
 
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default a Gaussian, whose bandwidth is chosen along with λ by the first 128, 256, 512 and 1024 rows.
+        The kernel κ; by default a Gaussian, whose bandwidth is chosen together with λ from the first 128, 256, 512 and 1024
+        rows.
     loss : Loss, optional
-        ℓ, with class targets; by default Logistic(), with which there are probabilities.
+        The loss ℓ, with class targets; by default Logistic(), which provides probabilities.
     rule : str or Rule, optional
-        How it learns; by default "second-order".
+        The learning rule; by default "second-order".
     regularization : float, optional
-        λ, as in `OnlineKernelClassifier`.
+        The regularization λ, as in `OnlineKernelClassifier`.
     budget : float or Schedule, optional
-        ε: larger means fewer points and a coarser function.
+        The compression budget ε: larger means fewer points and a coarser function.
     max_order : int, optional
-        The largest number of points, by default 2000 with the second-order rule.
+        The maximum number of points, by default 2000 with the second-order rule.
     half_life : float, optional
-        Samples after which what was learned weighs half, by default 10,000 with the second-order rule.
+        The number of samples after which the influence of old data has halved, by default 10,000 with the second-order rule.
     step_size : float or Schedule, optional
-        η; not with the second-order rule.
+        The step size η; not with the second-order rule.
     parsimony : float, optional
-        K of the budget; not with the second-order rule.
+        The constant K of the budget; not with the second-order rule.
     batch_size : int
-        Rows per mini-batch of `learn_many`. By default 1, which makes it the same as `learn_one` in a loop; 32, the default
-        of `OnlineKernelClassifier`, is several times as fast.
+        Rows per mini-batch of `learn_many`. By default 1, which is equivalent to calling `learn_one` in a loop; 32, the
+        default of `OnlineKernelClassifier`, is several times as fast.
 
     Attributes
     ----------
     model_order : int
-        How many points the dictionary holds.
+        The number of points in the dictionary.
 
     Examples
     --------
@@ -255,7 +256,7 @@ class KernelClassifier(_Face, base.MiniBatchClassifier):
             if label is None or label != label:
                 raise InvalidArgument(owner, "y", "be a class", label)
         self._know(new)
-        starts = [0]  # rows with a class that is new begin a mini-batch: before them, nothing is known of it
+        starts = [0]  # a row with a new class starts a mini-batch: before it, the class is unknown
         seen = set(self._labels)
         for at, label in enumerate(classes):
             if label not in seen and at:
@@ -265,7 +266,7 @@ class KernelClassifier(_Face, base.MiniBatchClassifier):
             self._learn_known(points[start:end], classes[start:end])
 
     def _learn_known(self, points: Floats, classes: list[Any]) -> None:
-        """Learn from rows of which only the first may have a new class."""
+        """Learn from rows, only the first of which may have a new class."""
         labels = dict(self._labels)
         for label in classes[:1]:
             labels.setdefault(label, len(labels))
@@ -284,14 +285,14 @@ class KernelClassifier(_Face, base.MiniBatchClassifier):
         self._learner.partial_fit(points, codes)
 
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
-        """P(y | x) of every class seen so far.
+        """The probability P(y | x) of every class seen so far.
 
         Parameters
         ----------
         x : dict
             Features by name.
         **kwargs : Any
-            Of no use here; river's pipelines may pass some.
+            Ignored; river's pipelines may pass some.
 
         Returns
         -------
@@ -309,7 +310,7 @@ class KernelClassifier(_Face, base.MiniBatchClassifier):
         x : dict
             Features by name.
         **kwargs : Any
-            Of no use here; river's pipelines may pass some.
+            Ignored; river's pipelines may pass some.
 
         Returns
         -------
@@ -320,7 +321,7 @@ class KernelClassifier(_Face, base.MiniBatchClassifier):
         return self._classes(points)[0]
 
     def predict_proba_many(self, X: "pd.DataFrame") -> "pd.DataFrame":
-        """P(y | x) of every class seen so far, for the rows of a data frame.
+        """The probability P(y | x) of every class seen so far, for the rows of a data frame.
 
         Parameters
         ----------
@@ -372,39 +373,40 @@ class KernelClassifier(_Face, base.MiniBatchClassifier):
 class KernelRegressor(_Face, base.MiniBatchRegressor):
     """`OnlineKernelRegressor` for river: features may appear at any time.
 
-    The first 32 rows are held back, since offset and scale of the targets follow from them; until then it predicts their
-    mean. From then on it learns what `OnlineKernelRegressor.partial_fit` learns from the same rows, bit for bit. Features
-    that a row does not have are 0. Put `preprocessing.StandardScaler()` before it, unless features have standard deviations
+    The first 32 rows are held back to determine the offset and scale of the targets; until then, it predicts their
+    mean. After that, it learns exactly the same model as `OnlineKernelRegressor.partial_fit` from the same rows. Features
+    missing from a row are 0. Put `preprocessing.StandardScaler()` before it, unless features have standard deviations
     of about 1.
 
     Parameters
     ----------
     kernel : Kernel, optional
-        κ; by default a Gaussian, whose bandwidth is chosen along with λ by the first 128, 256, 512 and 1024 rows.
+        The kernel κ; by default a Gaussian, whose bandwidth is chosen together with λ from the first 128, 256, 512 and 1024
+        rows.
     loss : Loss, optional
-        ℓ, with value targets; by default Squared().
+        The loss ℓ, with value targets; by default Squared().
     rule : str or Rule, optional
-        How it learns; by default "second-order".
+        The learning rule; by default "second-order".
     regularization : float, optional
-        λ, as in `OnlineKernelRegressor`.
+        The regularization λ, as in `OnlineKernelRegressor`.
     budget : float or Schedule, optional
-        ε: larger means fewer points and a coarser function.
+        The compression budget ε: larger means fewer points and a coarser function.
     max_order : int, optional
-        The largest number of points, by default 2000 with the second-order rule.
+        The maximum number of points, by default 2000 with the second-order rule.
     half_life : float, optional
-        Samples after which what was learned weighs half, by default 10,000 with the second-order rule.
+        The number of samples after which the influence of old data has halved, by default 10,000 with the second-order rule.
     step_size : float or Schedule, optional
-        η; not with the second-order rule.
+        The step size η; not with the second-order rule.
     parsimony : float, optional
-        K of the budget; not with the second-order rule.
+        The constant K of the budget; not with the second-order rule.
     batch_size : int
-        Rows per mini-batch of `learn_many`. By default 1, which makes it the same as `learn_one` in a loop; 32, the default
-        of `OnlineKernelRegressor`, is several times as fast.
+        Rows per mini-batch of `learn_many`. By default 1, which is equivalent to calling `learn_one` in a loop; 32, the
+        default of `OnlineKernelRegressor`, is several times as fast.
 
     Attributes
     ----------
     model_order : int
-        How many points the dictionary holds.
+        The number of points in the dictionary.
 
     Examples
     --------
@@ -478,7 +480,7 @@ class KernelRegressor(_Face, base.MiniBatchRegressor):
         self._learner.partial_fit(points, values)
 
     def _begin(self, points: Floats, values: Floats) -> tuple[Floats, Floats]:
-        """Hold rows back until there are enough of them, and learn those; returns the rows that are left."""
+        """Hold rows back until there are enough, then learn from them; returns the remaining rows."""
         taken = min(_HELD - len(self._held), len(points))
         held = [*self._held, *zip(points[:taken], values[:taken].tolist(), strict=True)]
         if len(held) < _HELD:

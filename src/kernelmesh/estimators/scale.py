@@ -1,4 +1,4 @@
-"""Features that the kernel, which weighs all of them alike, cannot do justice to."""
+"""Warnings about features that need scaling."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -11,21 +11,21 @@ from kernelmesh.errors import ScaleWarning
 __all__ = ["warn_of_empty", "warn_of_scales"]
 
 _ROWS = 32
-"""From fewer rows little can be said."""
+"""With fewer rows, there is no warning."""
 _RATIO = 100.0
-"""By how much standard deviations, and ranges, may differ."""
+"""The ratio by which standard deviations and ranges may differ."""
 _NARROWEST, _WIDEST = 0.1, 4.0
-"""Standard deviations for which the bandwidth for standardized features is of use. Pixels and other columns within [0, 1]
-have 0.15 to 0.3; below 0.1, two rows have so much in common that five points of accuracy and more are lost."""
+"""Standard deviations for which the bandwidth for standardized features works. Pixels and other columns within [0, 1]
+have 0.15 to 0.3; below 0.1, rows look so similar that five or more percentage points of accuracy are lost."""
 _LISTED = 5
 
 
 def warn_of_scales(owner: str, X: Floats, names: Sequence[str] | None, *, complete: bool) -> None:
-    """Warn of columns that are constant or of very different scales, and of features that are far too wide or narrow.
+    """Warn about constant columns, columns of very different scales, and features far from standardized.
 
-    Columns of zeros are no concern: that is what scaling makes of constant ones. Where `X` is `complete`, the default kernel
-    is as wide as its rows are apart. Where it is the beginning of a stream, the kernel is for standardized features, and
-    constant columns may yet vary.
+    Columns of zeros are fine: scaling produces them from constant columns. If `X` is `complete`, the default kernel adapts to
+    the distances between its rows. If it is the beginning of a stream, the kernel assumes standardized features, and constant
+    columns may yet vary.
     """
     if len(X) < _ROWS:
         return
@@ -36,7 +36,7 @@ def warn_of_scales(owner: str, X: Floats, names: Sequence[str] | None, *, comple
     if complete and (constant := np.flatnonzero(~varies & (X[0] != 0.0))).size:
         found.append(f"{_listed(constant, names)} {'is' if len(constant) == 1 else 'are'} constant")
     if varies.any():
-        # a column that is seldom other than 0, as a pixel at the rim, is narrow only by its standard deviation
+        # a column that is rarely nonzero, such as a pixel at the edge, only appears narrow by its standard deviation
         narrow = varies & (_RATIO * spreads < spreads.max()) & (_RATIO * ranges < ranges.max())
         if narrow.any():
             low, high = int(np.argmin(np.where(narrow, spreads, np.inf))), int(np.argmax(spreads))
@@ -47,24 +47,24 @@ def warn_of_scales(owner: str, X: Floats, names: Sequence[str] | None, *, comple
     if found:
         warnings.warn(
             f"{owner}: {'; '.join(found)}; the default kernel suits standardized features: put StandardScaler() before the "
-            f"estimator, drop what is constant, or set a kernel",
+            f"estimator, drop constant columns, or set a kernel",
             ScaleWarning,
-            stacklevel=4 if complete else 5,  # whoever has called fit or partial_fit
+            stacklevel=4 if complete else 5,  # the caller of fit or partial_fit
         )
 
 
 def warn_of_empty(owner: str) -> None:
-    """Warn that nothing was learned: no point was worth keeping, although a constant is not enough."""
+    """Warn that nothing was learned: no point was kept although the targets are not constant."""
     warnings.warn(
         f"{owner}: no point was kept, and every prediction is the same; lower the budget, put StandardScaler() before the "
-        f"estimator, or choose a kernel whose width goes with the distances of the rows",
+        f"estimator, or choose a kernel whose width matches the distances between rows",
         ScaleWarning,
-        stacklevel=3,  # whoever has called fit
+        stacklevel=3,  # the caller of fit
     )
 
 
 def _listed(columns: Iterable[int], names: Sequence[str] | None) -> str:
-    """Columns by number, and by name where they have one."""
+    """Columns by number, and by name if they have one."""
     shown = [f"{i} ({str(names[i])!r})" if names is not None else str(i) for i in columns]
     more = len(shown) - _LISTED
     text = ", ".join(shown[:_LISTED]) + (f" and {more} more" if more > 0 else "")

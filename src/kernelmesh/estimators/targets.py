@@ -1,4 +1,4 @@
-"""What a target is: a label of any kind, or one or several numbers."""
+"""Targets: labels of any kind, or one or several numbers."""
 
 import warnings
 from collections.abc import Hashable
@@ -34,22 +34,22 @@ class Classification(ClassifierMixin, Learner):
         classes = unique_labels(y)
         if len(classes) < 2:
             found = Verbatim(f"1 class, {classes[0]}")
-            raise InvalidArgument(type(self).__name__, "y", "hold at least 2 classes", found)
+            raise InvalidArgument(type(self).__name__, "y", "contain at least 2 classes", found)
         self.classes_ = classes
         return len(classes)
 
     def _targets(self, y: NDArray[Any]) -> Ints:
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise InvalidArgument(type(self).__name__, "y", f"hold known classes {self.classes_.tolist()}", unknown[0])
+            raise InvalidArgument(type(self).__name__, "y", f"contain only the classes {self.classes_.tolist()}", unknown[0])
         return np.asarray(np.searchsorted(self.classes_, y))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, agents: Any = None) -> Self:
         """Learn from these rows once, in order.
 
-        Of parameters that were set since the call before, those that say how to go on take effect (`half_life`, `budget`,
-        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is the second-order one).
-        Those that what was learned depends on are refused; `fit` begins anew with them.
+        Parameters may change between calls if they only affect further learning (`half_life`, `budget`,
+        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is second-order).
+        Changes to other parameters raise an error; call `fit` to start over with them.
 
         Parameters
         ----------
@@ -58,9 +58,9 @@ class Classification(ClassifierMixin, Learner):
         y : array-like of shape (rows,)
             Labels.
         classes : array-like, optional
-            All labels that will ever occur; needed in the first call.
+            All labels that can occur; required in the first call.
         agents : array-like of shape (rows,), optional
-            Networks only: the name of the agent that sees each row. By default agents take turns.
+            Networks only: the name of the agent that sees each row. By default, agents take turns.
 
         Returns
         -------
@@ -68,36 +68,36 @@ class Classification(ClassifierMixin, Learner):
             The estimator.
         """
         with warnings.catch_warnings():
-            # a mini-batch that holds a few of many classes is nothing to warn of
+            # a mini-batch with only a few of many classes needs no warning
             warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
             return self._partial_fit(X, y, agents, lambda _: self._known_classes(classes))
 
     def _known_classes(self, classes: Any) -> NDArray[Any]:
-        """The classes as the first call to partial_fit must name them, and a later one may name them again."""
+        """The classes, which the first call of partial_fit must list and later calls may repeat."""
         owner, first = type(self).__name__, not hasattr(self, "_states")
         if first and classes is None:
             raise InvalidArgument(owner, "classes", "be given in the first call to partial_fit", None)
         if first and np.size(classes) < 2:
-            raise InvalidArgument(owner, "classes", "name at least 2 classes", classes)
+            raise InvalidArgument(owner, "classes", "list at least 2 classes", classes)
         known = self.classes_ if classes is None else np.asarray(classes)
         if not first and not np.array_equal(unique_labels(known), self.classes_):
-            raise InvalidArgument(owner, "classes", f"stay {self.classes_.tolist()}", classes)
+            raise InvalidArgument(owner, "classes", f"remain {self.classes_.tolist()}", classes)
         return known
 
     def decision_function(self, X: Any, *, agent: Hashable | None = None) -> Floats:
-        """The outputs f(x), one column per class; with two classes their difference.
+        """The outputs f(x), one column per class; with two classes, their difference.
 
         Parameters
         ----------
         X : array-like of shape (rows, features)
             Points.
         agent : Hashable, optional
-            Networks only: whose function; by default the average of all.
+            Networks only: the agent whose function to use; by default the average of all.
 
         Returns
         -------
         ndarray of shape (rows,) or (rows, classes)
-            The larger, the more likely.
+            Larger means more likely.
         """
         outputs = self._outputs(X, agent)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
@@ -110,7 +110,7 @@ class Classification(ClassifierMixin, Learner):
         X : array-like of shape (rows, features)
             Points.
         agent : Hashable, optional
-            Networks only: whose function; by default the average of all.
+            Networks only: the agent whose function to use; by default the average of all.
 
         Returns
         -------
@@ -122,7 +122,7 @@ class Classification(ClassifierMixin, Learner):
         return labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, agent: Hashable | None = None) -> float:
-        """The share of rows whose label is predicted.
+        """The accuracy: the fraction of rows whose label is predicted correctly.
 
         Parameters
         ----------
@@ -131,9 +131,9 @@ class Classification(ClassifierMixin, Learner):
         y : array-like of shape (rows,)
             Labels.
         sample_weight : array-like of shape (rows,), optional
-            How much each row counts.
+            The weight of each row.
         agent : Hashable, optional
-            Networks only: whose function; by default the average of all.
+            Networks only: the agent whose function to use; by default the average of all.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class Classification(ClassifierMixin, Learner):
 
     @property
     def predict_proba(self) -> Any:
-        """P(y | x) of the softmax over the outputs, one column per class; there only with the logistic loss."""
+        """Class probabilities P(y | x), the softmax of the outputs, one column per class; only with the logistic loss."""
         loss = self._agent.loss if hasattr(self, "_states") else self.loss
         if loss is not None and not isinstance(loss, Logistic):
             raise AttributeError(f"predict_proba needs the logistic loss, got {loss}")
@@ -165,9 +165,9 @@ class Classification(ClassifierMixin, Learner):
 
 
 class Regression(RegressorMixin, Learner):
-    """Targets are numbers, one or several per row, which are centered and scaled by the first ones seen.
+    """Targets are numbers, one or several per row, standardized using the first targets seen.
 
-    A compression budget is an absolute distance; this makes the default one fit targets of any size.
+    A compression budget is an absolute distance; standardizing makes the default suit targets of any size.
     """
 
     _classifies = False
@@ -188,7 +188,7 @@ class Regression(RegressorMixin, Learner):
         self.target_offset_ = table.mean(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
             spread = table.std(axis=0)
-            if (spread < 1e-150).any():  # squares of deviations as small are 0, or not exact
+            if (spread < 1e-150).any():  # squares of such small deviations are 0 or inexact
                 away = table - self.target_offset_
                 unit = np.abs(away).max(axis=0)
                 unit[unit == 0.0] = 1.0
@@ -209,9 +209,9 @@ class Regression(RegressorMixin, Learner):
     def partial_fit(self, X: Any, y: Any, agents: Any = None) -> Self:
         """Learn from these rows once, in order. The rows of the first call fix the offset and scale of the targets.
 
-        Of parameters that were set since the call before, those that say how to go on take effect (`half_life`, `budget`,
-        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is the second-order one).
-        Those that what was learned depends on are refused; `fit` begins anew with them.
+        Parameters may change between calls if they only affect further learning (`half_life`, `budget`,
+        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is second-order).
+        Changes to other parameters raise an error; call `fit` to start over with them.
 
         Parameters
         ----------
@@ -220,7 +220,7 @@ class Regression(RegressorMixin, Learner):
         y : array-like of shape (rows,) or (rows, outputs)
             Values.
         agents : array-like of shape (rows,), optional
-            Networks only: the name of the agent that sees each row. By default agents take turns.
+            Networks only: the name of the agent that sees each row. By default, agents take turns.
 
         Returns
         -------
@@ -230,14 +230,14 @@ class Regression(RegressorMixin, Learner):
         return self._partial_fit(X, y, agents, lambda y: y)
 
     def predict(self, X: Any, *, agent: Hashable | None = None) -> Floats:
-        """The value f(x), in the units of the targets.
+        """The predicted value f(x), in the units of the targets.
 
         Parameters
         ----------
         X : array-like of shape (rows, features)
             Points.
         agent : Hashable, optional
-            Networks only: whose function; by default the average of all.
+            Networks only: the agent whose function to use; by default the average of all.
 
         Returns
         -------
@@ -248,7 +248,7 @@ class Regression(RegressorMixin, Learner):
         return np.asarray(outputs[:, 0] if self._flat else outputs)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, agent: Hashable | None = None) -> float:
-        """R² = 1 − Σ (y − f(x))² / Σ (y − ȳ)², over several outputs their mean.
+        """The coefficient of determination R² = 1 − Σ (y − f(x))² / Σ (y − ȳ)², averaged over the outputs.
 
         Parameters
         ----------
@@ -257,14 +257,14 @@ class Regression(RegressorMixin, Learner):
         y : array-like of shape (rows,) or (rows, outputs)
             Values.
         sample_weight : array-like of shape (rows,), optional
-            How much each row counts.
+            The weight of each row.
         agent : Hashable, optional
-            Networks only: whose function; by default the average of all.
+            Networks only: the agent whose function to use; by default the average of all.
 
         Returns
         -------
         float
-            R², at most 1; 0 is that of the mean.
+            R², at most 1; predicting the mean gives 0.
         """
         return float(r2_score(y, self.predict(X, agent=agent), sample_weight=sample_weight))
 

@@ -1,6 +1,6 @@
-"""What crosses an edge in a round: from a state and its mini-batch to messages, and from messages to what a step hears.
+"""One round of messages: from a state and its mini-batch to messages, and from messages to the input of a step.
 
-Every runtime talks through this package, and a protocol need only declare its `Exchange` to be spoken by all of them.
+Every runtime uses this package, so a protocol only needs to declare its `Exchange` to work in all of them.
 """
 
 from kernelmesh.exchange.link import Link, MissingBase

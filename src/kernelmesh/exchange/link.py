@@ -1,9 +1,9 @@
-"""Sending only what has changed: one end of an edge remembers what the other is known to hold.
+"""Sends functions as differences: each end of an edge remembers what the other is known to have.
 
-Every function that goes out is numbered, and says which function of the other end has arrived last. So each end knows a
-function that the other certainly has, and sends the next one as a difference to that: rows whose center is another one, and
-all weights. Nothing is guessed: a lost message costs nothing but itself, and an end that has forgotten everything says
-that it has nothing and is sent whole functions again. What arrives is bit for bit what was sent.
+Every function sent is numbered, and acknowledges the last function received from the other end. So each end knows a
+function that the other certainly has, and sends the next one as a difference from it: the rows whose centers changed, and
+all weights. Nothing is guessed: a lost message affects no other, and an end that has lost its memory says
+so and receives full functions again. What arrives equals what was sent, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from kernelmesh.messages import Difference, Function, Message, Offer, Revision
 
 __all__ = ["Link", "MissingBase"]
 
-# How many functions that nobody has acknowledged an end keeps. An acknowledgement normally takes two rounds.
+# How many unacknowledged functions an end keeps. An acknowledgement normally takes two rounds.
 _KEPT = 8
 
 
 class MissingBase(RefusedMessage):
-    """A difference to a function that is not here. The sender is not to blame: it will hear of it and send a whole one."""
+    """A difference from an unknown function. This is not the sender's fault: it will be told and send a full function."""
 
 
 class Link:
-    """One end of an edge: what went out, what came in.
+    """One end of an edge: what was sent and received.
 
     >>> here, there = Link(), Link()
     >>> centers, weights = np.zeros((9, 8)), np.ones((9, 1))
@@ -43,12 +43,12 @@ class Link:
     def __init__(self) -> None:
         self._sent: dict[int, _Version] = {}
         self._number = 0
-        self._known = 0  # the newest of ours that the other end has said it has
+        self._known = 0  # the latest of ours that the other end has acknowledged
         self._got: dict[int, _Version] = {}
         self._have = 0
 
     def pack(self, message: Message) -> Message:
-        """The message as it should travel; whatever is not a function stays as it is."""
+        """The message to send; anything that is not a function is unchanged."""
         if not isinstance(message, (Function, Offer)):
             return message
         self._number += 1
@@ -68,7 +68,7 @@ class Link:
         return Difference(rows, message.centers[rows], message.weights, revision, terms, message.moments)
 
     def copy(self) -> Link:
-        """An end that knows the same; the two go on independently."""
+        """An independent copy."""
         twin = Link()
         twin._sent, twin._number, twin._known = dict(self._sent), self._number, self._known
         twin._got, twin._have = dict(self._got), self._have
@@ -76,30 +76,30 @@ class Link:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing has arrived that a difference could build on."""
+        """Whether nothing has arrived that a difference could be based on."""
         return self._have == 0
 
     def forget(self) -> None:
-        """The other end says that it has nothing of ours: the next function goes out whole."""
+        """Note that the other end has nothing of ours, so that the next function is sent in full."""
         self._known = 0
 
     def unpack(self, message: Message, whole: Message | None = None) -> Message:
-        """The message as it was before it was packed; `MissingBase` if it builds on a function that never arrived.
+        """The message before packing; raises `MissingBase` if it is based on a function that never arrived.
 
-        After that the other end is told that nothing has arrived, and sends whole functions. `whole` is what was packed,
-        where it is at hand because both ends are in one process.
+        The other end is then told that nothing has arrived, and sends full functions. `whole` is what was packed,
+        if it is available because both ends are in one process.
         """
         revision: Revision | None = getattr(message, "revision", None)
         if revision is None:
             return message
-        # also from a message that cannot be read otherwise: two ends that refuse each other must hear of it
+        # even from an otherwise invalid message: two ends that reject each other must learn of it
         self._known = revision.have if revision.have in self._sent else 0
         full: Any = message
         if isinstance(message, Difference):
             base = self._got.get(revision.base)
             if base is None or base.digest != revision.digest or base.centers.shape[1] != message.centers.shape[1]:
                 self._have = 0
-                raise MissingBase("message: must build on a function that has arrived", revision.base)
+                raise MissingBase("message: must be based on a function that has arrived", revision.base)
             full = _full(message, base.centers) if whole is None else whole
         elif whole is not None:
             full = whole
@@ -112,7 +112,7 @@ class Link:
 
 
 class _Version:
-    """The centers of a function that went over the link, and their digest once it is asked for."""
+    """The centers of a function that crossed the link, and their digest on demand."""
 
     __slots__ = ("_digest", "centers")
 
@@ -129,7 +129,7 @@ class _Version:
 
 
 class _Newest:
-    """The version of some centers. An agent tells all its neighbors the same function: the newest one is kept."""
+    """The version of some centers. An agent sends all its neighbors the same function, so the latest one is cached."""
 
     def __init__(self) -> None:
         self._version = _Version(np.empty((0, 0)))
@@ -144,7 +144,7 @@ _newest = _Newest()
 
 
 def _forget(versions: dict[int, _Version], *, but: int) -> None:
-    """Keep the newest few, in the order in which they came, and one more."""
+    """Keep the latest few, in order of arrival, and one more."""
     for number in list(versions)[:-_KEPT]:
         if number != but:
             del versions[number]
@@ -157,9 +157,9 @@ def _with_revision(message: Function | Offer, revision: Revision | None) -> Func
 
 
 class _Changes:
-    """The rows that are not as in a base, all those behind its end included.
+    """The rows that differ from a base, including all rows beyond its end.
 
-    An agent tells all its neighbors the same function, mostly as a difference to the same base: the newest answer is kept.
+    An agent sends all its neighbors the same function, mostly as a difference from the same base, so the latest is cached.
     """
 
     def __init__(self) -> None:
@@ -189,7 +189,7 @@ def _full(message: Difference, base: Floats) -> Function | Offer:
     else:
         fresh = order - min(order, len(base))
         if len(rows) < fresh or (rows[len(rows) - fresh :] != np.arange(order - fresh, order)).any():
-            raise RefusedMessage("message: must bring a center for each new row", f"rows {rows[:5]} for {fresh}")
+            raise RefusedMessage("message: must contain a center for each new row", f"rows {rows[:5]} for {fresh}")
         centers = np.empty((order, base.shape[1]))
         centers[: order - fresh] = base[: order - fresh]
         centers[rows] = message.centers
@@ -200,5 +200,5 @@ def _full(message: Difference, base: Floats) -> Function | Offer:
 
 
 def _bits(table: Floats) -> NDArray[np.uint64]:
-    """Numbers as they are stored: 0.0 and −0.0 differ."""
+    """Numbers as stored: 0.0 and −0.0 differ."""
     return np.ascontiguousarray(table).view(np.uint64)

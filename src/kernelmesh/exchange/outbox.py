@@ -1,4 +1,4 @@
-"""What an agent says in one round."""
+"""The messages that an agent sends in one round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Outbox"]
 
 
 class Outbox:
-    """What an agent says in one round, all of it from the state before the step.
+    """The messages that an agent sends in one round, all computed from the state before the step.
 
-    `points` are those of its mini-batch; None for an agent without samples in this round, which asks nothing, still answers,
-    and still tells its function. It makes no numbered offers unless `offers` says so.
-    If its samples come later, `learn` takes them.
+    `points` are those of its mini-batch; None for an agent without samples in this round, which sends no queries but still
+    replies and sends its function. It makes numbered offers only if `offers` is set.
+    If its samples arrive later, pass them to `learn`.
 
     >>> from kernelmesh import Gaussian, Komp, Penalty, Squared
     >>> agent = Agent(
@@ -33,13 +33,13 @@ class Outbox:
     def __init__(self, agent: Agent, state: State, points: Floats | None, *, offers: bool = False) -> None:
         self._agent, self.step = agent, state.steps + 1
         self.shown: Expansion = state.function
-        """What questions are answered from."""
+        """The function from which queries are answered."""
         self._sent: Expansion = state.sent
         self._edges: EdgeMemories = state.edges
         self.learns, self._offers = False, offers
         self._told: Mapping[str, Message] | None = None
         self.question: Message | None = None
-        """What every neighbor is asked."""
+        """The query to every neighbor."""
         if points is not None:
             self.learn(points)
 
@@ -47,7 +47,7 @@ class Outbox:
     def restored(
         cls, agent: Agent, step: int, *, shown: Expansion, question: Message | None, told: Mapping[str, Message]
     ) -> Outbox:
-        """What was said in a round that is over: `told` has what each neighbor heard where functions are exchanged."""
+        """The outbox of a finished round; `told` has what each neighbor received if functions are exchanged."""
         self = cls.__new__(cls)
         self._agent, self.step, self.shown, self._sent, self._edges = agent, step, shown, shown, {}
         self.learns = self._offers = True
@@ -55,7 +55,7 @@ class Outbox:
         return self
 
     def learn(self, points: Floats) -> None:
-        """There is a mini-batch for the round, of which nothing has been said yet."""
+        """Add the mini-batch of the round, about which nothing has been sent yet."""
         self.learns = self._offers = True
         consensus = self._agent.consensus
         if consensus.exchange.question is not None:
@@ -64,10 +64,10 @@ class Outbox:
     def reply(
         self, neighbor: Hashable, share: float, question: Message | None, there: tuple[int, int] | None = None
     ) -> Message | None:
-        """What a neighbor hears that takes part in the round; None for silence.
+        """The reply to a neighbor that takes part in the round; None for no reply.
 
-        `share` is 1 / (1 + our degree); the step must be told the same one with what was heard. `there` is the epoch and the
-        number of exchanges that the neighbor says it has completed, where it does.
+        `share` is 1 / (1 + our degree); the step must receive the same value. `there` is the epoch and the
+        number of exchanges that the neighbor says it has completed, if it says so.
         """
         consensus, exchange = self._agent.consensus, self._agent.consensus.exchange
         if exchange.question is not None:

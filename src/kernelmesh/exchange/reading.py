@@ -1,4 +1,4 @@
-"""What arrives: bytes to messages that a step can hear, or a refusal."""
+"""Decodes received bytes into messages for a step, or rejects them."""
 
 import math
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from kernelmesh.numerics.statistics import Statistics
 __all__ = ["DUAL_POINTS", "check_points", "disagreement", "read_question", "read_reply"]
 
 DUAL_POINTS = 3
-"""How many times more points a dual may have: those of both ends, and half as many again that neither has any more."""
+"""How many times more points a dual may have: those of both ends, and half as many that neither has any longer."""
 _ANY = 1 << 31  # more rows than any message can have
 
 
 def check_points(what: str, message: Message, max_points: int) -> None:
-    """Refuse a message with more points than a step may be made to deal with, whatever else it says."""
+    """Reject a message with more points than a step may process, whatever else it contains."""
     found = max(len(getattr(message, name)) for name in message.tables)
     if found > max_points:
         raise RefusedMessage(f"{what}: must have at most {max_points} points", found)
@@ -32,7 +32,7 @@ def check_points(what: str, message: Message, max_points: int) -> None:
 
 
 def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int = _ANY) -> Message | None:
-    """A neighbor's question, which is empty where nothing depends on its points; or `RefusedMessage`, `InvalidArgument`."""
+    """A neighbor's query, which is empty if nothing depends on its points; raises `RefusedMessage` or `InvalidArgument`."""
     wanted = agent.consensus.exchange.question
     if wanted is None:
         if data:
@@ -47,7 +47,7 @@ def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int 
 
 
 def read_reply(agent: Agent, data: bytes, link: Link, *, rows: int | None, max_bytes: int, max_points: int = _ANY) -> Message:
-    """What a neighbor said, as it was before it was packed for the link; `rows` is how many points it was asked about."""
+    """A neighbor's reply, unpacked from the link; `rows` is the number of points in the query."""
     exchange = agent.consensus.exchange
     packed: Message = decode(data, max_bytes=max_bytes)
     check_points("answer", packed, max_points if rows is None else max(max_points, rows))  # before the link keeps a copy
@@ -60,7 +60,7 @@ def read_reply(agent: Agent, data: bytes, link: Link, *, rows: int | None, max_b
 
 
 def disagreement(agent: Agent, state: State, points: Floats, heard: Sequence[Heard]) -> float | None:
-    """√ mean ‖f(x) − f_j(x)‖² over these points and the neighbors that were heard about them; None: none was."""
+    """√ mean ‖f(x) − f_j(x)‖² over these points and the neighbors that replied; None if none did."""
     here, gaps = state.function(points), []
     for said in heard:
         if isinstance(said.reply, Values):
@@ -74,7 +74,7 @@ def disagreement(agent: Agent, state: State, points: Floats, heard: Sequence[Hea
 
 
 def _function(agent: Agent, said: Function | Offer) -> Expansion:
-    """What a neighbor has sent as a function; statistics lead to one."""
+    """A neighbor's message as a function, which may be computed from statistics."""
     if said.moments is None:
         return Expansion(agent.kernel, said.centers, said.weights)
     return agent.start(function=Statistics(agent.kernel, said.centers, said.weights, said.moments)).function

@@ -54,7 +54,7 @@ class Grid:
                 remedy = "; ".join(filter(None, (did_you_mean(name, known), listed)))
                 raise InvalidArgument("sweep", "--grid", f"name settings of {self.experiment}", name, remedy=remedy)
             if name in self.fixed:
-                raise InvalidArgument("sweep", f"--set {name}", "be left out where --grid has it", self.fixed[name])
+                raise InvalidArgument("sweep", f"--set {name}", "be omitted if it is in --grid", self.fixed[name])
             if name == "seed":
                 remedy = "--seeds N runs N seeds, from --set seed=… on"
                 raise InvalidArgument("sweep", "--grid", "be over other settings than the seed", name, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Where samples come from. A stream yields mini-batches; a source hands them out as samples arrive."""
+"""Streams of samples. A stream yields mini-batches; a source returns them as samples arrive."""
 
 from kernelmesh.errors import InvalidRow
 from kernelmesh.streams.arrays import ArrayStream, StreamSlice, deal, deal_unevenly

@@ -1,4 +1,4 @@
-"""Streams from arrays in memory, and ways to deal rows out to agents."""
+"""Streams from arrays in memory, and ways to split rows among agents."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ __all__ = ["ArrayStream", "StreamSlice", "deal"]
 
 @dataclass(frozen=True, eq=False)
 class ArrayStream:
-    """The rows of an array in mini-batches, in order, or in a new random order in each pass when a generator is given.
+    """The rows of an array in mini-batches, in order, or in a new random order in each pass if a generator is given.
 
-    What is left at the end of a pass is a mini-batch of its own if it is at least half of one; otherwise it joins the one
-    before, because a step weighs a few samples as much as a full mini-batch.
+    The remaining rows at the end of a pass form a mini-batch if they are at least half of one; otherwise they join the one
+    before, because a step gives a few samples as much weight as a full mini-batch.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class ArrayStream:
     batch_size : int
         Rows per mini-batch.
     passes : int
-        How often to go over the rows.
+        The number of passes over the rows.
     rng : numpy.random.Generator, optional
         Shuffles the rows before each pass.
 
@@ -59,11 +59,11 @@ class ArrayStream:
             )
 
     def __len__(self) -> int:
-        """How many mini-batches there are."""
+        """The number of mini-batches."""
         return self.passes * len(self._starts())
 
     def _starts(self) -> list[int]:
-        """Where the mini-batches of a pass begin."""
+        """The first row of each mini-batch of a pass."""
         rows, size = len(self.points), self.batch_size
         starts = list(range(0, rows, size))
         return starts[:-1] if len(starts) > 1 and 2 * (rows % size) < size and rows % size else starts
@@ -81,7 +81,7 @@ class ArrayStream:
 
 @dataclass(frozen=True, eq=False)
 class StreamSlice:
-    """Some mini-batches of a stream: from number `start` to before number `stop`.
+    """Some mini-batches of a stream: from index `start` up to, but not including, `stop`.
 
     >>> stream = ArrayStream(np.arange(12.0)[:, None], np.zeros(12), batch_size=4)
     >>> [batch.points[0, 0] for batch in StreamSlice(stream, 1, 3)]
@@ -100,7 +100,7 @@ class StreamSlice:
 
 
 def deal(rows: int, *, agents: int, rng: np.random.Generator) -> list[Ints]:
-    """Deal row numbers out like cards: shuffled, then as evenly as possible.
+    """Split row numbers among agents: shuffled, and as evenly as possible.
 
     >>> sorted(len(hand) for hand in deal(7, agents=3, rng=np.random.default_rng(0)))
     [2, 2, 3]
@@ -112,9 +112,9 @@ def deal(rows: int, *, agents: int, rng: np.random.Generator) -> list[Ints]:
 
 
 def deal_unevenly(labels: Ints, *, agents: int, concentration: float, rng: np.random.Generator) -> list[Ints]:
-    """Deal row numbers out, equally many to each agent, with classes in proportions of its own from Dirichlet(α).
+    """Split row numbers evenly among agents, each with its own class proportions drawn from Dirichlet(α).
 
-    When a class has run out, an agent takes others, in its own proportions as far as they go.
+    When a class runs out, an agent takes others, in its own proportions as far as possible.
 
     >>> labels = np.repeat([0, 1], 50)
     >>> hands = deal_unevenly(labels, agents=2, concentration=0.1, rng=np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""The roles that streams play."""
+"""The interfaces of streams and sources."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Batch(NamedTuple):
 
 @runtime_checkable
 class Stream(Protocol):
-    """Mini-batches, one after the other, for one agent.
+    """The samples of one agent, as an iterable of mini-batches.
 
-    The role that streams of a simulation play: anything that can be iterated over and yields a `Batch`, or a pair of points
+    The interface for simulation: anything that can be iterated over and yields a `Batch`, or a pair of points
     and targets.
 
     Examples
@@ -40,20 +40,20 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """Samples as they come, for an agent that runs for days: taken in mini-batches, with a position to resume from.
+    """The samples of a running agent, taken in mini-batches as they arrive, with a position to resume from.
 
-    The role that streams of a running agent play.
+    The interface for agents on hosts.
 
     Attributes
     ----------
     ended : bool
         Whether `take` will never return a mini-batch again.
     refused : int
-        How many invalid rows were dropped.
+        The number of invalid rows that were dropped.
     position : mapping of str to Any
-        Where the next mini-batch begins, as something JSON can hold: what `seek` takes.
+        Where the next mini-batch begins, in JSON form, for `seek`.
     pending : Batch or None
-        Samples that wait for a mini-batch to fill up and could not be read a second time; None where all can be.
+        Samples waiting for a mini-batch to fill up that could not be read again; None if all can be.
 
     Examples
     --------
@@ -68,21 +68,21 @@ class Source(Protocol):
 
     @property
     def refused(self) -> int:
-        """How many invalid rows were dropped."""
+        """The number of invalid rows that were dropped."""
 
     @property
     def position(self) -> Mapping[str, Any]:
-        """Where the next mini-batch begins, as something JSON can hold: what `seek` takes."""
+        """Where the next mini-batch begins, in JSON form, for `seek`."""
 
     @property
     def pending(self) -> Batch | None:
-        """Samples that wait for a mini-batch to fill up and could not be read a second time; None where all can be."""
+        """Samples waiting for a mini-batch to fill up that could not be read again; None if all can be."""
 
     def take(self) -> Batch | None:
-        """The next mini-batch, at once; None if there is none yet, or none any more."""
+        """Return the next mini-batch without waiting; None if there is none yet, or no more."""
 
     def give_back(self) -> None:
-        """The newest mini-batch was not used: `take` returns it again. Calls without a `take` in between do nothing."""
+        """Give back the latest mini-batch, so that `take` returns it again. Repeated calls have no effect."""
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
         """Resume from where an earlier run stopped."""
@@ -93,19 +93,19 @@ class Source(Protocol):
 
 @runtime_checkable
 class StreamKind(Protocol):
-    """The settings of one kind of stream: a frozen dataclass whose fields are made with `kernelmesh.schema.setting`.
+    """The settings of one kind of stream: a frozen dataclass whose fields are declared with `kernelmesh.schema.setting`.
 
-    A kind derives from this role and is registered with `register("stream", …, name=…)`; `kind = NAME` in the [stream] table
+    A kind derives from this class and is registered with `register("stream", …, name=…)`; `kind = NAME` in the [stream] table
     of an agent's file then selects it, and its fields are further keys of that table.
     """
 
     rereadable: ClassVar[bool] = False
-    """Whether it can be opened to preview its first rows without taking them away from the agent."""
+    """Whether its first rows can be previewed without consuming them."""
 
     @property
     def subscription(self) -> str | None:
-        """The zenoh key whose publications go to the `publish` method of the source; None if the source reads by itself."""
+        """The zenoh key whose publications go to the source's `publish` method; None if the source reads its own input."""
         return None
 
     def open(self, columns: Columns, *, batch_size: int) -> Source:
-        """Begin to read."""
+        """Open the source."""

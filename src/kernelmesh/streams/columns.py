@@ -1,4 +1,4 @@
-"""Which columns of a table are points and which are targets, and what a valid row is."""
+"""Maps the columns of a table to points and targets, and validates rows."""
 
 import contextlib
 import math
@@ -17,25 +17,25 @@ from kernelmesh.streams.base import Batch
 
 __all__ = ["Columns", "plain"]
 
-_EXACT = 2**53  # beyond it, a class number that went through a float may have become another one
+_EXACT = 2**53  # beyond this, a class number stored as a float may not be exact
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Turns records into samples: numbers for the point, and a class number or numbers for the target.
+    """Converts records to samples: numbers for the point, and a class number or numbers for the target.
 
     Parameters
     ----------
     points : tuple of str
-        The columns of the point.
+        The feature columns.
     targets : tuple of str
-        The column of the class, or one column for each output.
+        The class column, or one column for each output.
     classes : tuple of str, optional
-        What the classes are called in the data, in the order of their numbers; by default the column holds class numbers.
+        The class names in the data, in the order of their numbers; by default the column contains class numbers.
     labels : bool
         Whether targets are classes (otherwise values).
     outputs : int, optional
-        The number of classes or of target columns. By default it follows from the others; for class numbers, it is any.
+        The number of classes or of target columns. By default it follows from the others; for class numbers, any is allowed.
 
     Attributes
     ----------
@@ -84,23 +84,23 @@ class Columns:
         return self.points + self.targets
 
     def check_header(self, names: Sequence[str], *, owner: str, table: str) -> None:
-        """Refuse a table whose columns, of these names, do not have each that is read just once."""
+        """Reject a table unless each required column appears exactly once among these names."""
         for argument, wanted in (("points", self.points), ("targets", self.targets)):
             for name in wanted:
                 if names.count(name) != 1:
-                    rule = f"name columns that {table} has only once" if name in names else f"name columns of {table}"
+                    rule = f"name columns that appear only once in {table}" if name in names else f"name columns of {table}"
                     there = format_value(Verbatim(", ".join(map(repr, names)) or "none"))
                     hint = "" if name in names else did_you_mean(name, names)
                     remedy = f"{hint} its columns are {there}" if hint else f"its columns are {there}"
                     raise InvalidArgument(owner, argument, rule, name, remedy=remedy)
 
     def read(self, record: Mapping[str, Any]) -> tuple[list[float], Any]:
-        """The point and the target of one record, whose values are text or numbers; InvalidRow if it is invalid."""
+        """The point and the target of one record, whose values are text or numbers; raises InvalidRow if it is invalid."""
         points, targets = self.read_all(self.table([record]))
         return points[0].tolist(), targets[0].tolist()
 
     def table(self, records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        """Records as columns; InvalidRow if one of them lacks a column."""
+        """Convert records to columns; raises InvalidRow if one of them lacks a column."""
         try:
             return {name: [record[name] for record in records] for name in self.names}
         except KeyError as error:
@@ -110,7 +110,7 @@ class Columns:
             raise InvalidRow(f"column {name!r} is missing; the columns are {columns}") from None
 
     def read_all(self, table: Mapping[str, Any]) -> Batch:
-        """The samples of many records, given as columns; InvalidRow, about the first one, if any of them is invalid."""
+        """The samples of many records, given as columns; raises InvalidRow for the first invalid one."""
         points = _numbers(table, self.points)
         if not self.labels:
             return Batch(points, _numbers(table, self.targets))
@@ -151,8 +151,8 @@ def _number(name: str, value: Any) -> float:
     except ValueError:
         raise _invalid(name, "be a finite number", value) from None
     except OverflowError:
-        raise _invalid(name, "be a finite number", Verbatim("one too large for a float")) from None
-    # float reads "1_5" as 15; nobody writes data like that on purpose
+        raise _invalid(name, "be a finite number", Verbatim("a number too large for a float")) from None
+    # float reads "1_5" as 15, which is surely a mistake in data
     if not math.isfinite(number) or (isinstance(value, str) and "_" in value):
         raise _invalid(name, "be a finite number", value)
     return number
@@ -164,7 +164,7 @@ def _numbers(table: Mapping[str, Any], names: tuple[str, ...]) -> Floats:
 
 
 def _column(name: str, values: Any) -> Floats:
-    """`_number` of each value; all at once where nothing speaks against it."""
+    """`_number` of each value; all at once if possible."""
     kinds = set() if isinstance(values, np.ndarray) else set(map(type, values))
     if kinds <= {int, float} or (kinds == {str} and "_" not in "".join(values)):
         with contextlib.suppress(ValueError, OverflowError):
@@ -175,12 +175,12 @@ def _column(name: str, values: Any) -> Floats:
 
 
 def plain(values: Any) -> Any:
-    """The values of a column as Python has them."""
+    """The values of a column as Python objects."""
     return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 def _text(value: Any) -> str | None:
-    """How a class that is not text is written: true, 3, 0.5."""
+    """The text form of a class that is not text: true, 3, 0.5."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

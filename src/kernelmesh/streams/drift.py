@@ -1,4 +1,4 @@
-"""Streams whose classes change as time goes on: they rotate, come and go, or swap their labels."""
+"""Synthetic streams with concept drift: classes rotate, come and go, or swap their labels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["DriftingSamples", "present_classes", "recurring", "relabeled", "rota
 
 
 class DriftingSamples(NamedTuple):
-    """Samples in the order of time."""
+    """Samples in temporal order."""
 
     points: Floats
     labels: Ints
     best: Ints
-    """The most likely class of each point at its time: nothing can be right more often."""
+    """The most likely class of each point at its time: the Bayes-optimal prediction."""
 
 
 def rotating(mixture: Mixture, rows: int, *, angle: float, rng: np.random.Generator) -> DriftingSamples:
@@ -38,7 +38,7 @@ def rotating(mixture: Mixture, rows: int, *, angle: float, rng: np.random.Genera
 
 
 def present_classes(classes: int, phase: int, *, absent: int) -> Ints:
-    """The classes that a phase has: all but `absent` of them, which follow on those that the phase before lacked.
+    """The classes in a phase: all but `absent` of them, which follow those missing in the previous phase.
 
     >>> [present_classes(5, phase, absent=2).tolist() for phase in range(3)]
     [[2, 3, 4], [0, 1, 4], [1, 2, 3]]
@@ -50,7 +50,7 @@ def present_classes(classes: int, phase: int, *, absent: int) -> Ints:
 
 
 def recurring(mixture: Mixture, rows: int, *, phases: int, absent: int, rng: np.random.Generator) -> DriftingSamples:
-    """In each of some phases of equal length, `absent` classes do not occur; `present_classes` says which do.
+    """A stream of phases of equal length, in each of which `absent` classes do not occur; see `present_classes`.
 
     >>> stream = recurring(Mixture.draw(rng=np.random.default_rng(0)), 90, phases=3, absent=2, rng=np.random.default_rng(1))
     >>> [np.unique(part).tolist() for part in np.array_split(stream.labels, 3)]
@@ -67,7 +67,7 @@ def recurring(mixture: Mixture, rows: int, *, phases: int, absent: int, rng: np.
 
 
 def relabeled(mixture: Mixture, rows: int, *, rng: np.random.Generator) -> DriftingSamples:
-    """From the middle of the stream on, every class has the label of another one, in one random cycle through all of them.
+    """A stream in which, from the middle on, labels are permuted in one random cycle.
 
     >>> mixture = Mixture(np.array([[[-9.0, 0.0]], [[9.0, 0.0]]]))
     >>> stream = relabeled(mixture, 8, rng=np.random.default_rng(1))

@@ -1,4 +1,4 @@
-"""Reads the rows of files that may still be growing, and tells whether a file is still the one that was read before."""
+"""Reads the rows of files that may still grow, and detects files that were replaced."""
 
 import hashlib
 import os
@@ -19,25 +19,25 @@ from kernelmesh.streams.rows import ParsedRows, RowCounter, parse_rows
 __all__ = ["ParquetReader", "RowBlock", "TextReader"]
 
 _CHUNK = MAX_LINE_BYTES + 1  # the longest line, with its newline
-_HEAD = 4096  # bytes by which a file of text is recognized
-_HEAD_ROWS = 64  # rows by which a Parquet file is recognized
-_RECORDS = 16384  # rows of a Parquet file that are read at once
+_HEAD = 4096  # bytes that identify a text file
+_HEAD_ROWS = 64  # rows that identify a Parquet file
+_RECORDS = 16384  # rows of a Parquet file read at once
 _DIGEST_BYTES = 16
 
 
 class RowBlock(NamedTuple):
-    """Valid rows, and for each where the row after it begins."""
+    """Valid rows, each with the position of the next row."""
 
     points: Floats
     targets: NDArray[Any]
     offsets: Ints
     lines: Ints
     refused: Ints
-    """How many invalid rows came before that."""
+    """The number of invalid rows before that."""
 
 
 class _TrackedFile:
-    """A file that may grow: whether it has changed, and whether it still begins as it did when it was read."""
+    """A file that may grow; detects whether it has changed, and whether it still begins as it did when it was read."""
 
     def __init__(self, path: Path, counter: RowCounter) -> None:
         self.path, self._counter = path, counter
@@ -45,7 +45,7 @@ class _TrackedFile:
         self._expected: tuple[int, str] | None = None
 
     def identity(self) -> tuple[int, int, int]:
-        """What changes when the file does."""
+        """An identity that changes when the file does."""
         now = self.path.stat()
         if not stat.S_ISREG(now.st_mode):
             remedy = "use a LineSource to read from a pipe"
@@ -53,33 +53,36 @@ class _TrackedFile:
         return now.st_ino, now.st_size, now.st_mtime_ns
 
     def expect(self, head: Any) -> None:
-        """From now on, the file must begin as the one that `describe` described."""
+        """Require that the file begins as described by `describe`."""
         if not isinstance(head, Mapping) or not isinstance(head.get("blake2b"), str):
-            rule = "describe how the file begins, as a position does"
+            rule = "describe the beginning of the file, as a position does"
             raise InvalidArgument("FileSource", "position['head']", rule, head)
         length = integer("FileSource", "position['head']['bytes']", head.get("bytes"), minimum=0)
         self._expected = length, head["blake2b"]
 
     def describe(self, length: int) -> dict[str, Any]:
-        """What a position says about the first bytes of a file that was read up to `length`."""
+        """What a position records about the first bytes of a file that was read up to `length`."""
         start = self._start[:length]
         size, digest = self._expected or (len(start), _digest(start).hex())
         return {"bytes": size, "blake2b": digest}
 
     def check(self, start: bytes, *, size: int, read: int, unit: str) -> None:
-        """Refuse a file that holds less than was read from it, or begins with something else."""
+        """Reject a file that is shorter than what was read from it, or begins differently."""
         if size < read:
-            rule, found = f"hold at least the {read} {unit} that were already read", Verbatim(f"{size} {unit} in {self.path}")
+            rule, found = (
+                f"contain at least the {read} {unit} that were already read",
+                Verbatim(f"{size} {unit} in {self.path}"),
+            )
             remedy = "it was replaced or truncated: restore it, or move the agent's checkpoint folder away to start over"
             raise InvalidArgument("FileSource", "path", rule, found, remedy=remedy)
         length, expected = self._expected or (len(self._start), _digest(self._start).hex())
         if len(start) < length or _digest(start[:length]).hex() != expected:
-            remedy = "give it the file it had before, or move the agent's checkpoint folder away to start over"
+            remedy = "restore the original file, or move the agent's checkpoint folder away to start over"
             raise InvalidArgument("FileSource", "path", "begin as it did when it was read", str(self.path), remedy=remedy)
         self.learn(start[:length])
 
     def learn(self, start: bytes) -> None:
-        """Remember how the part that was read begins."""
+        """Record the beginning of the part that was read."""
         self._start, self._expected = start, None
 
     def drop(self, row: str, reason: str) -> None:
@@ -87,7 +90,7 @@ class _TrackedFile:
         self._counter.add(f"{self.path}, {row}: dropped", reason)
 
     def block(self, rows: ParsedRows, ends: Ints, *, line: int, unit: str) -> RowBlock:
-        """The valid ones of rows that begin with number `line` and end at `ends`; the others are counted."""
+        """The valid rows among those from number `line` that end at `ends`; the others are counted."""
         before = self._counter.count
         for row, reason in rows.invalid:
             self.drop(f"{unit} {line + row}", reason)
@@ -100,7 +103,7 @@ def _digest(data: bytes) -> bytes:
 
 
 class TextReader:
-    """Reads the complete lines of a file, from an offset on."""
+    """Reads the complete lines of a file from an offset."""
 
     def __init__(self, path: Path, parser: LineParser, counter: RowCounter, *, follow: bool) -> None:
         self.ended = False
@@ -111,7 +114,7 @@ class TextReader:
         self._idle: tuple[int, int, int] | None = None
 
     def head(self, offset: int) -> dict[str, Any]:
-        """How the file begins, up to an offset."""
+        """The beginning of the file, up to an offset."""
         return self._file.describe(min(offset, _HEAD))
 
     def seek(self, offset: int, line: int, head: Any) -> None:
@@ -122,12 +125,12 @@ class TextReader:
         self.check()
 
     def check(self) -> None:
-        """Check the file, if it is there, without reading on."""
+        """Check the file, if it exists, without reading further."""
         self._idle = None
         self._read(0)
 
     def more(self) -> RowBlock | None:
-        """The valid rows of the next lines; None if there are no more for now."""
+        """The valid rows of the next lines; None if there are currently no more."""
         data = self._read(_CHUNK)
         if data is None:
             return None
@@ -150,7 +153,7 @@ class TextReader:
         return self._parse(data) if end else None
 
     def _read(self, size: int) -> bytes | None:
-        """The next bytes, at most `size`; None if there is nothing new to see."""
+        """The next bytes, at most `size`; None if there is nothing new."""
         try:
             if (identity := self._file.identity()) == self._idle:
                 return None
@@ -169,13 +172,13 @@ class TextReader:
             self._file.learn(start[: self._offset])
             file.seek(self._offset)
             data = file.read(size)
-            # with the identity from before, what was written since then is a change
+            # the identity from before, so that anything written since counts as a change
             if self._follow and b"\n" not in data and len(data) < size:
                 self._idle = identity
             return data
 
     def _header(self, file: BinaryIO) -> bool:
-        """Read the header, or get past it, where that is still to be done; False if it is not complete yet."""
+        """Read or skip the header if that has not been done; False if it is not complete yet."""
         if self._parser.format != "csv" or (self._offset and not self._parser.needs_header):
             return True
         file.seek(0)
@@ -205,11 +208,11 @@ class TextReader:
         return block
 
     def close(self) -> None:
-        """Nothing is open between reads."""
+        """Do nothing: no file is open between reads."""
 
 
 class ParquetReader:
-    """Reads the rows of a Parquet file, which grows by being written anew with more rows behind the old ones."""
+    """Reads the rows of a Parquet file, which grows by being rewritten with more rows at the end."""
 
     def __init__(self, path: Path, columns: Columns, counter: RowCounter, *, follow: bool) -> None:
         try:
@@ -226,7 +229,7 @@ class ParquetReader:
         self._seen: tuple[int, int, int] | None = None
 
     def head(self, offset: int) -> dict[str, Any]:
-        """How the file begins, up to a row."""
+        """The beginning of the file, up to a row."""
         return self._file.describe(_DIGEST_BYTES * min(offset, _HEAD_ROWS))
 
     def seek(self, offset: int, line: int, head: Any) -> None:
@@ -237,12 +240,12 @@ class ParquetReader:
         self.check()
 
     def check(self) -> None:
-        """Check the file, if it is there, without reading on."""
+        """Check the file, if it exists, without reading further."""
         self.close()
         self._open()
 
     def more(self) -> RowBlock | None:
-        """The valid ones of the next rows; None if there are no more for now."""
+        """The valid rows among the next ones; None if there are currently no more."""
         if self._follow:
             self._open()
         batch = next(self._batches, None)
@@ -252,7 +255,7 @@ class ParquetReader:
         return self._parse(batch)
 
     def _open(self) -> None:
-        """Open the file, if it is there and has changed since."""
+        """Open the file if it exists and has changed."""
         try:
             if (identity := self._file.identity()) == self._seen:
                 return
@@ -264,11 +267,11 @@ class ParquetReader:
             return
         except (self._pyarrow.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # the file cannot be read; without a number it is what the library makes of what it has read
+                raise  # an error with a number is about reading the file, without one about its contents
             if not self._follow:
                 raise InvalidArgument("FileSource", "path", f"be a Parquet file ({error})", str(self._file.path)) from None
             self._seen = identity
-            return  # it is being written: the end of the file, which says what is in it, comes last
+            return  # it is being written: the footer comes last
         self._seen = identity
         self._columns.check_header(self._table.schema_arrow.names, owner="FileSource", table=str(self._file.path))
         start = self._start()
@@ -277,7 +280,7 @@ class ParquetReader:
         self._batches = self._from(self._offset)
 
     def _start(self) -> bytes:
-        """A digest of each of the first rows: writing the file anew may change its bytes, but not these."""
+        """A digest of each of the first rows: rewriting the file may change its bytes, but not these."""
         batches = self._table.iter_batches(batch_size=_HEAD_ROWS, columns=list(self._columns.names))
         if (batch := next(batches, None)) is None:
             return b""
@@ -285,7 +288,7 @@ class ParquetReader:
         return b"".join(_digest(repr(row).encode()) for row in rows)
 
     def _from(self, row: int) -> Iterator[Any]:
-        """The rows from a number on, without reading the row groups before it."""
+        """The rows from this number, without reading earlier row groups."""
         group = 0
         while group < self._table.num_row_groups and row >= self._table.metadata.row_group(group).num_rows:
             row -= self._table.metadata.row_group(group).num_rows
@@ -317,7 +320,7 @@ class ParquetReader:
         if not column.null_count and (kinds.is_integer(column.type) or kinds.is_floating(column.type)):
             return column.to_numpy(zero_copy_only=False)
         if kinds.is_temporal(column.type):
-            return ["a time"] * len(column)  # no number; and not every one fits into a time of Python's
+            return ["a time"] * len(column)  # not a number, and not every value fits into a Python time
         return column.to_pylist()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Samples from a file, which may be larger than the memory and may still be growing."""
+"""Samples from a file, which may be larger than memory and may still grow."""
 
 import os
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from kernelmesh.streams.rows import RowCounter, RowQueue
 __all__ = ["FORMATS", "FileSource"]
 
 FORMATS: Mapping[str, str] = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
-"""The format of a file by the ending of its name."""
-_MAX_READS = 8  # without a valid row, after which `take` gives up for now, because it must not keep anyone waiting
+"""The format of a file by its name extension."""
+_MAX_READS = 8  # without a valid row, after which `take` returns for now, because it must not block
 
 
 class _Position(NamedTuple):
-    """Where the next row begins, in bytes (or, in a Parquet file, in rows) and in lines, and what came before it."""
+    """The position of the next row, in bytes (or, in a Parquet file, rows) and in lines, and the counts before it."""
 
     offset: int = 0
     line: int = 1
@@ -30,10 +30,10 @@ class _Position(NamedTuple):
 
 
 class FileSource:
-    r"""The rows of a CSV, NDJSON or Parquet file in mini-batches, without ever holding the whole file.
+    r"""The rows of a CSV, NDJSON or Parquet file in mini-batches, without loading the whole file.
 
     The mini-batches are those of an ArrayStream with the same rows. A record of CSV (after a header line) or NDJSON is one
-    line of UTF-8 text: a field in quotes cannot hold a newline. Invalid rows are dropped, counted, and logged to
+    line of UTF-8 text: a quoted field cannot contain a newline. Invalid rows are dropped, counted, and logged to
     "kernelmesh.streams".
 
     Parameters
@@ -41,14 +41,14 @@ class FileSource:
     path : str or path-like
         The file.
     columns : Columns
-        Which columns make up a sample.
+        The columns of a sample.
     format : {"csv", "ndjson", "parquet"}, optional
-        By default what the end of the file's name says.
+        By default, determined by the file name extension.
     batch_size : int
         Rows per mini-batch.
     follow : bool
-        Whether the file may still grow, or not be there yet: only complete lines are read, mini-batches are always full, and
-        the source never ends. A Parquet file grows by being written anew with more rows behind the old ones.
+        Whether the file may still grow, or not exist yet: only complete lines are read, mini-batches are always full, and
+        the source never ends. A Parquet file grows by being rewritten with more rows at the end.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class FileSource:
             self._at = self._before
 
     def _fill(self) -> bool:
-        """Read until there are more rows or the end is known; False if neither is there for now."""
+        """Read until there are more rows or the end is reached; False if neither happens for now."""
         for _ in range(_MAX_READS):
             block = self._reader.more()
             if block is not None:
@@ -136,7 +136,7 @@ class FileSource:
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
         if pending is not None:
-            rule = "be None: the rows of a file are read again"
+            rule = "be None, since the rows of a file are read again"
             raise InvalidArgument("FileSource", "pending", rule, Verbatim("a mini-batch"))
         at = _Position(
             *(
@@ -147,7 +147,7 @@ class FileSource:
         self._reader.seek(at.offset, at.line, position.get("head"))
         self._queue = RowQueue(self.batch_size, endless=self.follow)
         self._at = at
-        # those behind the position are read and counted again
+        # rows after the position are read and counted again
         self._counter.count = at.refused
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The kinds of streams that an agent's file can name; each is a dataclass of its own settings."""
+"""The kinds of streams in an agent's file; each is a dataclass of its own settings."""
 
 import os
 import sys
@@ -28,26 +28,26 @@ class FileStream(StreamKind):
 
     rereadable: ClassVar[bool] = True
 
-    path: Path = setting(check=path, example='"data/north.csv"', doc="the file, one row per sample")
+    path: Path = setting(check=path, example='"data/north.csv"', doc="the data file, one row per sample")
     format: str | None = setting(
         None,
         check=one_of(*_NAMES),
         example='"csv"',
-        unset="by the file name",
+        unset="determined by the file name",
         doc=f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}",
     )
-    follow: bool = setting(False, check=flag, doc="true: wait for more rows when the file ends")
+    follow: bool = setting(False, check=flag, doc="true waits for more rows at the end of the file")
 
     def __post_init__(self) -> None:
         if self.format is None:
             found = FORMATS.get(self.path.suffix.lower())
             if found is None:
-                remedy = f"the file name does not tell it; it is one of {', '.join(_NAMES)}"
+                remedy = f"the file name does not determine it; use one of {', '.join(_NAMES)}"
                 raise InvalidArgument("file", "format", "be given", MISSING, remedy=remedy)
             object.__setattr__(self, "format", found)
         if os.path.isdir(self.path):
             raise InvalidArgument("file", "path", "be a file", Verbatim(f"the folder {str(self.path)!r}"))
-        if not self.follow and not os.path.exists(self.path):  # which, unlike Path.exists, never raises
+        if not self.follow and not os.path.exists(self.path):  # unlike Path.exists, never raises
             remedy = "write follow = true to wait for it"
             raise InvalidArgument("file", "path", "be a file that exists", str(self.path), remedy=remedy)
 
@@ -58,7 +58,7 @@ class FileStream(StreamKind):
 @register("stream", name="stdin")
 @dataclass(frozen=True, kw_only=True)
 class StdinStream(StreamKind):
-    """Lines from a pipe, read no faster than the agent learns."""
+    """Lines from standard input, read no faster than the agent learns."""
 
     format: str = setting("csv", check=one_of("csv", "ndjson"), doc="csv with a header line, or ndjson")
 
@@ -69,7 +69,7 @@ class StdinStream(StreamKind):
 
 
 def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.Thread:
-    """Feed a source from standard input (or another binary stream), in a thread of its own, no faster than it is taken from.
+    """Feed a source from standard input (or another binary stream) in its own thread, no faster than it is consumed.
 
     >>> import io
     >>> source = LineSource(Columns(points=("x",), targets=("y",), labels=False), format="ndjson")
@@ -79,7 +79,7 @@ def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.
     """
     if stream is None and sys.stdin is None:
         raise InvalidArgument("read_stdin", "standard input", "be open", Verbatim("a closed one"))
-    # read1 gives what there is, rather than wait for all that was asked for
+    # read1 returns what is available instead of waiting for the full size
     read = _reader(sys.stdin.buffer) if stream is None else getattr(stream, "read1", stream.read)
     thread = threading.Thread(target=_read, args=(source, read), name="kernelmesh-stdin", daemon=True)
     thread.start()
@@ -87,10 +87,10 @@ def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.
 
 
 def _reader(stdin: BinaryIO) -> Callable[[int], bytes]:
-    """Read past Python's buffer: its lock, held by a thread that waits for input, crashes the interpreter on its way out."""
+    """Bypass Python's buffer: its lock, held by a thread waiting for input, would crash the interpreter at exit."""
     try:
         number = stdin.fileno()
-    except OSError:  # a stand-in that is no file
+    except OSError:  # a substitute that is not a file
         return stdin.read
     return lambda size: os.read(number, size)
 
@@ -111,7 +111,7 @@ def _read(source: LineSource, read: Callable[[int], bytes]) -> None:
 def _key(owner: str, argument: str, value: object) -> str:
     for part in text(owner, argument, value).split("/"):
         if not part or not part.isprintable() or set(part) & set("#?$") or ("*" in part and part not in ("*", "**")):
-            rule = "be names joined by single slashes (* for any name, ** for any number of them)"
+            rule = "be names separated by single slashes (* for any name, ** for any number of names)"
             raise InvalidArgument(owner, argument, rule, value)
     return str(value)
 
@@ -119,15 +119,15 @@ def _key(owner: str, argument: str, value: object) -> str:
 @register("stream", name="zenoh")
 @dataclass(frozen=True, kw_only=True)
 class ZenohStream(StreamKind):
-    """What is published to a key: each publication is one or more lines. If rows arrive too fast, the oldest are dropped."""
+    """Publications on a zenoh key, each with one or more lines. If rows arrive too fast, the oldest are dropped."""
 
     key: str = setting(
         check=_key,
         example='"sensors/north"',
-        doc="the key that sensors publish to; * stands for any name, ** for any number of them",
+        doc="the key that sensors publish to; * stands for any name, ** for any number of names",
     )
-    # a publication has no header, so it must name its columns itself
-    format: str = setting("ndjson", check=one_of("ndjson"), doc="ndjson: lines that are JSON objects")
+    # a publication has no header, so each line must name its columns
+    format: str = setting("ndjson", check=one_of("ndjson"), doc="ndjson: one JSON object per line")
 
     @property
     def subscription(self) -> str:

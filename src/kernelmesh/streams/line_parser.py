@@ -1,4 +1,4 @@
-"""Turns lines of text into samples."""
+"""Parses lines of text into samples."""
 
 import csv
 import json
@@ -11,14 +11,14 @@ from kernelmesh.streams.rows import ParsedRows, parse_rows
 __all__ = ["MAX_LINE_BYTES", "LineParser"]
 
 MAX_LINE_BYTES = 1 << 20
-"""A longer line is no sample, and must not fill the memory."""
+"""The maximum length of a line, so that invalid input cannot exhaust memory."""
 _DECODE = json.JSONDecoder().decode
 
 
 class LineParser:
-    """Turns lines of CSV (after a header) or of JSON objects into samples.
+    """Parses lines of CSV (after a header) or JSON objects into samples.
 
-    A record is one line: a field in quotes cannot hold a newline, because one could not tell whether the rest is yet to come.
+    A record is one line: a quoted field cannot contain a newline, because the rest might not have arrived yet.
 
     >>> parser = LineParser(Columns(points=("x",), targets=("y",), labels=False), "csv")
     >>> parser.read_header(b"x,note,y", owner="FileSource", table="samples.csv")
@@ -38,7 +38,7 @@ class LineParser:
         return self.format == "csv" and not self._indices
 
     def read_header(self, line: bytes, *, owner: str, table: str) -> None:
-        """Read the header of a table, which errors call `table`."""
+        """Read the header of a table, called `table` in errors."""
         try:
             names = self._fields([line.decode("utf-8-sig").rstrip("\r\n")])[0]
         except (InvalidRow, UnicodeDecodeError) as error:
@@ -48,11 +48,11 @@ class LineParser:
         self._indices = {name: names.index(name) for name in self.columns.names}
 
     def parse(self, lines: list[bytes]) -> ParsedRows:
-        """The samples in these lines, which come without their newlines."""
+        """The samples in these lines, given without newlines."""
         return parse_rows(len(lines), lambda start, stop: self._read(lines[start:stop]))
 
     def _read(self, lines: list[bytes]) -> Batch:
-        """All at once; InvalidRow if one of them is invalid, or blank while others are not."""
+        """Parse all lines at once; raises InvalidRow if one is invalid, or blank while others are not."""
         if not any(map(bytes.strip, lines)):
             return self.columns.read_all(self.columns.table([]))
         try:
@@ -75,7 +75,7 @@ class LineParser:
 
     @staticmethod
     def _fields(lines: list[str]) -> list[list[str]]:
-        """The fields of each line of CSV. As many rows as lines: then none has swallowed the next."""
+        """The fields of each line of CSV. There must be as many rows as lines, so that no record spans two lines."""
         try:
             rows = list(csv.reader(lines, strict=True))
         except csv.Error as error:

@@ -1,4 +1,4 @@
-"""Samples from lines of text that are handed in as they come: standard input, a socket, a message queue."""
+"""Samples from lines of text fed in as they arrive: from standard input, a socket, or a message queue."""
 
 import threading
 from collections.abc import Mapping
@@ -16,26 +16,26 @@ from kernelmesh.streams.rows import RowCounter, RowQueue
 __all__ = ["READ_BYTES", "LineSource"]
 
 READ_BYTES = 1 << 16
-"""Bytes that are read and parsed at once: few, so that waiting for room begins early."""
+"""Bytes parsed at once: few, so that backpressure sets in early."""
 
 
 class LineSource:
-    r"""Samples from lines that are fed in, in pieces of any length, by one thread while another one takes mini-batches.
+    r"""Samples from lines that one thread feeds in, in pieces of any length, while another takes mini-batches.
 
-    CSV begins with a header line. The mini-batches are those that a FileSource makes of the same lines.
+    CSV begins with a header line. The mini-batches equal those of a FileSource with the same lines.
 
     Parameters
     ----------
     columns : Columns
-        Which columns make up a sample.
+        The columns of a sample.
     format : {"csv", "ndjson"}
-        What the lines look like.
+        The format of the lines.
     batch_size : int
         Rows per mini-batch.
     max_pending : int
-        Beyond this many waiting rows the oldest are dropped, or `feed` waits for room.
+        The maximum number of waiting rows; beyond that, the oldest are dropped, or `feed` blocks.
     endless : bool
-        Whether there is no end to wait for; otherwise half a mini-batch waits until `finish`.
+        Whether the input never ends; otherwise, half a mini-batch waits until `finish`.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class LineSource:
             raise InvalidArgument("LineSource", "format", "be 'csv' or 'ndjson'", format)
         self.columns = columns
         self.batch_size = integer("LineSource", "batch_size", batch_size, minimum=1)
-        # with less room than a mini-batch and the half behind it, a feeder that waits would wait forever
+        # with less room than one and a half mini-batches, a blocking feeder would wait forever
         self.max_pending = integer("LineSource", "max_pending", max_pending, minimum=2 * self.batch_size)
         self._parser = LineParser(columns, format)
         self._feeding = threading.Lock()
@@ -74,7 +74,7 @@ class LineSource:
         self._row = 0
         self._finished = False
         self.closed = False
-        """Whether `close` was called: nothing that is fed in matters any more."""
+        """Whether `close` was called; further input is ignored."""
         self._error: Exception | None = None
 
     @property
@@ -88,7 +88,7 @@ class LineSource:
 
     @property
     def dropped(self) -> int:
-        """How many usable rows were lost because nobody took them in time."""
+        """The number of valid rows dropped because they were not taken in time."""
         return self._dropped.count
 
     @property
@@ -101,9 +101,9 @@ class LineSource:
             return Batch(*self._queue.peek(self._queue.rows)) if self._queue.rows else None
 
     def feed(self, data: bytes, *, block: bool = False) -> None:
-        """Hand in the next bytes. With `block`, wait until there is room for their rows; otherwise drop the oldest rows.
+        """Feed in the next bytes. With `block`, wait until there is room for their rows; otherwise drop the oldest rows.
 
-        A wrong CSV header is refused here, and again by `take`, which may be in a thread that can do something about it.
+        A wrong CSV header raises an error here and again in `take`, which may run in a thread that can handle it.
         """
         with self._feeding:
             if self._finished and not self.closed:
@@ -116,11 +116,11 @@ class LineSource:
                     self._trim()
 
     def publish(self, data: bytes) -> None:
-        """Hand in one or more whole lines, with or without a newline after the last."""
+        """Feed in one or more complete lines, with or without a newline after the last."""
         self.feed(data if data.endswith(b"\n") else data + b"\n")
 
     def finish(self, error: Exception | None = None) -> None:
-        """Say that nothing more will come; with an `error`, `take` raises it after the last mini-batch."""
+        """Mark the end of the input; with an `error`, `take` raises it after the last mini-batch."""
         with self._feeding:
             if self._partial:
                 last = [bytes(self._partial)]
@@ -134,7 +134,7 @@ class LineSource:
                 self._error = self._error or error
 
     def _split(self, data: bytes) -> list[bytes]:
-        """The lines that these bytes complete."""
+        """The lines completed by these bytes."""
         cut = data.rfind(b"\n")
         if cut < 0:
             if not self._skipping:
@@ -146,7 +146,7 @@ class LineSource:
             return []
         lines = (bytes(self._partial) + data[:cut]).split(b"\n")
         self._partial = bytearray(data[cut + 1 :])
-        if self._skipping or len(lines[0]) > MAX_LINE_BYTES:  # only the first can have begun long ago
+        if self._skipping or len(lines[0]) > MAX_LINE_BYTES:  # only the first can have started earlier
             if not self._skipping:
                 self._too_long()
             self._skipping = False
@@ -194,7 +194,7 @@ class LineSource:
             if over > 0:
                 self._queue.drop(over)
                 self._dropped.add(
-                    "LineSource: dropped the oldest rows", "they arrive faster than the agent learns", rows=over
+                    "LineSource: dropped the oldest rows", "rows arrive faster than the agent learns", rows=over
                 )
 
     def take(self) -> Batch | None:

@@ -21,13 +21,13 @@ class Mixture:
     modes : ndarray of shape (classes, modes, 2)
         μ.
     spread : float
-        The standard deviation σ. The paper prints 0.2 as a variance, but no draw is then as separable as its accuracies say;
-        read as a standard deviation they are typical.
+        The standard deviation σ. The paper gives 0.2 as a variance, but then no draw is as separable as its accuracies imply;
+        with 0.2 as a standard deviation, they are typical.
 
     Attributes
     ----------
     classes : int
-        How many classes there are.
+        The number of classes.
 
     Examples
     --------
@@ -54,17 +54,17 @@ class Mixture:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.modes)
 
     def sample(self, rows: int, *, rng: np.random.Generator) -> tuple[Floats, Ints]:
-        """Points and their class numbers; every class is equally likely."""
+        """Draw points and their class numbers; all classes are equally likely."""
         labels = rng.integers(self.classes, size=rows)
         modes = rng.integers(self.modes.shape[1], size=rows)
         return self.modes[labels, modes] + self.spread * rng.standard_normal((rows, 2)), labels
 
     def bayes(self, points: Floats) -> Ints:
-        """The most likely class of each point: nothing can be right more often."""
+        """The most likely class of each point: the Bayes-optimal prediction."""
         from kernelmesh.numerics.distances import squared_distances  # compiled, and only needed here
 
         flat = self.modes.reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""A source slowed down, to play a recording at the speed of life."""
+"""A rate limit for sources, to replay recordings in real time."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,19 +11,19 @@ __all__ = ["Paced"]
 
 
 class Paced:
-    r"""At most `rate` samples per second of another source.
+    r"""Limits another source to `rate` samples per second.
 
-    A mini-batch of n samples is followed by a pause of n / rate seconds. Who comes late to take one may take the next one
-    sooner, by at most that pause, so that the rate is kept and no burst follows a silence.
+    A mini-batch of n samples is followed by a pause of n / rate seconds. If one is taken late, the next may be taken
+    earlier, by at most that pause, so that the rate is kept and no burst follows a silence.
 
     Parameters
     ----------
     source : Source
-        Where samples come from.
+        The source of samples.
     rate : float
         Samples per second.
     clock : callable
-        Gives the time in seconds.
+        Returns the time in seconds.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class Paced:
     def give_back(self) -> None:
         self.source.give_back()
         if self._before is not None:
-            self._next, self._before = self._before, None  # what was not used needs no pause
+            self._next, self._before = self._before, None  # a mini-batch given back needs no pause
 
     def seek(self, position: Mapping[str, Any], pending: Batch | None = None) -> None:
         self.source.seek(position, pending)

@@ -1,4 +1,4 @@
-"""Many rows: parsed, with the invalid ones counted and the valid ones waiting for a mini-batch to fill up."""
+"""Parses many rows, counts the invalid ones, and queues the valid ones until a mini-batch is full."""
 
 import logging
 from collections.abc import Callable
@@ -14,25 +14,25 @@ from kernelmesh.streams.base import Batch
 __all__ = ["ParsedRows", "RowCounter", "RowQueue", "next_batch_size", "parse_rows"]
 
 _LOGGER = logging.getLogger("kernelmesh.streams")
-# How many rows are tried at once, and how many of them when one of those is invalid: enough to be fast, few enough to stay
-# small in memory.
+# How many rows are parsed at once, and how many after one of those is invalid: enough to be fast, few enough to save
+# memory.
 _SMALLER = {1024: 64, 64: 1}
 
 
 class ParsedRows(NamedTuple):
-    """The valid ones among many rows, and which they are."""
+    """The valid rows among many, and their numbers."""
 
     batch: Batch
     valid: Ints
     """The numbers of the valid rows."""
     invalid: list[tuple[int, str]]
-    """The numbers of the invalid ones, and why."""
+    """The numbers of the invalid rows, with the reasons."""
 
 
 def parse_rows(rows: int, read: Callable[[int, int], Batch]) -> ParsedRows:
-    """Parse `rows` rows: as many as possible at once, and one at a time only around invalid ones.
+    """Parse `rows` rows: as many as possible at once, and one at a time only around invalid rows.
 
-    `read(start, stop)` raises InvalidRow if one of its rows is invalid, and has no samples for blank ones.
+    `read(start, stop)` raises InvalidRow if one of its rows is invalid, and skips blank rows.
 
     >>> from kernelmesh.streams import Columns
     >>> columns, table = Columns(points=("x",), targets=("y",), labels=False), {"x": ["1", "2", "?"], "y": ["0", "0", "0"]}
@@ -73,14 +73,14 @@ class RowCounter:
         self.count = 0
 
     def add(self, what: str, reason: str, *, rows: int = 1) -> None:
-        """Count, and log where it is worth it."""
+        """Count a row, and log it if due."""
         before, self.count = self.count, self.count + rows
         if self.count <= 5 or len(str(self.count)) > len(str(before)):
             _LOGGER.warning("%s (%d so far): %s", what, self.count, reason)
 
 
 class RowQueue:
-    """Arrays of equal length, put in together in any number and taken out together as mini-batches.
+    """A queue of rows of several arrays, from which mini-batches are taken.
 
     >>> queue = RowQueue(2, endless=True)
     >>> queue.put(np.arange(3.0), np.arange(3))
@@ -93,16 +93,16 @@ class RowQueue:
         self._blocks: list[tuple[NDArray[Any], ...]] = []
         self.rows = 0
         self.newest: tuple[NDArray[Any], ...] = ()
-        """What was taken last, as long as it can be given back."""
+        """The last mini-batch taken, as long as it can be given back."""
 
     def put(self, *arrays: NDArray[Any], first: bool = False) -> None:
-        """Add rows behind the others, or before them."""
+        """Append rows, or prepend them."""
         if arrays and len(arrays[0]):
             self._blocks.insert(0 if first else len(self._blocks), arrays)
             self.rows += len(arrays[0])
 
     def take(self, *, more: bool) -> tuple[NDArray[Any], ...] | None:
-        """Remove the next mini-batch and return it; None if there is none, as long as there may be `more` rows."""
+        """Remove and return the next mini-batch; None if there is none while `more` rows may follow."""
         size = next_batch_size(self.rows, self._batch_size, more=more, endless=self._endless and more)
         if not size:
             return None
@@ -111,15 +111,15 @@ class RowQueue:
         return self.newest
 
     def give_back(self) -> int:
-        """Put the newest mini-batch back, and return how many rows that are; a second time there are none."""
+        """Put the last mini-batch back and return its number of rows; 0 if it was already put back."""
         before = self.rows
         self.put(*self.newest, first=True)
         self.newest = ()
         return self.rows - before
 
     def peek(self, rows: int) -> tuple[NDArray[Any], ...]:
-        """A copy of the oldest rows, so that a mini-batch does not keep all that was read with it; there must be as many."""
-        # all blocks at once: one by one, many small ones would be copied over and over
+        """A copy of the oldest rows, so that a mini-batch does not keep larger arrays alive; there must be enough rows."""
+        # all blocks at once, since otherwise many small ones would be copied repeatedly
         if len(self._blocks[0][0]) < rows:
             self._blocks = [tuple(map(np.concatenate, zip(*self._blocks, strict=True)))]
         return tuple(array[:rows].copy() for array in self._blocks[0])
@@ -137,10 +137,10 @@ class RowQueue:
 
 
 def next_batch_size(waiting: int, batch_size: int, *, more: bool, endless: bool = False) -> int:
-    """How many of the waiting rows make the next mini-batch, by the rule of ArrayStream; 0 while that is not known.
+    """How many of the waiting rows form the next mini-batch, by the rule of ArrayStream; 0 if not yet known.
 
-    As long as there may be more rows, half a mini-batch must wait behind a full one: fewer would join it at the end. Where
-    there is no end, mini-batches are just full.
+    While more rows may follow, half a mini-batch must wait behind a full one: fewer rows would join it at the end. If
+    there is no end, mini-batches are always full.
 
     >>> next_batch_size(5, 4, more=True), next_batch_size(6, 4, more=True), next_batch_size(5, 4, more=False)
     (0, 4, 5)

@@ -1,6 +1,6 @@
-"""The laws that every kernel, loss, learning rule, protocol and carrier obeys, as checks for your own.
+"""Checks for your own kernels, losses, learning rules, protocols and carriers: the laws of each role.
 
-A check raises `AssertionError` with a sentence that says which law was broken and how. None of them needs a test framework.
+A failed check raises an `AssertionError` that says which law is broken and how. The checks need no test framework.
 
     def test_cosine():
         check_kernel(Cosine(frequency=2.0))

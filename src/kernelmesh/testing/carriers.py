@@ -13,16 +13,16 @@ __all__ = ["check_carrier"]
 def check_carrier(
     pair: Callable[[], tuple[Carrier, Carrier]], *, deliver: Callable[[], None] = lambda: None, patience: float = 20.0
 ) -> None:
-    """Check that a carrier obeys the laws of its role; an `AssertionError` names the one that it breaks.
+    """Check that a carrier obeys the laws of its role.
 
     Parameters
     ----------
     pair : Callable
-        Gives two new carriers that connect the agents "a" and "b" with each other.
+        Returns two new carriers that connect the agents "a" and "b".
     deliver : Callable
-        Lets what is under way arrive, for carriers that need to be told.
+        Delivers pending messages, for carriers that need to be told.
     patience : float
-        Seconds within which things must arrive.
+        Seconds within which messages must arrive.
 
     Examples
     --------
@@ -49,8 +49,8 @@ def check_carrier(
     try:
         a.open(boxes["a"])
         b.open(boxes["b"])
-        wait("a", "a carrier must tell that a neighbor listens", lambda event: event == Presence("b", True))
-        wait("b", "a carrier must tell that a neighbor listens", lambda event: event == Presence("a", True))
+        wait("a", "a carrier must report that a neighbor is listening", lambda event: event == Presence("b", True))
+        wait("b", "a carrier must report that a neighbor is listening", lambda event: event == Presence("a", True))
         for number, size in enumerate((0, 1, 1000, 100_000)):
             data = encode_frame(Frame(Prefix(7, False, number), Header(step=number), bytes(range(256)) * (size // 256 + 1)))
             a.send("b", data)
@@ -59,10 +59,10 @@ def check_carrier(
         b.send("a", encode_frame(Frame(Prefix(8, False, 1), Header(step=1), b"back")))
         wait("a", "bytes must go both ways", lambda event: isinstance(event, Arrival) and event.sender == "b")
         b.close()
-        wait("a", "a carrier must tell that a neighbor has gone", lambda event: event == Presence("b", False))
+        wait("a", "a carrier must report that a neighbor is gone", lambda event: event == Presence("b", False))
         began = time.monotonic()
         a.send("b", b"to nobody")
-        assert time.monotonic() - began < patience, "sending must not wait for a neighbor that has gone"
+        assert time.monotonic() - began < patience, "sending must not wait for a neighbor that is gone"
     finally:
         b.close()
         a.close()

@@ -14,18 +14,18 @@ __all__ = ["check_kernel"]
 def check_kernel(
     kernel: Kernel, *, points: Floats | None = None, dimension: int = 3, rng: np.random.Generator | None = None
 ) -> None:
-    """Check that a kernel is one: symmetric, positive semidefinite, and the same however it is called.
+    """Check that a kernel is symmetric, positive semidefinite, and consistent however it is called.
 
     Parameters
     ----------
     kernel : Kernel
-        What to check.
+        The kernel to check.
     points : ndarray of shape (rows, features), optional
-        Where to check it; by default 30 points from a standard normal distribution.
+        The points to check it at; by default 30 points from a standard normal distribution.
     dimension : int
-        The length of those points.
+        The dimension of those points.
     rng : numpy.random.Generator, optional
-        What they are drawn from.
+        The generator that draws them.
 
     Raises
     ------
@@ -47,24 +47,24 @@ def check_kernel(
     few, others = points[:7], points[-5:]
     block = kernel(few, others)
     pairs = [[kernel(x[None], z[None])[0, 0] for z in others] for x in few]
-    require_close(pairs, block, owner, "must give the same for a pair as for a block of points", relative=1e-9)
-    require_close(kernel(points, points), gram, owner, "must give the same when called again")
+    require_close(pairs, block, owner, "must return the same value for a pair as for a block of points", relative=1e-9)
+    require_close(kernel(points, points), gram, owner, "must return the same values when called again")
     none = points[:0]
     for left, right, shape in ((few, none, (len(few), 0)), (none, few, (0, len(few)))):
         found = kernel(left, right).shape
-        require(found == shape, owner, f"must give a matrix of shape {shape} where one side is empty", found)
+        require(found == shape, owner, f"must return a matrix of shape {shape} if one side is empty", found)
     found = kernel.diag(none).shape
     require(found == (0,), owner, "must have a diag of shape (0,) for no points", found)
-    require(bool((points == before).all()), owner, "must leave its points as they are", "points that changed")
+    require(bool((points == before).all()), owner, "must not modify its points", "points that changed")
     require(copy.deepcopy(kernel) == kernel, owner, "must equal a copy of itself", "a copy that differs")
     require_round_trip("kernel", kernel, owner)
 
 
 def _check_gram(kernel: Kernel, points: Floats, gram: Floats, owner: str) -> None:
     shape = (len(points), len(points))
-    require(gram.shape == shape, owner, f"must give a matrix of shape {shape} for {len(points)} points", gram.shape)
-    require(gram.dtype == np.float64, owner, "must give float64", gram.dtype)
-    require(bool(np.isfinite(gram).all()), owner, "must be finite", "something that is not")
+    require(gram.shape == shape, owner, f"must return a matrix of shape {shape} for {len(points)} points", gram.shape)
+    require(gram.dtype == np.float64, owner, "must return float64", gram.dtype)
+    require(bool(np.isfinite(gram).all()), owner, "must be finite", "values that are not")
     size = float(np.abs(gram).max())
     require_close(gram, gram.T, owner, "must be symmetric, κ(x, z) = κ(z, x)", relative=1e-10, absolute=1e-13 * size)
     least = float(np.linalg.eigvalsh(gram).min())

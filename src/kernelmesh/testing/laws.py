@@ -1,4 +1,4 @@
-"""How a broken law is told, and the law that all settings obey."""
+"""Reporting of broken laws, and the law that all settings obey."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def require(holds: bool, owner: object, law: str, found: object) -> None:
 
 
 def require_close(left: Any, right: Any, owner: object, law: str, *, relative: float = 0.0, absolute: float = 0.0) -> None:
-    """Raise unless two arrays have the same shape and nearly the same numbers; says where they differ most."""
+    """Raise unless two arrays have the same shape and nearly the same values; reports where they differ most."""
     left, right = np.asarray(left), np.asarray(right)
     require(left.shape == right.shape, owner, law, f"shapes {left.shape} and {right.shape}")
     if not left.size:
@@ -34,15 +34,17 @@ def require_close(left: Any, right: Any, owner: object, law: str, *, relative: f
 
 
 def require_role(value: object, role: type, owner: object) -> None:
-    """Raise unless something has all that a role asks for, and is an instance rather than a class."""
+    """Raise unless an object implements a role and is an instance rather than a class."""
     wanted = [name for name in dir(role) if not name.startswith("_") or name == "__call__"]
     missing = [name for name in wanted if not hasattr(value, name)]
-    require(not isinstance(value, type), owner, f"must be an instance that plays the role {role.__name__}", "a class")
-    require(isinstance(value, role), owner, f"must play the role {role.__name__}", f"nothing called {', '.join(missing)}")
+    require(not isinstance(value, type), owner, f"must be an instance that implements the role {role.__name__}", "a class")
+    require(
+        isinstance(value, role), owner, f"must implement the role {role.__name__}", f"nothing called {', '.join(missing)}"
+    )
 
 
 def require_round_trip(role: str, value: Any, owner: object) -> None:
-    """Raise unless settings of a registered kind are equal after they were written to a file and read back."""
+    """Raise unless settings of a registered kind survive being written to a file and read back."""
     if type(value) not in kinds(role).values():
         return
     back = restore(describe(value))

@@ -18,21 +18,21 @@ def check_loss(
 ) -> None:
     """Check that a loss is convex, and that its slope is the derivative of its value, or a subgradient at a kink.
 
-    Of a loss that can tell how it curves: that its curvature is at least 0, and that an implicit step goes where it
-    says; downhill, unless the loss says with `refines` that its steps are not refined.
+    For a loss with curvature, also check that the curvature is at least 0, and that an implicit step goes where it
+    claims to, and downhill unless the loss declares with `refines` that its steps are not refined.
 
     Parameters
     ----------
     loss : Loss
-        What to check.
+        The loss to check.
     outputs : int
-        The length of z: classes, or numbers to predict.
+        The length of z: the number of classes, or of values to predict.
     rows : int
-        At how many random places to look.
+        The number of random places to check.
     scale : float
         The standard deviation of z.
     rng : numpy.random.Generator, optional
-        What they are drawn from.
+        The generator that draws them.
 
     Raises
     ------
@@ -52,12 +52,12 @@ def check_loss(
     before = z.copy()
     value, slope = loss.value_and_slope(z, y)
     for name, array, shape in (("values", value, (rows,)), ("slopes", slope, (rows, outputs))):
-        law = f"must give {name} of shape {shape} for {rows} rows and {outputs} outputs"
+        law = f"must return {name} of shape {shape} for {rows} rows and {outputs} outputs"
         require(array.shape == shape, owner, law, array.shape)
-        require(array.dtype == np.float64, owner, f"must give {name} in float64", array.dtype)
-    require_close(value, loss.value(z, y), owner, "must give the same values with value_and_slope as with value")
-    require_close(slope, loss.slope(z, y), owner, "must give the same slopes with value_and_slope as with slope")
-    require(bool((z == before).all()), owner, "must leave its outputs z as they are", "numbers that changed")
+        require(array.dtype == np.float64, owner, f"must return {name} in float64", array.dtype)
+    require_close(value, loss.value(z, y), owner, "must return the same values from value_and_slope as from value")
+    require_close(slope, loss.slope(z, y), owner, "must return the same slopes from value_and_slope as from slope")
+    require(bool((z == before).all()), owner, "must not modify its outputs z", "numbers that changed")
     _check_convex(loss, owner, z, far, y)
     _check_slope(loss, owner, z, y)
     if isinstance(loss, CurvedLoss):
@@ -69,7 +69,7 @@ def check_loss(
 
 
 def _targets(loss: Loss, rows: int, outputs: int, rng: np.random.Generator) -> Any:
-    """Random targets, after `check` has taken them and refused wrong ones."""
+    """Random targets, after verifying that `check` accepts them and rejects wrong ones."""
     owner = repr(loss)
     good: Any = rng.integers(outputs, size=rows) if loss.classifies else rng.standard_normal((rows, outputs))
     wrong: Any = good + outputs if loss.classifies else np.full_like(good, np.nan)
@@ -78,7 +78,7 @@ def _targets(loss: Loss, rows: int, outputs: int, rng: np.random.Generator) -> A
     except ValueError:
         return loss.check("check_loss", good, rows=rows, outputs=outputs)
     what = f"class numbers beyond {outputs - 1}" if loss.classifies else "targets that are not finite"
-    raise AssertionError(f"{owner}: check must refuse {what}, got no error")
+    raise AssertionError(f"{owner}: check must reject {what}, got no error")
 
 
 def _check_convex(loss: Loss, owner: str, z: Floats, far: Floats, y: Any) -> None:
@@ -87,13 +87,13 @@ def _check_convex(loss: Loss, owner: str, z: Floats, far: Floats, y: Any) -> Non
         chord = (1 - share) * ends[0] + share * ends[1]
         inside = loss.value((1 - share) * z + share * far, y)
         row = int(np.argmax(inside - chord))
-        law = "must be convex: between two places at most what lies on the straight line"
+        law = "must be convex: between two places, at most the value on the chord"
         found = f"{inside[row]:.6g} above {chord[row]:.6g}"
         require(bool(inside[row] <= chord[row] + 1e-9 * (1 + abs(chord[row]))), owner, law, found)
 
 
 def _check_slope(loss: Loss, owner: str, z: Floats, y: Any) -> None:
-    """A subgradient of a convex function lies between its slopes to either side, which at a kink are far apart."""
+    """A subgradient of a convex function lies between its slopes on either side, which differ at a kink."""
     value, slope = loss.value_and_slope(z, y)
     slack = 1e-4 * (1 + np.abs(slope).max())
     for output in range(z.shape[1]):
@@ -110,7 +110,7 @@ def _check_slope(loss: Loss, owner: str, z: Floats, y: Any) -> None:
 def _check_curvature(loss: CurvedLoss, owner: str, z: Floats, y: Any, rng: np.random.Generator) -> None:
     rows, outputs = z.shape
     curvature = loss.curvature(z, y)
-    law = f"must give curvatures of shape {(rows,)} for {rows} rows"
+    law = f"must return curvatures of shape {(rows,)} for {rows} rows"
     require(curvature.shape == (rows,), owner, law, curvature.shape)
     good = np.isfinite(curvature).all() and bool((curvature >= 0).all())
     require(bool(good), owner, "must have curvatures that are finite and at least 0", curvature.min())
@@ -118,15 +118,15 @@ def _check_curvature(loss: CurvedLoss, owner: str, z: Floats, y: Any, rng: np.ra
     covariance = root @ root.T
     for iterations in (1, 100):
         force, there = loss.implicit_step(z, covariance, y, iterations=iterations)
-        law = f"must give slopes and outputs of shape {(rows, outputs)} from implicit_step"
+        law = f"must return slopes and outputs of shape {(rows, outputs)} from implicit_step"
         require(force.shape == there.shape == z.shape, owner, law, f"{force.shape} and {there.shape}")
         law = "must step to z = z₀ − T a in implicit_step"
         require_close(there, z - covariance @ force, owner, law, absolute=1e-6 * (1 + float(np.abs(z).max())))
     none, here = loss.implicit_step(z, np.zeros_like(covariance), y, iterations=5)
-    require_close(here, z, owner, "must stay where it is in implicit_step where T = 0", absolute=1e-12)
-    require_close(none, loss.slope(z, y), owner, "must give its slope in implicit_step where T = 0", absolute=1e-9)
+    require_close(here, z, owner, "must not move in implicit_step if T = 0", absolute=1e-12)
+    require_close(none, loss.slope(z, y), owner, "must return its slope from implicit_step if T = 0", absolute=1e-9)
     if not getattr(loss, "refines", True):
-        return  # at a kink one step may overshoot
+        return  # at a kink, one step may overshoot
     moved = float(loss.value(there, y).sum() + 0.5 * np.sum(force * (covariance @ force)))
     stayed = float(loss.value(z, y).sum())
     found = f"{moved:.6g} after {stayed:.6g}"

@@ -32,22 +32,22 @@ _CLASSES, _BATCH = 3, 16
 def check_consensus(
     protocol: Consensus, *, kernel: Kernel | None = None, step_size: float = 0.5, rng: np.random.Generator | None = None
 ) -> None:
-    """Check that a protocol leaves agents alone that agree, and says what it has declared.
+    """Check that a protocol does not move agents that agree, and sends what it has declared.
 
-    One agent alone learns as with `Local`. Agents that are equal and see the same stay equal, and learn what one alone
-    learns. What is asked, answered and told is what the declared `exchange` says, and survives the wire. The order in which
-    neighbors are heard makes no difference. Settings survive a file.
+    A single agent learns as with `Local`. Equal agents that see the same data stay equal, and learn what a single agent
+    learns. Queries and replies match the declared `exchange` and survive encoding. The order in which
+    neighbors are heard makes no difference. Settings survive being saved.
 
     Parameters
     ----------
     protocol : Consensus
-        What to check.
+        The protocol to check.
     kernel : Kernel, optional
-        The agents' kernel, for points with 2 numbers; by default Gaussian(bandwidth=0.6).
+        The agents' kernel, for points with 2 features; by default Gaussian(bandwidth=0.6).
     step_size : float
-        η of the agents.
+        The agents' step size η.
     rng : numpy.random.Generator, optional
-        What samples are drawn from.
+        The generator that draws samples.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def check_consensus(
     require_role(protocol, Consensus, owner)
     found = protocol.exchange
     require(isinstance(found, Exchange), owner, "must declare its exchange as an Exchange", found)
-    # what a sample says depends on where the agent is when it comes, except with the squared loss
+    # the statistics of a sample depend on the function at the time, except with the squared loss
     statistics = found.statistics
     learning: dict[str, Any] = {"loss": Logistic(), "step_size": step_size, "compression": Uncompressed()}
     if statistics:
@@ -84,15 +84,15 @@ def check_consensus(
 
 
 def _check_force(agent: Agent, owner: str, points: Floats, labels: Any) -> None:
-    """Nobody to disagree with, or nothing to disagree about: what is learned is what `Local` learns."""
+    """Without neighbors, or without disagreement, the result is that of `Local`."""
     local = replace(agent, consensus=Local())
     *_, last = simulate(local, Graph.line(1), [ArrayStream(points, labels, batch_size=_BATCH)])
     alone = last.states[0].sent
-    for agents, law in ((1, "must learn as Local does where there is nobody else"), (4, "must not pull equal agents")):
+    for agents, law in ((1, "must learn as Local does without neighbors"), (4, "must not move equal agents")):
         streams = [ArrayStream(points, labels, batch_size=_BATCH) for _ in range(agents)]
         *_, last = simulate(agent, Graph.complete(agents), streams)
         for state in last.states:
-            # what a protocol shows may be one mini-batch behind what it has learned
+            # the shown function may be one mini-batch behind the learned one
             _require_equal(state.sent, alone, owner, law)
 
 
@@ -106,17 +106,17 @@ def _check_exchange(agent: Agent, owner: str, states: list[State], points: Float
     exchange = agent.consensus.exchange
     here, there = (Outbox(agent, state, points) for state in states[:2])
     if exchange.question is not None:
-        law = f"must ask {exchange.question.__name__}, as its exchange declares"
+        law = f"must query with {exchange.question.__name__}, as its exchange declares"
         require(type(here.question) is exchange.question, owner, law, type(here.question).__name__)
     else:
-        require(not exchange.mutual, owner, "must declare a question where its exchange is mutual", exchange)
+        require(not exchange.mutual, owner, "must declare a question if its exchange is mutual", exchange)
     reply = there.reply(states[0].name, share(3), here.question)
     if exchange.replies:
         wanted = " or ".join(kind.__name__ for kind in exchange.replies)
-        law = f"must say {wanted}, as its exchange declares"
+        law = f"must reply with {wanted}, as its exchange declares"
         require(type(reply) in exchange.replies, owner, law, type(reply).__name__)
     else:
-        require(reply is None, owner, "must say nothing, as its exchange declares", reply)
+        require(reply is None, owner, "must not reply, as its exchange declares", reply)
     for message in (here.question, reply):
         if message is not None:
             _check_wire(message, owner)
@@ -135,7 +135,7 @@ def _check_wire(message: Message, owner: str) -> None:
 
 
 def _heard(agent: Agent, states: list[State], points: Floats) -> list[Heard]:
-    """What the first agent hears of the others, which all have a mini-batch like its own."""
+    """What the first agent receives from the others, which all have the same mini-batch."""
     outboxes = [Outbox(agent, state, points) for state in states]
     part, mutual = share(len(states) - 1), agent.consensus.exchange.mutual
     return [
@@ -168,7 +168,7 @@ def _check_settings(agent: Agent, owner: str, step_size: float, points: Floats) 
     penalty = protocol.penalty(0)
     require(penalty >= 0, owner, "must have a penalty >= 0", penalty)
     limit = protocol.max_stable_penalty(agent.kernel, [points], step_size, 4.0)
-    require(limit > 0, owner, "must have a largest stable penalty > 0", limit)
+    require(limit > 0, owner, "must have a maximum stable penalty > 0", limit)
     tuning = Tuning(
         step_size=step_size,
         coupling=Doubling(start=0.01, every=200),
@@ -180,9 +180,9 @@ def _check_settings(agent: Agent, owner: str, step_size: float, points: Floats) 
     try:
         tuned = type(protocol).tuned(tuning)
     except TypeError as error:
-        law = "must define tuned where settings have no default"
+        law = "must define tuned if settings have no default"
         raise AssertionError(f"{owner}: {law}, got {error}") from error
-    require(type(tuned) is type(protocol), owner, "must give one of its own kind when tuned", tuned)
+    require(type(tuned) is type(protocol), owner, "must return its own kind when tuned", tuned)
     for each in (protocol, tuned):
         require_round_trip("consensus", each, owner)
 

@@ -22,22 +22,22 @@ _CLASSES, _BATCH, _BATCHES = 3, 16, 40
 
 
 def check_rule(rule: Rule, *, agent: Agent | None = None, rng: np.random.Generator | None = None) -> None:
-    """Check that a rule learns, repeats itself, leaves what it was given as it is, and goes on from a file.
+    """Check that a rule learns, is reproducible, does not modify its inputs, and can resume from a file.
 
-    What is learned from clearly separated classes predicts them better than chance, and stays finite. The same samples lead
-    to the same function. A copy of a state goes its own way, and the state before a step stays readable. After an
-    error the state is as it was. A state that comes from a file goes on as the one that was stored.
-    Settings survive a file.
+    A model of clearly separated classes predicts them better than chance and stays finite. The same samples lead
+    to the same function. A copy of a state is independent, and the state before a step stays readable. After an
+    error, the state is unchanged. A state read from a file continues exactly as the stored one.
+    Settings survive being saved.
 
     Parameters
     ----------
     rule : Rule
-        What to check.
+        The rule to check.
     agent : Agent, optional
-        What to check it with: its rule is replaced, so that step size, compression and regularization can be chosen. By
-        default one with 2 numbers in a point, 3 classes and a Gaussian kernel, and with step size 2 if the rule takes one.
+        The agent to check it with, whose rule is replaced; use it to choose step size, compression and regularization. By
+        default, an agent with 2 features, 3 classes and a Gaussian kernel, and with step size 2 if the rule takes one.
     rng : numpy.random.Generator, optional
-        What samples are drawn from.
+        The generator that draws samples.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def check_rule(rule: Rule, *, agent: Agent | None = None, rng: np.random.Generat
     again = _learned(agent, agent.start(), points[:half], targets[:half])
     _require_same(again, state, owner, "must learn the same function from the same samples")
     _check_states(agent, owner, state, points[half:], targets[half:])
-    require(bool((points == before).all()), owner, "must leave its samples as they are", "points that changed")
+    require(bool((points == before).all()), owner, "must not modify its samples", "points that changed")
     require_round_trip("rule", rule, owner)
 
 
@@ -71,7 +71,7 @@ def _default(rule: Rule) -> Agent:
 
 
 def _samples(agent: Agent, rng: np.random.Generator) -> tuple[Floats, Any]:
-    """Classes that lie on a circle, or the cosines of where a point lies."""
+    """Classes on a circle, or the cosines of a point's position."""
     rows = _BATCH * _BATCHES
     classes = rng.integers(agent.outputs, size=rows)
     points = 0.2 * rng.standard_normal((rows, agent.dimension))
@@ -92,14 +92,14 @@ def _learned(agent: Agent, state: State, points: Floats, targets: Any) -> State:
 def _check_learned(agent: Agent, owner: str, state: State, points: Floats, targets: Any) -> None:
     for what, f in (("show", state.function), ("send", state.sent)):
         finite = bool(np.isfinite(f.centers).all() and np.isfinite(f.weights).all())
-        require(finite, owner, f"must {what} a function that is finite", "one that is not")
+        require(finite, owner, f"must {what} a function that is finite", "one that is not finite")
     shown = agent.predict(state, points)
     loss, nothing = (float(agent.loss.value(z, targets).mean()) for z in (shown, np.zeros_like(shown)))
     require(loss < nothing, owner, "must learn: less loss on new samples than predicting 0", f"{loss:.4g} and {nothing:.4g}")
 
 
 def _check_states(agent: Agent, owner: str, state: State, points: Floats, targets: Any) -> None:
-    """Copies, files, errors, and states that are outdated."""
+    """Copies, files, errors, and outdated states."""
     twin = state.copy()
     stored = storage.pack(state, [])
     after = _learned(agent, state, points, targets)
@@ -112,11 +112,11 @@ def _check_states(agent: Agent, owner: str, state: State, points: Floats, target
     else:
         raise AssertionError(f"{owner}: must not learn from points that are not finite, got no error")
     other = _learned(agent, twin, points, targets)
-    _require_same(other, after, owner, "must let a copy of a state go its own way, to the same function")
-    law = "must go on from a file as from the state that was stored: has the model arrays, and the rule an unpack for them?"
+    _require_same(other, after, owner, "must lead from a copy of a state to the same function")
+    law = "must resume from a file as from the stored state: does the model have arrays, and the rule an unpack for them?"
     try:
         fresh = storage.unpack(agent, stored, name=0, names=[])
-    except InvalidArgument as error:  # of arrays that the rule does not read
+    except InvalidArgument as error:  # caused by arrays that the rule does not read
         raise AssertionError(f"{owner}: {law} Got {error}") from None
     found = agent.predict(_learned(agent, fresh, points, targets), points)
     wanted = agent.predict(after, points)
