@@ -138,11 +138,11 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["run", "budget-sweep", "--all"], "run: --all must be used with an experiment that has a table, got budget-sweep"),
         (
             ["run", "heterogeneous", "--all", "--protocol", "local"],
-            "run: --protocol must be omitted with --all, which runs several values, got 'local'",
+            "run: --protocol must be omitted with --all, which chooses it, got 'local'",
         ),
         (
             ["run", "local-steps", "--set", "every=2"],
-            "run: --set every must be omitted with local-steps, which runs several values, got '2'",
+            "run: --set every must be omitted with local-steps, which chooses it, got '2'",
         ),
         (["run", "heterogeneous", "--samples", "3", "--agents", "2"], "run: samples must be enough for one mini-batch"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a readable config.json"),

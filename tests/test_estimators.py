@@ -275,8 +275,23 @@ def test_rows_go_to_the_agents_that_saw_them():
         mesh.fit(X, y, agents=["north"] * 3)
     with pytest.raises(ValueError, match="KernelMeshClassifier: agent must be among"):
         mesh.predict(X, agent="west")
-    with pytest.raises(ValueError, match="the network must be connected"):
+    with pytest.raises(ValueError, match="the network must be connected, got no path from 0 to 2; add an edge"):
         KernelMeshClassifier(graph=[(0, 1), (2, 3)]).fit(X, y)
+
+
+def test_an_agent_without_rows_is_reported_in_fit():
+    X, y = moons(60)
+    mesh = KernelMeshClassifier(graph=[(0, 2), (2, 1)], passes=1, random_state=0)
+    with pytest.warns(UserWarning, match="KernelMeshClassifier: no rows for agent 2: an agent without rows") as caught:
+        mesh.fit(X, y, agents=y)
+    assert caught[0].filename == __file__
+    mesh.partial_fit(X[:8], y[:8], agents=np.zeros(8, dtype=int))  # which may bring rows for some agents only
+
+
+def test_a_model_is_saved_only_in_a_folder_that_exists(tmp_path):
+    X, y = moons(60)
+    with pytest.raises(InvalidArgument, match=r"save: path must be in an existing folder, got '.*nowhere/model'; create"):
+        OnlineKernelClassifier(passes=1).fit(X, y).save(tmp_path / "nowhere" / "model")
 
 
 def test_agreement_grows_with_the_coupling():
@@ -360,7 +375,7 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(rule=7), "OnlineKernelClassifier: rule must be a learning rule, got 7"),
         (
             KernelMeshClassifier(rule="second-order"),
-            "KernelMeshClassifier: rule must be a rule that uses neighbors' messages",
+            "KernelMeshClassifier: rule must be one that learns from neighbors, got ",
         ),
         (KernelMeshClassifier(consensus="all"), "KernelMeshClassifier: consensus must be a consensus, got 'all'"),
     ],
@@ -691,7 +706,7 @@ def test_the_covariance_is_part_of_what_is_learned(tmp_path):
     [
         ({"step_size": 1.0}, 'step_size must be omitted with the rule second-order, .*rule="gradient" and'),
         ({"parsimony": 0.1}, "parsimony must be omitted with the rule second-order, .*set budget"),
-        ({"rule": "gradient", "half_life": 100.0}, "half_life must be omitted with the rule gradient, .*can forget"),
+        ({"rule": "gradient", "half_life": 100.0}, "half_life must be omitted with the rule gradient, .*support forgetting"),
         ({"rule": SecondOrder(), "half_life": 9.0}, r"half_life must be omitted .*rule=SecondOrder\(half_life=…\)"),
         ({"rule": SecondOrder(), "budget": 0.1}, r"budget must be omitted .*rule=SecondOrder\(budget=…\)"),
         ({"rule": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be omitted if budget is set"),

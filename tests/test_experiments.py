@@ -94,10 +94,18 @@ def test_agents_with_one_class_each_learn_all_of_them_only_by_sharing(tmp_path):
     assert tmp_path / "figure.png" in finished.files
 
 
+def test_a_class_that_nobody_sees_is_refused():
+    with pytest.raises(
+        errors.InvalidArgument, match="one-class: agents must be at least 5, so that every class is seen, got 4"
+    ):
+        one_class.Config(agents=4)
+
+
 @pytest.mark.parametrize("name", ["gmm-logistic", "gmm-hinge", "heterogeneous", "slabs"])
 def test_runs_and_writes(name, tmp_path):
     experiment = kinds("experiment")[name]
     config = experiment.config(**TINY)
+    (tmp_path / "report.html").write_text("the page of an earlier run")
     finished = run(experiment, config, tmp_path)
     assert finished.outcome == Complete()
     assert {tmp_path / "summary.json", tmp_path / "report.json"} <= set(finished.files)
@@ -106,6 +114,7 @@ def test_runs_and_writes(name, tmp_path):
     assert set(summary) >= SUMMARY
     assert flat(summary)
     assert (summary["complete"], summary["outcome"], summary["remark"]) == (True, "complete", "")
+    assert not (tmp_path / "report.html").exists()
     notes = json.loads((tmp_path / "report.json").read_text())
     assert notes["paragraphs"] == list(finished.report.findings.paragraphs)
     assert {f"{figure}.png" for figure in finished.report.findings.figures} <= {file.name for file in tmp_path.iterdir()}

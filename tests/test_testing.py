@@ -58,7 +58,10 @@ def upset(gram):
         (Broken(gram=lambda gram: gram * np.nan), "must be finite"),
         (Broken(gram=lambda gram: gram.astype(np.float32)), "must give float64, got float32"),
         (Broken(gram=lambda gram: gram[:, :1]), "must return a matrix of shape (30, 30) for 30 points, got (30, 1)"),
-        (Broken(gram=lambda gram: gram if gram.size > 1 else 2 * gram), "must return the same value for a pair as for a block"),
+        (
+            Broken(gram=lambda gram: gram if gram.size > 1 else 2 * gram),
+            "must return the same value for a pair as for a block",
+        ),
         (Gaussian, "must be an instance that implements the role Kernel, got a class"),
         (np.cos, "must implement the role Kernel, got nothing called diag"),
     ],

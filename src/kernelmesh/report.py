@@ -69,6 +69,7 @@ class Report:
     def write(self, folder: Path) -> list[Path]:
         """Write everything; returns the paths of the files."""
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.html").unlink(missing_ok=True)  # the page of an earlier run; `kernelmesh report` writes a new one
         files = [folder / "summary.json", folder / "config.json", folder / "report.json"]
         files[0].write_text(json.dumps(dict(self.summary), indent=2) + "\n")
         files[1].write_text(json.dumps({"experiment": self.summary["experiment"], **self.config}, indent=2) + "\n")

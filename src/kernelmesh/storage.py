@@ -55,6 +55,9 @@ def write(path: str | os.PathLike[str], *, kind: str, arrays: Mapping[str, NDArr
     if path.is_dir():
         found = Verbatim(f"the folder {str(path)!r}")
         raise InvalidArgument("save", "path", "be the path of a file", found, remedy="add a file name")
+    if not path.parent.is_dir():
+        found = Verbatim(f"{str(path)!r}")
+        raise InvalidArgument("save", "path", "be in an existing folder", found, remedy=f"create {str(path.parent)!r} first")
     metadata = {"format": "kernelmesh", "version": VERSION, "kind": kind, "settings": json.dumps(settings)}
     metadata["digest"] = _digest(arrays, metadata)
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata)

@@ -91,12 +91,13 @@ def _describe(experiment: Experiment) -> None:
     from kernelmesh.experiments import describe_settings
 
     say(f"{experiment.name}: {experiment.about}\n")
-    settings = describe_settings(experiment.config).values()
+    fixed = () if experiment.table else experiment.swept
+    settings = [each for each in describe_settings(experiment.config).values() if each.name not in fixed]
     _print_rows(((each.name, _shown(each.default), each.doc) for each in settings), "setting", "default", "meaning")
     table = " `--all` computes the full table." if experiment.table else ""
     who = "`--all`" if experiment.table else "The experiment"
-    fixed = f" {who} runs several values of {' and '.join(experiment.swept)}."
-    say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}{fixed if experiment.swept else ''}")
+    varied = f" {who} varies {', '.join(experiment.swept)}." if experiment.swept else ""
+    say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}{varied}")
 
 
 def _shown(default: Any) -> str:
@@ -244,7 +245,7 @@ def _check_swept(experiment: Experiment, given: Mapping[str, Any], changes: Sequ
     for swept in experiment.swept:
         for option in (f"--{swept}", f"--set {swept}"):
             if option in values:
-                rule = f"be omitted {where}, which runs several values"
+                rule = f"be omitted {where}, which chooses it"
                 raise InvalidArgument("run", option, rule, values[option])
 
 

@@ -1,7 +1,8 @@
 """The estimators: a single learner or a network, for classes or values."""
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+import warnings
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -342,7 +343,12 @@ class _Mesh(Learner):
         graph = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
         if self.consensus is not None:
             return graph, self.consensus
-        return graph, SharedStatistics() if self._chosen_rule(streaming=True).gathers else Diffusion()
+        rule = self._chosen_rule(streaming=True)
+        if not (rule.gathers or rule.listens):
+            remedy = "add consensus=Local() for agents that learn alone, or omit rule"
+            found = Verbatim(repr(self.rule))
+            raise InvalidArgument(type(self).__name__, "rule", "be one that learns from neighbors", found, remedy=remedy)
+        return graph, SharedStatistics() if rule.gathers else Diffusion()
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         """The rows that each agent sees: as given, or split evenly."""
@@ -358,7 +364,21 @@ class _Mesh(Learner):
             rule, found = f"name an agent for each of {rows} rows", Verbatim(f"{len(named)} names")
             raise InvalidArgument(type(self).__name__, "agents", rule, found)
         numbers = np.array([self._number(_plain(name), "agents") for name in named], dtype=np.int64)
-        return [np.flatnonzero(numbers == i) for i in range(len(names))]
+        dealt = [np.flatnonzero(numbers == i) for i in range(len(names))]
+        if rng is not None:
+            self._warn_of_idle([name for name, own in zip(names, dealt, strict=True) if not len(own)])
+        return dealt
+
+    def _warn_of_idle(self, idle: Sequence[Hashable]) -> None:
+        """Warn of agents that `fit` gives no rows: they learn nothing and separate their neighbors."""
+        if idle:
+            listed = ", ".join(map(repr, idle[:5])) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
+            warnings.warn(
+                f"{type(self).__name__}: no rows for {'agent' if len(idle) == 1 else 'agents'} {listed}: an agent without "
+                "rows learns nothing and relays nothing between its neighbors; remove it from the graph, or give it rows",
+                UserWarning,
+                stacklevel=4,  # the caller of fit
+            )
 
 
 def _plain(name: Any) -> Hashable:

@@ -24,8 +24,9 @@ from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.schema import one_of, setting
 from kernelmesh.streams import StreamSlice
 
-__all__ = ["PARTITIONS", "LossName", "MixtureConfig", "Partition", "Task"]
+__all__ = ["CLASSES", "PARTITIONS", "LossName", "MixtureConfig", "Partition", "Task"]
 
+CLASSES = 5  # of the paper's mixture
 PARTITIONS = ("identical", "two-class", "one-class")
 _LOSSES: dict[str, Loss] = {"logistic": Logistic(), "hinge": Hinge()}
 Partition = Annotated[str, one_of(*PARTITIONS)]
@@ -102,7 +103,7 @@ class Task(Samples):
         """Everything random, in a fixed order: the same seed gives the same data whatever the protocol."""
         rng = np.random.default_rng(config.seed)
         spread = math.sqrt(config.spread) if config.reading == "printed" else config.spread
-        mixture = Mixture.draw(spread=spread, rng=rng)
+        mixture = Mixture.draw(classes=CLASSES, spread=spread, rng=rng)
         points, labels = mixture.sample(config.samples, rng=rng)
         held_points, held_labels = mixture.sample(config.held_out, rng=rng)
         graph = Graph.random(config.agents, probability=0.2, rng=rng)

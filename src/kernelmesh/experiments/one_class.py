@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kernelmesh.errors import InvalidArgument
 from kernelmesh.experiments import Experiment, Findings, Session, Trial
-from kernelmesh.experiments.mixture import MixtureConfig, Partition, Task
+from kernelmesh.experiments.mixture import CLASSES, MixtureConfig, Partition, Task
 from kernelmesh.experiments.settings import Count, Index
 from kernelmesh.registry import register
 from kernelmesh.report import draw_decision_regions, draw_samples, style_of
@@ -31,7 +32,12 @@ class Config(MixtureConfig, owner="one-class"):
     partition: Partition = "one-class"
     passes: Count = 1
     measure_every: Count = 1
-    shown: Index = setting(7, doc="the agent whose decision regions are drawn, counted from 0")
+    shown: Index = setting(7, doc="the agent whose decision regions are drawn, counted from 0; the last if there are fewer")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.agents < CLASSES:
+            raise InvalidArgument(self.owner, "agents", f"be at least {CLASSES}, so that every class is seen", self.agents)
 
     @property
     def drawn(self) -> int:
@@ -77,7 +83,7 @@ def _figure(task: Task, trials: Mapping[str, Trial], svm: float) -> Figure:
         draw_decision_regions(axes, trial.newest.functions[agent], task.held_points, task.held_labels)
         axes.set_title(f"{_NETWORKS[part][1]}: {100 * trial.last.score_mean:.0f} % correct", fontsize="medium")
     _draw_curves(figure.add_subplot(grid[1, :]), trials, svm)
-    figure.suptitle(f"{task.config.agents} agents, each of which sees one class of {task.mixture.classes}")
+    figure.suptitle(f"{task.config.agents} agents, each seeing one of {task.mixture.classes} classes")
     return figure
 
 
@@ -93,11 +99,12 @@ def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
         )
         worst = [100 * line.score_worst for line in trial.record]
         axes.plot(samples, worst, color=line[0].get_color(), linestyle=":", linewidth=1.0)
-    axes.axhline(100 * svm, color="black", linewidth=1.0, linestyle="--", label="a batch SVM with all the samples")
-    axes.set(xlabel="samples that each agent has seen", ylabel="held-out accuracy, % (dotted: worst agent)", ylim=(0, 100))
+    axes.axhline(100 * svm, color="black", linewidth=1.0, linestyle="--", label="batch SVM on all samples")
+    axes.set(xlabel="samples seen by each agent", ylabel="held-out accuracy, % (dotted: worst agent)", ylim=(0, 100))
     axes.legend(loc="center right")
 
 
 _ABOUT = "agents that each see one class of five: alone, with the paper's update, and with shared statistics"
-EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, swept=("protocol", "partition"))
+_SWEPT = ("protocol", "partition", "rule")
+EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

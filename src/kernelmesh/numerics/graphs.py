@@ -97,7 +97,7 @@ class Graph:
                 "Graph",
                 "the network",
                 "be connected",
-                f"no path from {self.names[0]!r} to {self.names[lonely]!r}",
+                Verbatim(f"no path from {self.names[0]!r} to {self.names[lonely]!r}"),
                 remedy="add an edge between the parts",
             )
 
