@@ -691,7 +691,7 @@ def test_the_covariance_is_part_of_what_is_learned(tmp_path):
     [
         ({"step_size": 1.0}, 'step_size must be omitted with the rule second-order, .*rule="gradient" and'),
         ({"parsimony": 0.1}, "parsimony must be omitted with the rule second-order, .*set budget"),
-        ({"rule": "gradient", "half_life": 100.0}, "half_life must be omitted with the rule gradient, .*can forget"),
+        ({"rule": "gradient", "half_life": 100.0}, "half_life must be omitted with the rule gradient, .*support forgetting"),
         ({"rule": SecondOrder(), "half_life": 9.0}, r"half_life must be omitted .*rule=SecondOrder\(half_life=…\)"),
         ({"rule": SecondOrder(), "budget": 0.1}, r"budget must be omitted .*rule=SecondOrder\(budget=…\)"),
         ({"rule": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be omitted if budget is set"),
