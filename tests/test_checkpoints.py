@@ -339,7 +339,7 @@ def test_other_settings_are_refused_by_name(change, named, tmp_path):
 
 def test_another_name_is_refused(tmp_path):
     keep(tmp_path, "local", every=3)
-    with opened(tmp_path, "local") as store, pytest.raises(ValueError, match="is of agent 'a', not of 'b'"):
+    with opened(tmp_path, "local") as store, pytest.raises(ValueError, match="belongs to agent 'a', not to 'b'"):
         store.restore(name="b")
 
 
@@ -441,10 +441,10 @@ def test_steps_on_record_before_a_failed_checkpoint_are_not_lost(tmp_path, monke
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
-        with pytest.raises(ValueError, match="CheckpointStore: folder must be one that can be written"):
+        with pytest.raises(ValueError, match="CheckpointStore: folder must be writable"):
             CheckpointStore(folder, agent=make("local"))
     (tmp_path / "state" / "lock").mkdir(parents=True)
-    with pytest.raises(ValueError, match="CheckpointStore: folder must be one that can be written"):
+    with pytest.raises(ValueError, match="CheckpointStore: folder must be writable"):
         CheckpointStore(tmp_path / "state", agent=make("local"))
 
 

@@ -53,7 +53,7 @@ class TestNameList:
             now += 1.0
             assert names.changed(now) == (before != found)
             assert names.names == found
-        assert sum("stay in force" in line for line in caplog.messages) == 1
+        assert sum("keeping the previous names" in line for line in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion(), ExactDiffusion(budget=0.02)], ids=kind)
