@@ -624,6 +624,6 @@ def test_settings_that_are_no_json_are_refused(tmp_path, monkeypatch):
 def test_a_folder_is_not_taken_for_a_file(tmp_path):
     with pytest.raises(UnreadableFile, match="must be a file, got a folder; specify a file in it"):
         storage.read(tmp_path, kind="agent")
-    with pytest.raises(InvalidArgument, match=r"save: path must be that of a file, got the folder .*; add a file name"):
+    with pytest.raises(InvalidArgument, match=r"save: path must be the path of a file, got the folder .*; add a file name"):
         storage.write(tmp_path, kind="agent", arrays={}, settings={})
     assert list(tmp_path.iterdir()) == []

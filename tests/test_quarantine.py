@@ -38,7 +38,7 @@ class TestNameList:
             read_names(path)
 
     def test_a_folder_is_refused(self, tmp_path):
-        with pytest.raises(UnreadableFile, match="can be read"):
+        with pytest.raises(UnreadableFile, match="must be a readable file"):
             read_names(tmp_path)
 
     def test_it_is_read_again_and_a_broken_file_changes_nothing(self, tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""What a network is for: agents that each see one class, alone, with the paper's update, and with shared statistics."""
+"""Agents that each see one class: alone, with the paper's update, and with shared statistics."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Config(MixtureConfig, owner="one-class"):
     partition: Partition = "one-class"
     passes: Count = 1
     measure_every: Count = 1
-    shown: Index = setting(7, doc="the agent whose decision regions are drawn, counted from 0")
+    shown: Index = setting(7, doc="index of the agent whose decision regions are drawn")
 
     @property
     def drawn(self) -> int:
@@ -40,7 +40,7 @@ class Config(MixtureConfig, owner="one-class"):
 
 
 def run(config: Config, session: Session) -> Findings:
-    """The three networks, one after the other, beside a batch SVM that has all the samples."""
+    """Train the three networks, and a batch SVM with all the samples for comparison."""
     trials: dict[str, Trial] = {}
     task = Task.draw(config)
     for part, (protocol, _) in _NETWORKS.items():
@@ -58,9 +58,9 @@ def run(config: Config, session: Session) -> Findings:
 
 
 _PARAGRAPHS = (
-    "Every agent sees samples of one class only. Alone it always answers with that class, and so it does with the paper's "
-    "update: neighbors agree where their own samples are. Shared statistics average what the agents know, and each ends with "
-    "all classes. The batch SVM has all samples at once.",
+    "Every agent sees samples of only one class. Alone, it always predicts that class, and the same happens with the "
+    "paper's update, which makes neighbors agree only where their own samples are. With shared statistics, agents "
+    "average the statistics of their samples, and each learns all classes. The batch SVM has all samples at once.",
 )
 
 
@@ -75,9 +75,9 @@ def _figure(task: Task, trials: Mapping[str, Trial], svm: float) -> Figure:
     for column, (part, trial) in enumerate(trials.items(), start=1):
         axes = figure.add_subplot(grid[0, column], sharex=first, sharey=first)
         draw_decision_regions(axes, trial.newest.functions[agent], task.held_points, task.held_labels)
-        axes.set_title(f"{_NETWORKS[part][1]}: {100 * trial.last.score_mean:.0f} % correct", fontsize="medium")
+        axes.set_title(f"{_NETWORKS[part][1]}: {100 * trial.last.score_mean:.0f} % accuracy", fontsize="medium")
     _draw_curves(figure.add_subplot(grid[1, :]), trials, svm)
-    figure.suptitle(f"{task.config.agents} agents, each of which sees one class of {task.mixture.classes}")
+    figure.suptitle(f"{task.config.agents} agents, each of which sees one class out of {task.mixture.classes}")
     return figure
 
 
@@ -93,11 +93,11 @@ def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
         )
         worst = [100 * line.score_worst for line in trial.record]
         axes.plot(samples, worst, color=line[0].get_color(), linestyle=":", linewidth=1.0)
-    axes.axhline(100 * svm, color="black", linewidth=1.0, linestyle="--", label="a batch SVM with all the samples")
-    axes.set(xlabel="samples that each agent has seen", ylabel="held-out accuracy, % (dotted: worst agent)", ylim=(0, 100))
+    axes.axhline(100 * svm, color="black", linewidth=1.0, linestyle="--", label="batch SVM with all the samples")
+    axes.set(xlabel="samples seen by each agent", ylabel="held-out accuracy, % (dotted: worst agent)", ylim=(0, 100))
     axes.legend(loc="center right")
 
 
-_ABOUT = "agents that each see one class of five: alone, with the paper's update, and with shared statistics"
+_ABOUT = "agents that each see one class out of five: alone, with the paper's update, and with shared statistics"
 EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, swept=("protocol", "partition"))
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)
