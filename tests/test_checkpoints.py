@@ -339,7 +339,7 @@ def test_other_settings_are_refused_by_name(change, named, tmp_path):
 
 def test_another_name_is_refused(tmp_path):
     keep(tmp_path, "local", every=3)
-    with opened(tmp_path, "local") as store, pytest.raises(ValueError, match="is of agent 'a', not of 'b'"):
+    with opened(tmp_path, "local") as store, pytest.raises(ValueError, match="belongs to agent 'a', not to 'b'"):
         store.restore(name="b")
 
 
@@ -441,10 +441,10 @@ def test_steps_on_record_before_a_failed_checkpoint_are_not_lost(tmp_path, monke
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
-        with pytest.raises(ValueError, match="CheckpointStore: folder must be one that can be written"):
+        with pytest.raises(ValueError, match="CheckpointStore: folder must be writable"):
             CheckpointStore(folder, agent=make("local"))
     (tmp_path / "state" / "lock").mkdir(parents=True)
-    with pytest.raises(ValueError, match="CheckpointStore: folder must be one that can be written"):
+    with pytest.raises(ValueError, match="CheckpointStore: folder must be writable"):
         CheckpointStore(tmp_path / "state", agent=make("local"))
 
 
@@ -624,6 +624,6 @@ def test_settings_that_are_no_json_are_refused(tmp_path, monkeypatch):
 def test_a_folder_is_not_taken_for_a_file(tmp_path):
     with pytest.raises(UnreadableFile, match="must be a file, got a folder; specify a file in it"):
         storage.read(tmp_path, kind="agent")
-    with pytest.raises(InvalidArgument, match=r"save: path must be that of a file, got the folder .*; add a file name"):
+    with pytest.raises(InvalidArgument, match=r"save: path must be the path of a file, got the folder .*; add a file name"):
         storage.write(tmp_path, kind="agent", arrays={}, settings={})
     assert list(tmp_path.iterdir()) == []

@@ -42,8 +42,8 @@ def test_the_settings_of_an_experiment_are_shown(command):
     done = kernelmesh(*command, env=os.environ | {"COLUMNS": "200"})
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["samples", "20000", "samples", "of", "each", "stream"] in lines
-    assert ["degrees", "90", "by", "how", "much", "the", "mixture", "rotates"] in [line[:8] for line in lines]
+    assert ["samples", "20000", "samples", "per", "stream"] in lines
+    assert ["degrees", "90", "rotation", "of", "the", "mixture"] in [line[:6] for line in lines]
     assert "`--all` computes the full table." in done.stdout
 
 

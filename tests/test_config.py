@@ -918,7 +918,7 @@ def test_mistakes_in_kinds_of_others_are_told_like_ours(folder):
     assert "stream.kind must derive from kernelmesh.streams.StreamKind, got Bare" in found
     (found,) = mistakes_of(folder, changed(FOREIGN, ("start = 5", 'start = 5\npath = "x"')))
     assert 'stream.path must be omitted with kind = "countdown"' in found
-    assert 'only kind = "file" has it' in found
+    assert 'only kind = "file" takes it' in found
 
 
 VALUES = [
@@ -986,12 +986,12 @@ def with_tls(mesh, *changes):
 @pytest.mark.parametrize(
     ("changes", "key", "words"),
     [
-        ([('"tls/agent-0.key"', '"tls/gone.key"')], "tls.key", ["be a file that can be read", "No such file"]),
-        ([('"tls/agent-0.key"', '"tls/agent-0.pem"')], "tls.key", ["hold a private key"]),
+        ([('"tls/agent-0.key"', '"tls/gone.key"')], "tls.key", ["be a readable file", "No such file"]),
+        ([('"tls/agent-0.key"', '"tls/agent-0.pem"')], "tls.key", ["contain a private key"]),
         ([('"tls/agent-0.key"', '"tls/agent-1.key"')], "tls.key", ["be the key of the certificate"]),
         ([('"tls/authority.pem"', '"tls/agent-1.pem"')], "tls.authority", ["may sign other certificates", "'agent-1'"]),
         ([('"tls/authority.pem"', '"data/test.csv"')], "tls.authority", ["PEM"]),
-        ([('"tls/agent-0.pem"', '"tls/gone.pem"')], "tls.certificate", ["be a file that can be read"]),
+        ([('"tls/agent-0.pem"', '"tls/gone.pem"')], "tls.certificate", ["be a readable file"]),
         ([('"tls/agent-0.pem"', '"tls/agent-1.pem"')], "tls.certificate", ["common name 'agent-0'", "got 'agent-1'"]),
         ([('["operator"]', '["op erator"]')], "tls.clients", ["letters"]),
         ([('["operator"]', '"operator"')], "tls.clients", ["list of strings"]),

@@ -99,7 +99,7 @@ def test_streams_repeat_from_their_seed_and_nothing_beats_the_best(name):
         ({"samples": 32}, "drift: batch_size must be less than the 32 samples, got 32"),
         (
             {"samples": 40, "phases": 41},
-            "drift: phases must be at most the number of samples, 40, got 41; a phase has at least one sample",
+            "drift: phases must be at most the number of samples, 40, got 41; each phase needs at least one sample",
         ),
         ({"stream": "still"}, "drift: stream must be one of all, rotate, come_and_go, permute"),
     ],
@@ -190,8 +190,8 @@ def test_without_river_a_line_says_so_and_the_rest_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "river", None)  # as if it were not installed
     found = drift.table(drift.Config(**TINY, stream="rotate", seeds=2), InProcess(tmp_path))
     assert errors_of(found.summary) == expected_keys("rotate", river=False)
-    assert found.summary["river"] == "not installed; its learners are left out (pip install river)"
-    assert "its learners are left out" in found.paragraphs[-1]
+    assert found.summary["river"] == "not installed; its learners are skipped (pip install river)"
+    assert "its learners are skipped" in found.paragraphs[-1]
     assert {row["seeds"] for row in found.tables["table"]} == {2}
     assert "means over 2 seeds" in found.figures["figure"].get_suptitle()
     ours = [row for row in found.tables["cells"] if row["learner"] == "kernelmesh, second-order"]

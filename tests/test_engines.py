@@ -137,7 +137,7 @@ def test_only_what_is_asked_for_is_fetched_and_old_rounds_say_so(processes):
     third = next(run)
     next(run)
     next(run)
-    with pytest.raises(StaleRound, match="round 3: what its agents have learned must be read before the next round"):
+    with pytest.raises(StaleRound, match="round 3: its states must be read before the next round"):
         third.functions  # noqa: B018
 
 
@@ -222,7 +222,7 @@ def test_checkpoints_of_another_network_are_refused(tmp_path):
         arrays, about = files.read(str(tmp_path), other)
         about["network"]["agents"] = 7
         files.write(str(tmp_path), other, arrays=arrays, settings=about)
-        with pytest.raises(InvalidArgument, match=r"hold a checkpoint of this network.*give this run a folder of its own"):
+        with pytest.raises(InvalidArgument, match=r"contain a checkpoint of this network.*use another folder for this run"):
             engine.call("load", str(tmp_path), 4)
 
 
@@ -233,9 +233,9 @@ def test_what_cannot_be_spread_is_refused(processes):
     line = Graph.line(2)
     with pytest.raises(InvalidArgument, match=r"workers must be at most one per agent, got 2 for 1 agents; at most 1"):
         list(simulate(agent, Graph.line(1), [ArrayStream(points, labels)], engine=processes))
-    with pytest.raises(InvalidArgument, match="be ones that can be read from the start, got generator"):
+    with pytest.raises(InvalidArgument, match="be readable from the start, got generator"):
         list(simulate(agent, line, [iter(x for x in ())] * 2, engine=processes))
-    with pytest.raises(InvalidArgument, match="have a generator of its own each"):
+    with pytest.raises(InvalidArgument, match="each have their own generator"):
         list(simulate(agent, line, [ArrayStream(points, labels, rng=rng) for _ in range(2)], engine=processes))
 
     class Local(ArrayStream):

@@ -263,7 +263,7 @@ class TestPoisonedJournal:
         assert self.start(agent, tmp_path).state.edges  # and a checkpoint, without a journal
         again = self.start(agent, tmp_path, max_points=1)
         assert again.state.edges == {}
-        assert any("begins anew" in line for line in caplog.messages)
+        assert any("starts over" in line for line in caplog.messages)
 
 
 def test_hostile_questions_are_counted_by_neighbor():

@@ -262,7 +262,7 @@ X, Y = np.zeros((8, 1)), np.arange(8) % 2
             "model must have partial_fit and predict, got an object of type Pipeline; transform X .* pass the last step",
         ),
         ((Newest(), iter([])), {}, "evaluate: X must yield at least two mini-batches, got none; the first is not scored"),
-        ((Newest(), [(X, Y)]), {}, "evaluate: X must yield at least two mini-batches, got one of 8 rows"),
+        ((Newest(), [(X, Y)]), {}, "evaluate: X must yield at least two mini-batches, got one mini-batch of 8 rows"),
         ((Newest(), X, np.stack([Y, Y])), {}, r"y must have 8 rows, got shape \(2, 8\); transpose it: one row per sample"),
         ((Newest(), X, [[1], [2, 3]]), {}, "evaluate: y must be an array, got .*; give every row the same number of values"),
         ((Newest(), [[1], [2, 3]], Y), {}, "evaluate: X must be an array, got .*; give every row the same number of values"),

@@ -38,7 +38,7 @@ class TestNameList:
             read_names(path)
 
     def test_a_folder_is_refused(self, tmp_path):
-        with pytest.raises(UnreadableFile, match="can be read"):
+        with pytest.raises(UnreadableFile, match="must be a readable file"):
             read_names(tmp_path)
 
     def test_it_is_read_again_and_a_broken_file_changes_nothing(self, tmp_path, caplog):
@@ -53,7 +53,7 @@ class TestNameList:
             now += 1.0
             assert names.changed(now) == (before != found)
             assert names.names == found
-        assert sum("stay in force" in line for line in caplog.messages) == 1
+        assert sum("keeping the previous names" in line for line in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion(), ExactDiffusion(budget=0.02)], ids=kind)

@@ -78,7 +78,7 @@ def test_it_is_good_after_a_restart_too(tmp_path):
 def test_without_a_good_checkpoint_it_begins_anew(tmp_path, caplog):
     agent = make(Diffusion(), explosion=1e6)
     runner = run(agent, tmp_path, scale=1e3, at=10)
-    assert any("starting from nothing" in line for line in caplog.messages)
+    assert any("starting from scratch" in line for line in caplog.messages)
     assert accuracy(runner.state) > 0.8
 
 
@@ -96,8 +96,8 @@ def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, ca
     told = [line for line in caplog.messages if "absurd" in line]
     assert [line.split("): ")[1].split(";")[0] for line in told] == [
         "going back to the checkpoint of step 25",
-        "starting from nothing",
-        "starting from nothing",
+        "starting from scratch",
+        "starting from scratch",
     ]
 
 

@@ -482,7 +482,7 @@ def test_what_a_file_source_refuses(tmp_path):
         ("", r"FileSource: points must name columns of .*samples.csv, got 'a'; its columns are none"),
         ("a,b,z\n", "FileSource: targets must name columns of .*samples.csv, got 'y'; its columns are 'a', 'b', 'z'"),
         ("a,b,Y,z\n", r"targets must name .*, got 'y'; did you mean Y\? its columns are 'a', 'b', 'Y', 'z'"),
-        ("a,b,y,z,a\n", "points must name columns that .*samples.csv has only once, got 'a'"),
+        ("a,b,y,z,a\n", "points must name columns that appear only once in .*samples.csv, got 'a'"),
         ('a,b,"y\n', "the header of .*samples.csv must be a line of CSV"),
         (f"{'a,' * 1000}\n", r"its columns are ('a', )+.*\.\.\.$"),
     ):

@@ -56,12 +56,9 @@ def upset(gram):
         (Broken(gram=lambda gram: -gram), "must have a positive semidefinite Gram matrix, got an eigenvalue of -"),
         (Broken(diagonal=lambda diagonal: 2 * diagonal), "must have a diag that agrees with κ(x, x), got 2 and 1 at [0]"),
         (Broken(gram=lambda gram: gram * np.nan), "must be finite"),
-        (Broken(gram=lambda gram: gram.astype(np.float32)), "must give float64, got float32"),
+        (Broken(gram=lambda gram: gram.astype(np.float32)), "must return float64, got float32"),
         (Broken(gram=lambda gram: gram[:, :1]), "must return a matrix of shape (30, 30) for 30 points, got (30, 1)"),
-        (
-            Broken(gram=lambda gram: gram if gram.size > 1 else 2 * gram),
-            "must return the same value for a pair as for a block",
-        ),
+        (Broken(gram=lambda gram: gram if gram.size > 1 else 2 * gram), "must return the same value for a pair"),
         (Gaussian, "must be an instance that implements the role Kernel, got a class"),
         (np.cos, "must implement the role Kernel, got nothing called diag"),
     ],
@@ -195,7 +192,7 @@ class Garbled(Diffusion):
 @pytest.mark.parametrize(
     ("protocol", "words"),
     [
-        (Talkative(), "must say Values, as its exchange declares, got Function"),
+        (Talkative(), "must reply with Values, as its exchange declares, got Function"),
         (Jealous(), "must not depend on the order in which neighbors are heard"),
         (Restless(coupling=0.1), "must not move equal agents, got functions"),
         (Demanding(rate=0.5), "must define tuned if settings have no default, got"),

@@ -1,4 +1,4 @@
-"""How agents come to agree: one file per protocol, without I/O and without knowing who carries the messages."""
+"""Consensus protocols, one file each, without I/O and independent of the transport."""
 
 from kernelmesh.consensus.base import Consensus, EdgeMemories, EdgeMemory, Exchange, Heard, StepInputs, Tuning
 from kernelmesh.consensus.diffusion import Diffusion

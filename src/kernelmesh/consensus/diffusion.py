@@ -27,7 +27,7 @@ class Diffusion(Spaced):
     Parameters
     ----------
     every : int
-        k, the same at all agents.
+        k, the same for all agents.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What protocols with a dual function on every edge share: how exchanges move an agent, and how duals act."""
+"""The base of protocols with a dual function on every edge: how exchanges move an agent, and how duals act."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ __all__ = ["EdgeDuals"]
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeDuals(Spaced, Protocol):
-    """f_i ← Σ_j ā_ij φ_j from what the neighbors sent, then φ_i ← what is learned from there + (1/k) Σ_j λ_ij.
+    """f_i ← Σ_j ā_ij φ_j from the neighbors' functions, then φ_i ← the result of learning from there + (1/k) Σ_j λ_ij.
 
-    How a dual is renewed is left to the protocol: `renewed`.
+    The protocol defines how a dual is updated: `renewed`.
     """
 
     relays: ClassVar[bool] = True
 
     def renewed(self, exchange: Completed, kernel: Kernel, weight: float, is_first: bool) -> Expansion:
-        """λ_ij after an exchange, computed as the end that stands first in the graph sees it; `weight` is ā_ij."""
+        """λ_ij after an exchange, as seen by the end that comes first in the graph; `weight` is ā_ij."""
 
     @property
     def part(self) -> float:
@@ -39,7 +39,7 @@ class EdgeDuals(Spaced, Protocol):
 
     @property
     def patience(self) -> int:
-        """For how many rounds after its dual has stopped acting an edge is still remembered as alive."""
+        """The number of rounds for which an edge still counts as alive after its dual has stopped acting."""
         return 0
 
     def tell(
@@ -101,18 +101,18 @@ class EdgeDuals(Spaced, Protocol):
 
 
 class _Memories(Mapping[Hashable, EdgeMemory]):
-    """What is remembered of each edge, some rounds without an exchange later, and what the duals come to together.
+    """The memory of each edge some rounds without an exchange later, and the sum of the duals.
 
-    Nothing but `acts` changes in such a round, so nothing is done until somebody looks.
+    Only `acts` changes in such a round, so it is evaluated lazily.
     """
 
     def __init__(self, edges: Mapping[Hashable, EdgeMemory], silent: int) -> None:
         self._edges, self._age = edges, 0
         self._now: Mapping[Hashable, EdgeMemory] | None = edges
         self._same = min((edge.acts - silent for edge in edges.values() if edge.acts > silent), default=0)
-        """For how many rounds, this one included, the same duals act."""
+        """The number of rounds, including this one, in which the same duals act."""
         self.push: Received | None = None
-        """What they come to together, once somebody has asked for it."""
+        """Their sum, computed on demand."""
 
     def later(self) -> "_Memories":
         """One round on."""

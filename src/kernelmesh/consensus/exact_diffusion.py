@@ -1,4 +1,4 @@
-"""Diffusion without bias: a dual function on every edge carries what the two ends still owe each other."""
+"""Exact diffusion: unbiased averaging of functions, with a dual function on every edge."""
 
 from dataclasses import dataclass
 from typing import Any, Self, cast
@@ -42,28 +42,28 @@ class ExactDiffusion(EdgeDuals):
     φ_i ← C_ε[(1 − ηλ) f_i − (η/B) Σ_b ℓ'(f_i(x_b), y_b) κ(x_b, ·) + Σ_j λ_ij]   which is sent in the next round.
 
     Agents that see different data pull in different directions, and plain diffusion settles where pull and averaging balance,
-    which is not where a learner with all the data would. The duals λ_ij = −λ_ji add up what was averaged away, until they
-    cancel the difference. Both ends of an edge compute them from the same two functions in the same order, so that they stay
-    opposite bit for bit, whatever compression does, and sum to zero over the network. Exchanges over an edge are numbered and
-    what was offered stays as it is until both ends have used it, so that this also holds when messages are lost. A dual acts
-    in rounds in which an exchange was completed.
+    which is not the solution of a learner with all the data. The duals λ_ij = −λ_ji accumulate what was averaged away until
+    they cancel the difference. Both ends of an edge compute them from the same two functions in the same order, so that they
+    stay opposite bit for bit, whatever compression does, and sum to zero over the network. Exchanges over an edge are
+    numbered, and an offer stays unchanged until both ends have used it, so that this also holds when messages are lost. A
+    dual acts in rounds in which an exchange was completed.
 
-    With `every` = k > 1 the first line holds in every k-th round; in the others f_i is the φ_i of the round before, and duals
-    stay as they are. They act with 1/k in all rounds: in the one in which an exchange was completed and k − 1 more, then not
-    until the neighbor is heard again. With k > 2, ā_ij is the Metropolis weight itself.
+    With `every` = k > 1, the first line applies in every k-th round; in the others, f_i is the φ_i of the previous round, and
+    duals do not change. They act with weight 1/k in all rounds: in the one in which an exchange was completed and k − 1 more,
+    then not until the neighbor is heard again. With k > 2, ā_ij is the Metropolis weight itself.
 
-    Ends whose duals are not opposite, because one was restored from an older state or computes on a host that rounds
-    differently, find that out by count and digest; then the end that stands first in the graph sends its dual along with an
-    offer, and the other goes on from the negative of that.
+    If the duals of two ends are not opposite, because one was restored from an older state or runs on a host that rounds
+    differently, the ends detect it by count and digest; then the end that comes first in the graph sends its dual along with
+    an offer, and the other continues from its negative.
 
-    What the agent shows is f, what it sends is φ.
+    The agent predicts with f and sends φ.
 
     Parameters
     ----------
     budget : float or Schedule
-        δ, a constant; a quarter of the agent's ε is a good choice.
+        The budget δ for compressing duals, a constant; a quarter of the agent's ε is a good choice.
     every : int
-        k, the same at all agents.
+        k, the same for all agents.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class ExactDiffusion(EdgeDuals):
     def _dual(
         self, dual: Expansion | None, kernel: Kernel, ours: Offer, theirs: Offer, weight: float, is_first: bool
     ) -> Expansion:
-        """λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)], computed as the end that stands first in the graph sees it.
+        """λ_ij ← C_δ[λ_ij + ā_ij (φ_j − φ_i)], as seen by the end that comes first in the graph.
 
         The points of φ_i and φ_j come with every exchange, so most exchanges of large functions only add up weights. C_δ has
         its turn now and then while there are few points, and whenever there are many that neither end has any more.

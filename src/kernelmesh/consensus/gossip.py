@@ -1,4 +1,4 @@
-"""The exchanges of a whole network in which nothing gets lost, as sums over tables with a row for each agent or edge."""
+"""The exchanges of a whole network without message loss, as sums over arrays with a row per agent or edge."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Gossip"]
 class Gossip:
     """W Φ and its flows over the edges of a graph, with the Metropolis weights a_ij or a part of them.
 
-    Each value is an array of any shape; it is a row Φ_i of a tensor, and sums round as those that one agent takes by itself.
+    Each value is an array of any shape, a row Φ_i of a tensor; sums round exactly as those of a single agent.
 
     Parameters
     ----------
     starts, neighbors, edges : ndarray of int
-        The neighbors of agent i, and the edges to them, are those from starts[i] to before starts[i + 1].
+        The neighbors of agent i, and the edges to them, have the indices starts[i] to starts[i + 1] − 1.
     signs : ndarray of float
-        For each of these, 1 at the end that stands first in the graph, −1 at the other.
+        For each of these, 1 at the end that comes first in the graph, −1 at the other.
     weights, own : ndarray of float
         a_ij for each of these, and 1 − Σ_j a_ij for each agent.
     ends : ndarray of int, of shape (2, edges)
@@ -52,7 +52,7 @@ class Gossip:
 
     @classmethod
     def over(cls, graph: Graph, *, part: float = 1.0) -> Gossip:
-        """The exchanges over a graph, with this part of the Metropolis weights."""
+        """The exchanges over a graph, with this fraction of the Metropolis weights."""
         shares = [share(len(around)) for around in graph.neighbors]
         number = {pair: n for n, pair in enumerate(graph.edges)}
         pairs = [(i, j) for i, around in enumerate(graph.neighbors) for j in sorted(around)]
@@ -75,7 +75,7 @@ class Gossip:
 
     @property
     def degrees(self) -> Ints:
-        """How many neighbors each agent has."""
+        """The degree of each agent."""
         return np.diff(self.starts)
 
     def mixed(self, values: Floats) -> Floats:

@@ -19,18 +19,18 @@ __all__ = ["Hilbert"]
 @register("consensus")
 @dataclass(frozen=True, kw_only=True)
 class Hilbert(Coupled):
-    """f̃ = (1 − ηλ) f − η [(1/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + c Σ_j (f − f_j)], as printed.
+    """f̃ = (1 − ηλ) f − η [(1/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + c Σ_j (f − f_j)], as in the paper.
 
-    With `every` = k > 1, agents pull with k c in every k-th round and not at all in the others: over k rounds as hard as they
-    would have in each. The step is explicit: with μ the largest eigenvalue of the network's Laplacian, disagreement grows
+    With `every` = k > 1, the penalty is k c in every k-th round and 0 in the others, so that it has the same total over k
+    rounds. The step is explicit: with μ the largest eigenvalue of the network's Laplacian, disagreement grows
     without bound once η k c μ > 2.
 
     Parameters
     ----------
     coupling : float or Schedule
-        c.
+        The penalty c.
     every : int
-        k, the same at all agents.
+        k, the same for all agents.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""No cooperation: every agent learns from its own stream alone. With one agent this is POLK."""
+"""No cooperation: every agent learns from its own stream alone. With one agent, this is POLK."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Numbered exchanges: each end of an edge uses the same two values once, whatever the network loses."""
+"""Numbered exchanges: both ends of an edge use the same two values once, even if messages are lost."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,12 +14,12 @@ from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["Completed", "complete", "offer"]
 
-# Nobody has had to begin anew so often: whoever claims so is not believed.
+# No real edge restarts this often, so larger epochs are rejected.
 _FAR = 1 << 32
 
 
 class Completed(NamedTuple):
-    """An exchange that was completed in this round: the values that both ends have used, and what became of the edge."""
+    """An exchange completed in this round: the values that both ends used, and the resulting state of the edge."""
 
     neighbor: object
     ours: Offer
@@ -27,19 +27,19 @@ class Completed(NamedTuple):
     weight: float
     """The Metropolis weight of the edge."""
     is_late: bool
-    """Whether ours was offered in an earlier round, so that it is not what we are now."""
+    """Whether our value was offered in an earlier round, so that it is not the current one."""
     before: Expansion | None
-    """The dual before the exchange, as the other end's hand-over has left it."""
+    """The dual before the exchange, after a possible handover from the other end."""
     had: Expansion | None
-    """The dual that this end had; another one than `before` only after a hand-over."""
+    """The dual that this end had; it differs from `before` only after a handover."""
 
 
 Renew = Callable[[Completed, bool], Expansion]
-"""The dual after an exchange; told whether we are the end that stands first in the graph."""
+"""Computes the dual after an exchange, given whether we come first in the graph."""
 
 
 def offer(value: Expansion, edge: EdgeMemory | None, share: float, there: tuple[int, int] | None) -> Offer:
-    """What one neighbor is told; see `Consensus.tell`."""
+    """The message to one neighbor; see `Consensus.tell`."""
     edge = edge or EdgeMemory()
     ours = _open(value, edge, share)
     behind = edge.behind if there is None or there[0] != edge.epoch else there[1] < edge.done
@@ -55,7 +55,7 @@ def offer(value: Expansion, edge: EdgeMemory | None, share: float, there: tuple[
 def complete(
     value: Expansion, heard: Sequence[Heard], edges: EdgeMemories, renew: Renew
 ) -> tuple[list[Completed], EdgeMemories]:
-    """Complete what can be completed: the exchanges, and what is remembered of each edge from now on."""
+    """Complete the exchanges that can be completed; returns them and the new memory of each edge."""
     after, done = dict(edges), []
     for said in heard:
         edge = edges.get(said.neighbor) or EdgeMemory()
@@ -94,7 +94,7 @@ def complete(
 
 
 def _meant(exchange: int, newest: Offer | None, early: Offer | None) -> Offer | None:
-    """The one that is for this exchange; the newest if both are."""
+    """The offer for this exchange; the latest if both are."""
     if newest is not None and newest.terms.exchange == exchange:
         return newest
     return early if early is not None and early.terms.exchange == exchange else None
@@ -109,7 +109,7 @@ def _opposite(value: Expansion, given: Function | None) -> Expansion | None:
 
 
 def _open(value: Expansion, edge: EdgeMemory, share: float) -> Offer:
-    """Ours in the open exchange: what was offered before, else what we are now."""
+    """Our offer in the open exchange: the earlier one if there is any, otherwise the current value."""
     if edge.offered is not None:
         return edge.offered
     newest, moments = edge.newest, value.moments if isinstance(value, Statistics) else None
@@ -123,7 +123,7 @@ def _open(value: Expansion, edge: EdgeMemory, share: float) -> Offer:
 
 
 def _common_epoch(edge: EdgeMemory, theirs: Offer) -> int:
-    """The epoch to go on in: a later one than ours if the duals of the two ends are not, or will not be, opposite."""
+    """The epoch to continue in: later than ours if the duals of the two ends are not, or will not be, opposite."""
     if theirs.terms.epoch != edge.epoch:
         return max(edge.epoch, theirs.terms.epoch)
     lost = abs(theirs.terms.done - edge.done) > 1 or (theirs.terms.done == edge.done and theirs.terms.digest != edge.digest)

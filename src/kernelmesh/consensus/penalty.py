@@ -1,4 +1,4 @@
-"""The paper's protocol (Algorithm 1): disagreement with the neighbors at the agent's own points is penalized."""
+"""The paper's protocol (Algorithm 1): a penalty on disagreement with the neighbors at the agent's own points."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = ["Penalty", "disagreement"]
 
 
 def disagreement(inputs: StepInputs, heard: Sequence[Heard]) -> tuple[Floats, int]:
-    """Σ_j (f(x_b) − f_j(x_b)) over the neighbors that answered, and how many did."""
+    """Σ_j (f(x_b) − f_j(x_b)) over the neighbors that replied, and their number."""
     answers: list[Any] = [said.reply for said in heard if said.reply is not None]
     gap = len(answers) * inputs.here
     for there in answers:
@@ -36,7 +36,7 @@ class Penalty(Coupled):
     Parameters
     ----------
     coupling : float or Schedule
-        c.
+        The penalty c.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The paper's penalty with its consensus term solved implicitly: stable however large the penalty is."""
+"""The paper's penalty with the consensus term solved implicitly: stable for any penalty."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Proximal(Coupled):
     Parameters
     ----------
     coupling : float or Schedule
-        c.
+        The penalty c.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Exact diffusion over a dictionary that all agents share: only weights travel, and duals need no compression."""
+"""Exact diffusion over a dictionary that all agents share: only weights are sent, and duals need no compression."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,25 +26,25 @@ _SILENT = 8
 @register("consensus")
 @dataclass(frozen=True, kw_only=True)
 class SharedDiffusion(EdgeDuals):
-    """As `ExactDiffusion`, with Π_Z in place of every compression, Z a dictionary that the agents come to share:
+    """Like `ExactDiffusion`, with the projection Π_Z in place of compression, Z a dictionary that the agents come to share:
 
     f_i ← Π_Z[Σ_j ā_ij φ_j],  λ_ij ← λ_ij + ā_ij (φ_j − φ_i)   from the functions φ that the neighbors sent, then
     φ_i ← Π_Z[(1 − ηλ) f_i − (η/B) Σ_b ℓ'(f_i(x_b), y_b) κ(x_b, ·) + Σ_j λ_ij]   which is sent in the next round.
 
     For agents with the compression `SharedDictionary`. Once all have the same points, functions and duals are M × C arrays,
-    an exchange adds up such arrays and sends M C numbers over each edge, each way. Duals λ_ij = −λ_ji are opposite bit for
-    bit. While points still come and go, a dual is over the points of both ends, and what it had over others is projected
-    onto those, at both ends alike.
+    an exchange sums such arrays and sends M C numbers over each edge, each way. Duals λ_ij = −λ_ji are opposite bit for
+    bit. While points still change, a dual is over the points of both ends, and its part over other points is projected
+    onto those, identically at both ends.
 
-    `every` = k, ā_ij, and what happens when messages are lost or an end returns from an older state are as with
-    `ExactDiffusion`, but for one thing: where the duals of only some edges act, because the others have not completed their
-    exchanges, an agent steps by that share of η. What it learns and what balances that then act together. Edges that have
+    `every` = k, ā_ij, and the handling of lost messages and of ends restored from an older state are as with
+    `ExactDiffusion`, with one exception: if the duals of only some edges act, because the others have not completed their
+    exchanges, an agent uses that fraction of η, so that learning and its counterweight act together. Edges that have
     been silent for eight exchanges no longer count.
 
     Parameters
     ----------
     every : int
-        k: exchanges happen in every k-th round; the same at all agents.
+        k: agents exchange in every k-th round; the same for all agents.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Averaging what all samples say, instead of the functions that came of them."""
+"""Shared statistics: agents average sums over their samples instead of functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,24 +33,25 @@ _FLOW = "dual_flow"
 class SharedStatistics(Spaced):
     """e_i ← e_i + Σ_j a_ij (e_j − e_i),  λ_ij ← λ_ij + a_ij (e_j − e_i)  with Metropolis weights a_ij; e = (Θ, β).
 
-    For the rule `Landmarks`. Agents average what their samples say, Θ = Σ h c cᵀ and β = Σ c τᵀ over a dictionary that they
-    share, and each solves for its function by itself. Averages of statistics are unbiased whatever the agents see, only late.
+    For the rule `Landmarks`. Agents average the statistics of their samples, Θ = Σ h c cᵀ and β = Σ c τᵀ over a dictionary
+    they share, and each solves for its own function. Averages of statistics are unbiased whatever the agents see; they only
+    lag.
 
-    Points come with the statistics, once over every edge. From the union of what it has and what it hears an agent keeps
-    points by a rule that depends on the union alone, so that in the end all agents have the same ones, whatever was lost or
-    came in which order.
+    Points are sent with the statistics, once over every edge. From the union of its own and received points, an agent keeps
+    points by a rule that depends only on the union, so that all agents end up with the same points, whatever was lost or
+    whatever the order of arrival.
 
     λ_ij = −λ_ji is what has flowed over an edge so far, over the points that its two ends have now, and few others. Exchanges
-    are numbered, so both ends count the same flow, and the sum of e over all agents is what their samples have brought, also
-    when messages are lost. An end that has forgotten flows, or returns from an older state, takes them over from the other,
-    and gets back, or gives up, the difference.
+    are numbered, so both ends count the same flow, and the sum of e over all agents is that of their samples, even when
+    messages are lost. An end that has lost its flows, or is restored from an older state, takes them over from the other, and
+    gets back, or gives up, the difference.
 
     Cost of an exchange with M points and C outputs: M C + M (M + 1) / 2 numbers over each edge, each way, and O(M³) to solve.
 
     Parameters
     ----------
     every : int
-        k: exchanges happen in every k-th round; the same at all agents.
+        k: agents exchange in every k-th round; the same for all agents.
 
     Examples
     --------

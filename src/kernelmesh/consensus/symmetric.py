@@ -1,4 +1,4 @@
-"""Both ends of an edge move: the full gradient of the penalty, in a form that conserves the network's mean."""
+"""Symmetric penalty: both ends of an edge move, which preserves the network's mean."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Symmetric(Coupled):
     Parameters
     ----------
     coupling : float or Schedule
-        c; infinite by default, which makes α = 0.
+        The penalty c; infinite by default, which makes α = 0.
 
     Examples
     --------

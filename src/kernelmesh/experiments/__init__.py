@@ -1,6 +1,6 @@
-"""One file per figure or claim: settings and what is done with them, registered as an `Experiment`.
+"""Experiments, one file per figure or claim, each registered as an `Experiment`.
 
-`run` runs any of them; `events` has what its observers receive, `outcome` how a run can end.
+`run` runs any of them; `events` defines what observers receive, `outcome` how a run can end.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""One learner with all the samples: what it reaches, with how many points, in how much CPU time."""
+"""A single learner with all the samples: its accuracy, model order and CPU time."""
 
 import time
 from dataclasses import dataclass

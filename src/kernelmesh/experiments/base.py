@@ -1,4 +1,4 @@
-"""What an experiment is, what it can use while it runs, and running it: events, outcome and report are the same for all."""
+"""The framework of experiments: definition, session, events, outcome and report."""
 
 import dataclasses
 import time
@@ -21,9 +21,9 @@ __all__ = ["Experiment", "Job", "Session", "run"]
 
 
 class Session:
-    """A run as an experiment sees it: it trains networks and computes cells, and knows how that ended.
+    """A run as seen by an experiment: it trains networks and computes cells, and records the outcome.
 
-    Observers, stops, checkpoints and resuming are taken care of here.
+    It handles observers, stops, checkpoints and resuming.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Session:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing has gone amiss so far."""
+        """Whether everything has completed so far."""
         return self.outcome == Complete()
 
     def publish(self, event: Event) -> None:
@@ -94,19 +94,19 @@ class Session:
 
 
 Job = Callable[[Any, Session], Findings]
-"""Takes the settings and the session; trains or computes, and says what was found."""
+"""Takes the settings and the session; trains or computes, and returns the findings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A name, what it shows, its settings (a frozen dataclass with defaults), and what it does with them."""
+    """An experiment: its name, description, settings (a frozen dataclass with defaults), and function."""
 
     name: str
     about: str
     config: type[Any]
     run: Job
     table: Job | None = None
-    """The whole table behind one claim (`--all`), where there is one."""
+    """The full table behind one claim (`--all`), if there is one."""
     trains: bool = False
     """Whether its run trains networks in the session, so that their agents can be spread by an engine."""
     swept: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ def run(
         raise InvalidArgument("run", "--all", "be used with an experiment that has a table", Verbatim(experiment.name))
     if engine is not None and (table or not experiment.trains):
         rule, found = "be used with an experiment that trains one network at a time", Verbatim(experiment.name)
-        remedy = "leave --all out" if experiment.trains else "gmm-logistic, heterogeneous, slabs and brodatz do"
+        remedy = "omit --all" if experiment.trains else "gmm-logistic, heterogeneous, slabs and brodatz do"
         raise InvalidArgument("run", "--engine", rule, found, remedy=remedy)
     began = time.perf_counter()
     session = Session(folder, resume=resume, observers=observers, stop=stop, engine=engine)

@@ -1,4 +1,4 @@
-"""Every learning rule and every rival in one table, on the mixture and on the textures: accuracy, memory, traffic, CPU."""
+"""All learning rules and other methods in one table, on the mixture and the textures: accuracy, memory, traffic, CPU time."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -35,13 +35,13 @@ class Config(Settings, owner="baselines"):
     """Settings that all methods share; each gets as many random features or landmarks as ours needs floats, or more."""
 
     task: Annotated[str, one_of(*TASKS)] = setting("both", doc=f"{', '.join(TASKS[:-1])} or {TASKS[-1]}")
-    images: str = setting("", doc="a folder with the images; without one they are fetched")
+    images: str = setting("", doc="a folder with the images; downloaded if not given")
     samples: Count = setting(5000, doc="training samples of the mixture")
     texture_samples: Count = setting(10_000, doc="training samples of the textures")
     epochs: Count = setting(1, doc="epochs on the textures")
     mixture_agents: Count = setting(20, doc="agents of networks on the mixture")
     texture_agents: Count = setting(5, doc="agents of networks on the textures")
-    penalty: Positive = setting(0.08, doc="c of `penalty` on the mixture; on the textures it is the printed 0.02")
+    penalty: Positive = setting(0.08, doc="c of `penalty` on the mixture; on the textures it is 0.02, as in the paper")
 
     def data(self, task: str, folder: Path) -> Data:
         """The samples and the network of a task, the same for every method."""
@@ -241,20 +241,21 @@ def run(config: Config, session: Session) -> Findings:
 
 
 _PARAGRAPHS = (
-    "Methods that keep all the data, or see all of it in one place, bound what the others can reach. `points` counts the "
-    "points, landmarks, features or atoms that one agent keeps; `stored_floats` is what it needs for predicting.",
-    "Each rival is written from its published description and makes as many passes as ours. Its setting is chosen from the "
-    f"grid in the table `grids`, by its accuracy on a fifth of (at most {_TUNED_ON}) training samples; the test samples play "
-    "no part in that. Where `at_end` is true, the grid may have been too narrow for the rival.",
-    "Ours are not tuned: `POLK, centralized` and `penalty` have the paper's settings, the other rules their defaults. Only "
-    "`POLK, tuned step` is, among step sizes with the printed budget.",
-    "`cpu_seconds` is the CPU time of learning, for the whole network, with one thread and without compilation, tuning and "
-    "tests.",
+    "Methods that keep all the data, or see all of it in one place, bound what the others can reach. `points` counts "
+    "the points, landmarks, features or atoms that one agent keeps; `stored_floats` is what it needs for predictions.",
+    "All other methods are implemented from their published descriptions and make as many passes as ours. Their "
+    f"setting is chosen from the grid in the table `grids`, by the accuracy on a fifth of (at most {_TUNED_ON}) "
+    "training samples; the test samples are not used for that. If `at_end` is true, the grid may have been too "
+    "narrow.",
+    "Ours are not tuned: `POLK, centralized` and `penalty` use the paper's settings, the other rules their defaults. "
+    "Only `POLK, tuned step` is tuned, among step sizes with the paper's budget.",
+    "`cpu_seconds` is the CPU time of learning, for the whole network, with one thread and without compilation, "
+    "tuning and tests.",
 )
 
 EXPERIMENT = Experiment(
     name="baselines",
-    about="every rule and every rival on the mixture and on the textures, in one table",
+    about="all learning rules and other methods on the mixture and on the textures, in one table",
     config=Config,
     run=run,
 )

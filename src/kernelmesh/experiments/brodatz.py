@@ -1,4 +1,4 @@
-"""The paper's textures: five agents learn to tell 13 Brodatz images apart by small patches of them."""
+"""The paper's texture experiment: five agents classify small patches of 13 Brodatz images."""
 
 import dataclasses
 import math
@@ -44,13 +44,13 @@ class Config(LearningSettings, owner="brodatz"):
 
     agents: Count = 5
     protocol: ProtocolName = "penalty"
-    images: str = setting("", doc="a folder with the images; without one they are fetched")
+    images: str = setting("", doc="a folder with the images; downloaded if not given")
     split: Split = setting(
-        "random", doc="random, as printed, or disjoint: training and test patches from different halves of each image"
+        "random", doc="random, as in the paper, or disjoint: training and test patches from different halves of each image"
     )
-    companion: bool = setting(True, doc="train with the other split, too, so that both numbers stand together")
+    companion: bool = setting(True, doc="also train with the other split, for comparison")
     samples: Count = setting(10_000, doc="patches in the training set")
-    held_out: Count = setting(5_000, doc="patches that accuracy is measured on")
+    held_out: Count = setting(5_000, doc="patches in the test set")
     partition: Partition = setting(
         "identical",
         doc="what each agent sees: identical (all training samples, in an order of its own), as printed, or uneven (a share "
@@ -58,8 +58,8 @@ class Config(LearningSettings, owner="brodatz"):
     )
     concentration: Positive = setting(0.1, doc="α of the uneven partition; smaller means fewer classes for each agent")
     epochs: Count = setting(10, doc="epochs; each agent sees all its training samples in each")
-    every: Count = setting(1, doc="rounds between two exchanges, for protocols that leave it open")
-    textons: Count = setting(256, doc="clusters of filter responses that histograms count")
+    every: Count = setting(1, doc="rounds between exchanges, for protocols that support it")
+    textons: Count = setting(256, doc="clusters of filter responses that the histograms count")
     patch: Count = setting(24, doc="pixels along each side of a patch")
     histogram: Annotated[str, one_of(*HISTOGRAMS)] = setting(
         "root", doc=f"how histograms are normalized: {', '.join(HISTOGRAMS)}"
@@ -69,8 +69,8 @@ class Config(LearningSettings, owner="brodatz"):
     regularization: NonNegative = 1e-5
     averaged_step_size: Positive = 100.0
     batch_size: Count = setting(32, doc="samples per step")
-    coupling: Positive = setting(0.02, doc="c, the same throughout")
-    measure_every: Index = setting(0, doc="rounds between two measurements; 0: one epoch")
+    coupling: Positive = setting(0.02, doc="c, constant")
+    measure_every: Index = setting(0, doc="rounds between measurements; 0 means one epoch")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,7 +197,7 @@ def table(config: Config, session: Session) -> Findings:
         summary={"seed": config.seed, **reached},
         tables={"table": rows},
         paragraphs=[
-            "One learner sees every training sample once. `gradient` is the printed method. `cpu_seconds` is the CPU time of "
+            "One learner sees every training sample once. `gradient` is the paper's method. `cpu_seconds` is the CPU time of "
             "learning with one thread, without compilation."
         ],
     )
@@ -294,8 +294,8 @@ def _paragraphs(results: dict[str, _Result]) -> list[str]:
     overlaps = ", ".join(f"{split}: {result.patches.overlap:.1%}" for split, result in results.items())
     numbers = ", ".join(f"{split}: {result.trial.last.score_mean:.1%}" for split, result in results.items())
     return [
-        "The printed protocol draws training and test patches at random from the same images, so that nearly every test "
-        f"patch shares pixels with a training patch. Share of test patches that do: {overlaps}.",
+        "The paper draws training and test patches at random from the same images, so that nearly every test "
+        f"patch shares pixels with a training patch. Fraction of test patches that do: {overlaps}.",
         "With the disjoint split, training patches come from the left half of each image, test patches from the right half, "
         f"and textons from the left halves only. Accuracy, mean over agents: {numbers}. The disjoint number is the one to "
         "expect on new images.",
@@ -321,9 +321,7 @@ def _figure(results: dict[str, _Result]) -> Figure:
     return figure
 
 
-_ABOUT = (
-    "five agents tell 13 textures apart; random and disjoint split side by side (long); --all: one learner with every rule"
-)
+_ABOUT = "five agents classify 13 textures, with random and disjoint splits (long); --all: one learner with each rule"
 _SWEPT = ("rule", "protocol", "agents", "split")
 EXPERIMENT = Experiment(name="brodatz", about=_ABOUT, config=Config, run=run, table=table, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

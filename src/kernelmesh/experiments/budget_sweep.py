@@ -1,4 +1,4 @@
-"""Memory, bytes and accuracy against each other: budgets swept for every protocol, and for every rule with one learner."""
+"""Memory, traffic and accuracy over a sweep of budgets, for every protocol, and for every rule with one learner."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _SWEPT = {
 class Config(heterogeneous.Config, owner="budget-sweep"):
     """One class per agent, or another partition; duals get a quarter of each budget."""
 
-    seeds: Count = setting(3, doc="seeds that every number is the mean over")
+    seeds: Count = setting(3, doc="number of seeds to average over")
     measure_every: Count = 4
 
 
@@ -95,9 +95,9 @@ def _with_budget(config: Config, setting: str, value: float, **others: Any) -> C
 
 _NUMBERS = ("accuracy_mean", "accuracy_worst", "model_order_mean", "bytes_per_sample", "seconds")
 _PARAGRAPHS = (
-    "The first table and figure are about networks. The second ones (`rules`) are about one learner with all the data, which "
-    "sees each sample once: means over the seeds, and over five orders of the samples of each. `cpu_seconds` is the CPU time "
-    "of one such pass with one thread, without compilation.",
+    "The first table and figure are about networks. The second ones (`rules`) are about one learner with all the "
+    "data, which sees each sample once: means over the seeds, and over five orders of the samples of each. "
+    "`cpu_seconds` is the CPU time of one such pass with one thread, without compilation.",
 )
 
 
@@ -144,6 +144,6 @@ def _draw_rules(rules: Sequence[Mapping[str, Any]], limits: Mapping[str, float])
     return figure
 
 
-_ABOUT = "memory, bytes and accuracy as budgets are swept, for every protocol and every rule"
+_ABOUT = "memory, traffic and accuracy over a sweep of budgets, for every protocol and every rule"
 EXPERIMENT = Experiment(name="budget-sweep", about=_ABOUT, config=Config, run=run, swept=("protocol",))
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

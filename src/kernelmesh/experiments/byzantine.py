@@ -1,4 +1,4 @@
-"""Agents that lie: what becomes of the honest ones, with and without screening."""
+"""Byzantine agents: the accuracy of honest agents under attack, with and without screening."""
 
 import dataclasses
 import itertools
@@ -47,13 +47,13 @@ class Config(heterogeneous.Config, owner="byzantine"):
 
     protocol: ProtocolName = "shared-statistics"
     partition: Annotated[str, one_of("identical", "two-class", "one-class")] = "two-class"
-    attack: Annotated[str, _check_attack] = setting("sign-flip", doc="what bad agents do; none: nothing")
+    attack: Annotated[str, _check_attack] = setting("sign-flip", doc="the attack of bad agents; none for no attack")
     bad: Index = setting(4, doc="bad agents, spread evenly over the network")
     first: Count = setting(61, doc="the round in which the attack begins")
     last: Count = setting(100, doc="the round in which it ends")
-    rounds: Count = setting(300, doc="rounds in all")
+    rounds: Count = setting(300, doc="total number of rounds")
     screened: Annotated[bool, flag] = setting(False, doc="set by the experiment itself")
-    seeds: Count = setting(1, doc="seeds that every number is the mean over")
+    seeds: Count = setting(1, doc="number of seeds to average over")
     measure_every: Count = 10
 
     def __post_init__(self) -> None:
@@ -211,12 +211,13 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 _PARAGRAPHS = (
-    "Held-out accuracy of honest agents: the mean over agents, averaged over the rounds of the attack (`during_mean`), the "
-    "lowest such mean (`during_lowest`), the worst agent in any of these rounds, and the same at the end. `left_out` "
-    "counts messages that honest agents did not believe, `bytes` what was sent in all, `cpu_during` the CPU seconds of the "
-    "attack's rounds.",
-    "`losses` has the difference to the same network in peace without screening, in points of accuracy, how many times as "
-    "many points honest agents have during the attack, and how many rounds per second of CPU time are left.",
+    "Held-out accuracy of honest agents: the mean over agents, averaged over the rounds of the attack "
+    "(`during_mean`), the lowest such mean (`during_lowest`), the worst agent in any of these rounds, and the same at "
+    "the end. `left_out` counts the messages that screening rejected, `bytes` the total traffic, and `cpu_during` the "
+    "CPU seconds of the rounds under attack.",
+    "`losses` compares with the same network without an attack and without screening: the difference in percentage "
+    "points of accuracy, the ratio of the honest agents' model orders during the attack, and the ratio of rounds per "
+    "second of CPU time.",
 )
 
 
@@ -259,7 +260,7 @@ def _overview(config: Config, rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-_ABOUT = "agents that lie: what becomes of the honest ones, with and without screening (--all: every attack)"
+_ABOUT = "Byzantine agents: the accuracy of honest agents with and without screening (--all: every attack)"
 EXPERIMENT = Experiment(
     name="byzantine", about=_ABOUT, config=Config, run=run, table=table, swept=("partition", "protocol", "attack", "screened")
 )

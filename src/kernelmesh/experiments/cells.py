@@ -1,4 +1,4 @@
-"""Computing the cells of a table on all cores, each saved as soon as it is done."""
+"""Computes the cells of a table on all cores, and saves each as soon as it is done."""
 
 import contextlib
 import json
@@ -95,7 +95,7 @@ def run_cells(
     try:
         _compute(missing, finish, fail, stop, pool or _pool, alone=failures is not None)
     except BrokenProcessPool:
-        saved_cells = f"{len(done)} of {len(cells)} cells are saved; --resume continues"
+        saved_cells = f"{len(done)} of {len(cells)} cells are saved; use --resume to continue"
         raise WorkerKilled(f"a worker process was killed (out of memory?); {saved_cells}") from None
     except KeyboardInterrupt:
         pass  # what is done is saved

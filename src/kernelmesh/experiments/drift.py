@@ -1,4 +1,4 @@
-"""Online learners on streams that change: a mixture that rotates, classes that come and go, labels that swap."""
+"""Online learners under concept drift: a rotating mixture, classes that come and go, labels that are permuted."""
 
 from __future__ import annotations
 
@@ -106,19 +106,19 @@ STREAMS: dict[str, Callable[[Mixture, Config, np.random.Generator], DriftingSamp
 class Config(Settings, owner="drift"):
     """The paper's mixture, drawn from the seed, and what happens to it."""
 
-    seeds: Count = setting(3, doc="seeds of the whole table (`--all`)")
+    seeds: Count = setting(3, doc="number of seeds of the full table (`--all`)")
     stream: Annotated[str, one_of("all", *STREAMS)] = setting("all", doc=f"all, or one of {', '.join(STREAMS)}")
     contender: Annotated[str, one_of("all", *CONTENDERS)] = setting("all", doc=f"all, or one of {', '.join(CONTENDERS)}")
-    samples: Count = setting(20_000, doc="samples of each stream")
-    classes: Annotated[int, at_least(2)] = setting(5, doc="classes of the mixture")
-    modes: Count = setting(3, doc="centers of each class")
-    spread: Positive = setting(0.2, doc="how far samples scatter around the centers of their class")
-    degrees: NonNegative = setting(90.0, doc="by how much the mixture rotates from the first to the last sample")
-    phases: Count = setting(5, doc="phases of the stream whose classes come and go")
-    absent: Count = setting(2, doc="classes that each phase lacks")
-    batch_size: Count = setting(32, doc="samples that are predicted together, then learned from; 1 is river's usual way")
-    window: Count = setting(1000, doc="samples that windowed errors are over")
-    measure_every: Count = setting(5, doc="mini-batches between two measurements")
+    samples: Count = setting(20_000, doc="samples per stream")
+    classes: Annotated[int, at_least(2)] = setting(5, doc="classes in the mixture")
+    modes: Count = setting(3, doc="modes per class")
+    spread: Positive = setting(0.2, doc="standard deviation of samples around the modes of their class")
+    degrees: NonNegative = setting(90.0, doc="rotation of the mixture from the first to the last sample")
+    phases: Count = setting(5, doc="number of phases of the stream whose classes come and go")
+    absent: Count = setting(2, doc="number of classes missing in each phase")
+    batch_size: Count = setting(32, doc="samples that are predicted together, then learned from; 1 is usual in river")
+    window: Count = setting(1000, doc="number of samples in the window for errors")
+    measure_every: Count = setting(5, doc="mini-batches between measurements")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,7 +127,7 @@ class Config(Settings, owner="drift"):
         if self.batch_size >= self.samples:
             raise InvalidArgument("drift", "batch_size", f"be less than the {self.samples} samples", self.batch_size)
         if self.phases > self.samples:
-            rule, remedy = f"be at most the number of samples, {self.samples}", "a phase has at least one sample"
+            rule, remedy = f"be at most the number of samples, {self.samples}", "each phase needs at least one sample"
             raise InvalidArgument("drift", "phases", rule, self.phases, remedy=remedy)
 
     def draw(self) -> DriftingSamples:
@@ -213,18 +213,18 @@ def _entrants(config: Config) -> list[str]:
 
 
 _NUMBERS = ("error", "window_error", "cpu_seconds", "kilobytes")
-_WITHOUT_RIVER = "not installed; its learners are left out (pip install river)"
+_WITHOUT_RIVER = "not installed; its learners are skipped (pip install river)"
 _PARAGRAPHS = (
-    "Every mini-batch is predicted, then learned from. `error` is over all samples but the first mini-batch, `window_error` "
-    "over the newest ones at the end of the stream; the figure has it along the way. Every learner has the defaults of its "
-    "library. Those of river learn sample by sample; they too predict a mini-batch before they learn from it, so that all "
-    "answer the same question. `cpu_seconds` is for predicting and learning, `kilobytes` the size of the pickled learner, "
-    "`points` how many a kernel expansion keeps.",
-    "rotate: all classes rotate about the origin. come_and_go: in each phase some classes do not occur. permute: from the "
-    "middle on, every class has the label of another one. Bayes optimal knows the mixture and what has happened to it.",
+    "Every mini-batch is first predicted, then learned from. `error` is over all samples except the first mini-batch, "
+    "`window_error` over the last ones of the stream; the figure shows it along the way. Every learner uses the "
+    "defaults of its library. Those of river learn sample by sample; they too predict a mini-batch before they learn "
+    "from it, so that all are scored alike. `cpu_seconds` covers predicting and learning, `kilobytes` is the size of "
+    "the pickled learner, and `points` is the number of points in a kernel expansion.",
+    "rotate: all classes rotate about the origin. come_and_go: in each phase, some classes do not occur. permute: "
+    "from the middle on, labels are permuted. Bayes optimal knows the mixture and its changes.",
 )
 _DASHES = {"kernelmesh": "-", "scikit-learn": "-.", "river": "--"}
-_TITLES = {"rotate": "classes rotate", "come_and_go": "classes come and go", "permute": "labels are permuted half way"}
+_TITLES = {"rotate": "classes rotate", "come_and_go": "classes come and go", "permute": "labels are permuted halfway"}
 _BAYES: dict[str, Any] = {"color": "0.4", "linestyle": ":", "marker": "", "linewidth": 2.0}
 
 
@@ -262,6 +262,6 @@ def _figure(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], config
     return figure
 
 
-_ABOUT = "online learners on streams that change: a mixture that rotates, classes that come and go, labels that swap"
+_ABOUT = "online learners under concept drift: a rotating mixture, classes that come and go, permuted labels"
 EXPERIMENT = Experiment(name="drift", about=_ABOUT, config=Config, run=run, table=table)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

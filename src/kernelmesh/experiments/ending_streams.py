@@ -1,4 +1,4 @@
-"""Streams that end at different times: what a network forgets of those who have no more samples, with and without replay."""
+"""Streams that end at different times: how much a network forgets about ended streams, with and without replay."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ _DRAWN = (*_LEARNERS[:3], _LEARNERS[-1])  # more lines would hide each other
 class Config(heterogeneous.Config, owner="ending-streams"):
     """One class per agent; the streams of one class after the other end, the first after half of the rounds."""
 
-    replay: Index = setting(256, doc="samples that each agent keeps to replay; 0 is tried beside it")
-    seeds: Count = setting(3, doc="seeds that every number is the mean over")
+    replay: Index = setting(256, doc="samples that each agent keeps for replay; compared with 0")
+    seeds: Count = setting(3, doc="number of seeds to average over")
 
 
 def network(config: Config) -> tuple[Network, int]:
@@ -108,9 +108,9 @@ _COSTS = ("model_order_mean", "floats_per_sample", "bytes_per_sample")
 _NUMBERS = ("worst_before", "worst_lowest", "worst_end", "gained", "mean_end", *_COSTS)
 _PARAGRAPHS = (
     "Means over the seeds. `worst_before` is the accuracy of the worst agent just before the first stream ends, "
-    "`worst_end` when the last one ends, `worst_lowest` the lowest measured in between. `gained` is the difference, and "
-    "`gained_least` that of the seed with the least. `floats_per_sample` and `bytes_per_sample` count samples once, whether "
-    "they are replayed or not.",
+    "`worst_end` when the last one ends, and `worst_lowest` the lowest measured in between. `gained` is the "
+    "difference, and `gained_least` that of the seed with the smallest difference. `floats_per_sample` and "
+    "`bytes_per_sample` count samples once, whether they are replayed or not.",
 )
 
 
@@ -136,6 +136,6 @@ def _figure(groups: Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]], 
     return figure
 
 
-_ABOUT = "streams that end at different times: what a network forgets with and without replay, one class per agent"
+_ABOUT = "streams that end at different times: how much a network forgets with and without replay"
 EXPERIMENT = Experiment(name="ending-streams", about=_ABOUT, config=Config, run=run, swept=("protocol", "rule"))
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

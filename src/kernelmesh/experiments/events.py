@@ -1,4 +1,4 @@
-"""What observers of a run receive: values, from which progress bars, records, pages and tests are all fed."""
+"""The events that observers of a run receive: progress bars, recordings, live pages and tests all use them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ __all__ = ["CellFailed", "CellFinished", "Event", "Finished", "Measured", "Netwo
 
 @dataclass(frozen=True)
 class Started:
-    """A run begins."""
+    """A run has started."""
 
     experiment: str
     config: Any
@@ -24,11 +24,11 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run, or one part of it, has come. Published at the start of each part and after every step."""
+    """The progress of a run, or of one part of it. Published at the start of each part and after every step."""
 
     done: int
     total: int | None
-    """None where nobody knows."""
+    """None if unknown."""
     unit: str
     part: str = ""
     """Which of several networks, or what is being prepared."""
@@ -72,7 +72,7 @@ class CellFailed:
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A run has ended, in whatever way, and its report is written."""
+    """A run has ended, and its report is written."""
 
     outcome: Outcome
     report: Report

@@ -1,4 +1,4 @@
-"""Problems small enough to be solved exactly: finite samples, and the minimizers that theory speaks of."""
+"""Problems small enough to be solved exactly: finite samples, and the minimizers of the theory."""
 
 import math
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ class ProblemConfig(Settings, owner="exact"):
     """Whether all agents have the same samples, or each its own from two of three classes."""
 
     agents: Count = setting(6, doc="agents in the network")
-    samples: Count = setting(60, doc="samples of each agent")
+    samples: Count = setting(60, doc="samples per agent")
     passes: Count = setting(400, doc="passes over them")
     bandwidth: Positive = setting(0.6, doc="d of the Gaussian kernel")
     regularization: Positive = setting(1e-3, doc="λ")

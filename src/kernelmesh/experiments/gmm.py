@@ -1,4 +1,4 @@
-"""The mixture experiments of the paper: one network, its sample paths, and one agent's decision regions."""
+"""The paper's mixture experiments: one network, its sample paths, and one agent's decision regions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -120,28 +120,30 @@ def table(config: MixtureConfig, session: Session) -> Findings:
     return Findings(summary=summary, tables={"table": list(done.values())}, paragraphs=texts)
 
 
-_SIMILAR = "`similar_seeds` are the first whose draws have a Bayes accuracy of 95.5 to 97 %, as the paper's must have had."
+_SIMILAR = (
+    "`similar_seeds` are the first seeds whose draws have a Bayes accuracy of 95.5 to 97 %, as the paper's must have had."
+)
 
 
 def _paragraphs(config: MixtureConfig) -> list[str]:
     printed = config.reading == "printed"
-    used = "the variance as printed (--reading printed)" if printed else "0.2 as a standard deviation"
+    used = "0.2 as a variance (--reading printed)" if printed else "0.2 as a standard deviation"
     texts = [
-        "The paper prints the spread of the mixture as a variance of 0.2. No draw is then as separable as the accuracies it "
-        f"prints; read as a standard deviation they are typical. This run uses {used}.",
-        "The accuracy belongs to the draw of the mixture: compare it with the Bayes limit of the same draw, not with a "
-        "number from another one.",
+        "The paper gives the spread of the mixture as a variance of 0.2, but then no draw is as separable as its accuracies "
+        f"imply; with 0.2 as a standard deviation, they are typical. This run uses {used}.",
+        "The accuracy depends on the draw of the mixture: compare it with the Bayes limit of the same draw, not with "
+        "numbers from other draws.",
     ]
     seen = {"identical": 5, "two-class": config.agents + 1, "one-class": config.agents}[config.partition]
     if seen < 5:
-        texts.append(f"With so few agents, {5 - seen} of the five classes are seen by nobody, and nobody can learn them.")
+        texts.append(f"With so few agents, {5 - seen} of the five classes are not seen by any agent, so none can learn them.")
     if config.protocol in ("penalty", CAPPED, "hilbert"):
-        cap = f"c is therefore capped at {min(config.penalty_limit, 0.5):g} times that bound."
+        cap = f"c is therefore capped at {min(config.penalty_limit, 0.5):g} times that limit."
         if config.penalty_limit == float("inf") and config.protocol != CAPPED:
-            cap = "This run has no cap (penalty_limit = inf), as printed."
+            cap = "This run has no cap (penalty_limit = inf), as in the paper."
         texts.append(
-            "The printed schedule, c = 0.01 doubling every 200 samples, makes the printed update diverge once c passes a "
-            f"bound that docs/consensus.md derives. {cap}"
+            "The paper's schedule, c = 0.01 doubling every 200 samples, makes the paper's update diverge once c exceeds the "
+            f"stability limit derived in docs/consensus.md. {cap}"
         )
     return texts
 
@@ -186,7 +188,7 @@ class HingeConfig(MixtureConfig, owner="gmm-hinge"):
     loss: LossName = "hinge"
 
 
-_ABOUT_LOGISTIC = "20 agents, logistic regression on a mixture of Gaussians in the plane"
+_ABOUT_LOGISTIC = "20 agents, logistic regression on a Gaussian mixture in the plane"
 LOGISTIC = Experiment(name="gmm-logistic", about=_ABOUT_LOGISTIC, config=LogisticConfig, run=run, table=table, trains=True)
 _ABOUT_HINGE = "20 agents, a multi-class support vector machine on the same mixture"
 HINGE = Experiment(name="gmm-hinge", about=_ABOUT_HINGE, config=HingeConfig, run=run, table=table, trains=True)

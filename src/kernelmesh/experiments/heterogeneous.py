@@ -1,4 +1,4 @@
-"""Agents that see different things: every protocol against three ways of dealing out the classes."""
+"""Agents that see different data: every protocol with three ways of splitting the classes."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ class Config(MixtureConfig, owner="heterogeneous"):
     protocol: ProtocolName = "shared-statistics"
     partition: Partition = "one-class"
     penalty_limit: PositiveOrInf = 0.5
-    seeds: Count = setting(10, doc="seeds of the whole table (`--all`)")
+    seeds: Count = setting(10, doc="number of seeds of the full table (`--all`)")
     measure_every: Count = 8
 
 
@@ -111,9 +111,9 @@ def table(config: Config, session: Session) -> Findings:
 
 
 _PARAGRAPHS = (
-    "Means over the seeds. `worst` is the worst agent of each run. `floats_per_sample` and `bytes_per_sample` are all that "
-    "all agents sent, over all edges, divided by all samples that all agents learned from. What must be reached is checked "
-    "only for the settings it was meant for.",
+    "Means over the seeds. `worst` is the worst agent of each run. `floats_per_sample` and `bytes_per_sample` are the "
+    "totals sent by all agents over all edges, divided by the number of samples that all agents learned from. The "
+    "targets are checked only for the settings they were chosen for.",
 )
 
 _COSTS = ("model_order_mean", "disagreement", "floats_per_sample", "bytes_per_sample", "seconds")
@@ -183,7 +183,7 @@ def _figure(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) 
     return figure
 
 
-_ABOUT = "agents that each see one class, two or all: every protocol compared (--all)"
+_ABOUT = "agents that each see one, two or all classes; --all compares all protocols"
 _SWEPT = ("protocol", "partition")
 EXPERIMENT = Experiment(name="heterogeneous", about=_ABOUT, config=Config, run=run, table=table, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

@@ -1,4 +1,4 @@
-"""The learning rules by name, and the agents that an experiment's settings describe."""
+"""The learning rules by name, and agents built from an experiment's settings."""
 
 import inspect
 import math
@@ -51,35 +51,35 @@ class LearningSettings(Settings, owner="network"):
     """How many agents there are, how they come to agree, and how each learns: as in the paper, and with other rules."""
 
     agents: Count = setting(1, doc="agents in the network")
-    protocol: ProtocolName = setting("local", doc="how agents come to agree; `kernelmesh list --protocols` names the choices")
-    rule: RuleName = setting("gradient", doc="how each agent learns; `kernelmesh list --rules` names the choices")
-    step_size: Positive = setting(3.0, doc="η of `gradient`")
+    protocol: ProtocolName = setting("local", doc="the consensus protocol; see `kernelmesh list --protocols`")
+    rule: RuleName = setting("gradient", doc="the learning rule; see `kernelmesh list --rules`")
+    step_size: Positive = setting(3.0, doc="η, the step size of `gradient`")
     parsimony: NonNegative = setting(0.04, doc="K of the budget of `gradient`, ε = K η^1.5")
     regularization: NonNegative = setting(1e-6, doc="λ of rules that take a step size")
-    max_order: Index = setting(
-        0, doc="the most points a dictionary may hold, with any rule; 0: as many as the budget asks for"
-    )
-    averaged_step_size: Positive = setting(30.0, doc="η of `averaged`")
+    max_order: Index = setting(0, doc="maximum number of points in a dictionary, with any rule; 0 means no limit")
+    averaged_step_size: Positive = setting(30.0, doc="η, the step size of `averaged`")
     averaged_parsimony: NonNegative = setting(0.06, doc="K of the budget of `averaged`, ε = K √η; duals get a quarter of it")
     averaged_fidelity: Positive = setting(
-        Averaged.fidelity, doc="how closely the compression of `averaged` keeps the function that goes on learning"
+        Averaged.fidelity, doc="accuracy of the last iterate of `averaged` in compression, relative to the average"
     )
     second_order_regularization: Positive = setting(
-        SecondOrder.usual_regularization, doc="λ of `second-order`, which is 1/C of an SVM"
+        SecondOrder.usual_regularization, doc="λ of `second-order`, which corresponds to 1/C of an SVM"
     )
     second_order_budget: NonNegative = setting(
-        SecondOrder.budget, doc="how much removing points may raise the loss of `second-order`, per sample"
+        SecondOrder.budget, doc="increase in loss per sample that removing points may cause with `second-order`"
     )
     second_order_novelty: Positive = setting(
         SecondOrder.novelty,
-        doc="ν of `second-order`: samples closer² than ν κ(x, x) to the span of the dictionary are no points",
+        doc="ν of `second-order`: samples closer² than ν κ(x, x) to the span of the dictionary do not become points",
     )
     second_order_iterations: Count = setting(
-        SecondOrder.iterations, doc="majorize-minimize iterations of `second-order` and `landmarks` per step, at most"
+        SecondOrder.iterations, doc="maximum majorize-minimize iterations per step of `second-order` and `landmarks`"
     )
     landmarks_regularization: Positive = setting(Landmarks.usual_regularization, doc="λ of `landmarks`, for each agent")
     landmarks_novelty: Positive = setting(Landmarks.novelty, doc="ν of `landmarks` and of `shared-diffusion`")
-    half_life: PositiveOrInf = setting(math.inf, doc="samples after which all rules but `gradient` have forgotten half")
+    half_life: PositiveOrInf = setting(
+        math.inf, doc="number of samples after which old data counts half, for all rules but `gradient`"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Exchanging less often: the worst agent's accuracy against traffic when functions cross an edge in every k-th round only."""
+"""Exchanging less often: the worst agent's accuracy against traffic when agents exchange only in every k-th round."""
 
 import dataclasses
 import time
@@ -25,7 +25,7 @@ _EVERY = (1, 2, 4, 8, 16)
 class Config(heterogeneous.Config, owner="local-steps"):
     """One class per agent, or another partition; `protocol` and `every` are what is swept."""
 
-    seeds: Count = setting(3, doc="seeds that every number is the mean over")
+    seeds: Count = setting(3, doc="number of seeds to average over")
 
 
 def cell(config: MixtureConfig) -> Mapping[str, Any]:
@@ -64,9 +64,10 @@ def run(config: Config, session: Session) -> Findings:
 
 _NUMBERS = ("accuracy_mean", "accuracy_worst", "model_order_mean", "floats_per_sample", "bytes_per_sample", "cpu_seconds")
 _PARAGRAPHS = (
-    "Means over the seeds; `every` is k. `accuracy_worst` is that of the worst agent of each run. `floats_per_sample` and "
-    "`bytes_per_sample` are all that all agents sent, over all edges, divided by all samples that all agents learned from. "
-    "`cpu_seconds` is the CPU time of the whole network with one thread, without compilation.",
+    "Means over the seeds; `every` is k. `accuracy_worst` is that of the worst agent of each run. `floats_per_sample` "
+    "and `bytes_per_sample` are the totals sent by all agents over all edges, divided by the number of samples that "
+    "all agents learned from. `cpu_seconds` is the CPU time of the whole network with one thread, without "
+    "compilation.",
 )
 
 
@@ -88,6 +89,6 @@ def _figure(table: Sequence[Mapping[str, Any]], limits: Mapping[str, float], con
     return figure
 
 
-_ABOUT = "exchanging in every k-th round only: the worst agent against traffic, for protocols that exchange functions"
+_ABOUT = "exchanging only in every k-th round: accuracy of the worst agent against traffic"
 EXPERIMENT = Experiment(name="local-steps", about=_ABOUT, config=Config, run=run, swept=("protocol", "every"))
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

@@ -1,4 +1,4 @@
-"""What the experiments on the mixture of Gaussians share: settings, data, network, agent, and learners to compare with."""
+"""Shared parts of the mixture experiments: settings, data, network, agents, and reference learners."""
 
 from __future__ import annotations
 
@@ -42,36 +42,36 @@ class MixtureConfig(LearningSettings, owner="mixture"):
 
     agents: Count = setting(20, doc="agents in the network")
     protocol: ProtocolName = setting(
-        "capped-penalty", doc="how agents come to agree; the paper's own is `penalty`, which diverges with its own schedule"
+        "capped-penalty", doc="the consensus protocol; the paper's is `penalty`, which diverges with the paper's schedule"
     )
     partition: Partition = setting(
-        "identical", doc="what each agent sees: identical (all samples, in an order of its own), two-class or one-class"
+        "identical", doc="what each agent sees: identical (all samples, in its own order), two-class or one-class"
     )
     loss: LossName = setting("logistic", doc="logistic or hinge")
     samples: Count = setting(5000, doc="samples in the training set")
-    held_out: Count = setting(2500, doc="samples that accuracy is measured on")
+    held_out: Count = setting(2500, doc="samples in the test set")
     passes: Count = setting(
-        5, doc="passes over the samples where agents see some classes only; all go on until everybody has made them"
+        5, doc="passes over the samples if agents see only some classes; all continue until every agent has made them"
     )
     reading: Reading = setting(
         "deviation",
-        doc="the printed 0.2 as a deviation, or as the variance that is printed; only the former fits the printed accuracies",
+        doc="how to read the paper's 0.2: deviation, or printed (a variance); only the former fits the paper's accuracies",
     )
-    spread: Positive = setting(0.2, doc="how far samples scatter around the centers of their class")
+    spread: Positive = setting(0.2, doc="standard deviation of samples around the modes of their class")
     bandwidth: Positive = setting(0.6, doc="d of the Gaussian kernel")
     step_halves: PositiveOrInf = setting(
-        math.inf, doc="samples after which the step size is half of that, falling as a / (b + t)"
+        math.inf, doc="number of samples after which the step size has halved, decreasing as a / (b + t)"
     )
     dual_parsimony: NonNegative = setting(0.01, doc="K of the duals of exact diffusion, with `gradient`")
     batch_size: Count = setting(32, doc="samples per step")
     penalty_start: Positive = setting(0.01, doc="c at the first sample")
-    penalty_doubles_every: Count = setting(200, doc="samples after which c is twice as large")
+    penalty_doubles_every: Count = setting(200, doc="number of samples after which c doubles")
     penalty_limit: PositiveOrInf = setting(
-        math.inf, doc="where c of `penalty` and `hilbert` stops, as a share of what is stable; the paper has no limit"
+        math.inf, doc="cap on c of `penalty` and `hilbert`, as a fraction of the stability limit; the paper has no cap"
     )
-    every: Count = setting(1, doc="rounds between two exchanges, for protocols that exchange functions")
-    measure_every: Count = setting(4, doc="rounds between two measurements")
-    measure_agents: Index = setting(0, doc="agents, and edges, that are measured, drawn anew each time; 0: all")
+    every: Count = setting(1, doc="rounds between exchanges, for protocols that exchange functions")
+    measure_every: Count = setting(4, doc="rounds between measurements")
+    measure_agents: Index = setting(0, doc="number of agents and edges to measure, redrawn each time; 0 means all")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -168,7 +168,7 @@ class Task(Samples):
 
     @cached_property
     def bayes(self) -> float:
-        """The held-out accuracy that nothing can exceed but by luck."""
+        """The Bayes-optimal held-out accuracy."""
         return float((self.mixture.bayes(self.held_points) == self.held_labels).mean())
 
     def alone(self) -> list[Alone]:

@@ -1,4 +1,4 @@
-"""A network that is to be trained, and what it is measured on."""
+"""A network to train, and the samples to measure it on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a network is for: agents that each see one class, alone, with the paper's update, and with shared statistics."""
+"""Agents that each see one class: alone, with the paper's update, and with shared statistics."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Config(MixtureConfig, owner="one-class"):
 
 
 def run(config: Config, session: Session) -> Findings:
-    """The three networks, one after the other, beside a batch SVM that has all the samples."""
+    """Train the three networks, and a batch SVM with all the samples for comparison."""
     trials: dict[str, Trial] = {}
     task = Task.draw(config)
     for part, (protocol, _) in _NETWORKS.items():
@@ -64,9 +64,9 @@ def run(config: Config, session: Session) -> Findings:
 
 
 _PARAGRAPHS = (
-    "Every agent sees samples of one class only. Alone it always answers with that class, and so it does with the paper's "
-    "update: neighbors agree where their own samples are. Shared statistics average what the agents know, and each ends with "
-    "all classes. The batch SVM has all samples at once.",
+    "Every agent sees samples of only one class. Alone, it always predicts that class, and the same happens with the "
+    "paper's update, which makes neighbors agree only where their own samples are. With shared statistics, agents "
+    "average the statistics of their samples, and each learns all classes. The batch SVM has all samples at once.",
 )
 
 
@@ -81,7 +81,7 @@ def _figure(task: Task, trials: Mapping[str, Trial], svm: float) -> Figure:
     for column, (part, trial) in enumerate(trials.items(), start=1):
         axes = figure.add_subplot(grid[0, column], sharex=first, sharey=first)
         draw_decision_regions(axes, trial.newest.functions[agent], task.held_points, task.held_labels)
-        axes.set_title(f"{_NETWORKS[part][1]}: {100 * trial.last.score_mean:.0f} % correct", fontsize="medium")
+        axes.set_title(f"{_NETWORKS[part][1]}: {100 * trial.last.score_mean:.0f} % accuracy", fontsize="medium")
     _draw_curves(figure.add_subplot(grid[1, :]), trials, svm)
     figure.suptitle(f"{task.config.agents} agents, each seeing one of {task.mixture.classes} classes")
     return figure

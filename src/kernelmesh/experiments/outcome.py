@@ -1,4 +1,4 @@
-"""How a run ended: complete, incomplete, interrupted, or diverged. Exit codes and the summary follow from it."""
+"""The outcome of a run: complete, incomplete, interrupted, or diverged; it determines the exit code."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,7 +40,7 @@ class Interrupted(Outcome):
     """The run was stopped and can be resumed.
 
     >>> str(Interrupted(done=3, total=20, unit="cells"))
-    'Interrupted after 3 of 20 cells; --resume continues.'
+    'Interrupted after 3 of 20 cells; use --resume to continue.'
     """
 
     name: ClassVar[str] = "interrupted"
@@ -51,7 +51,7 @@ class Interrupted(Outcome):
     unit: str
 
     def __str__(self) -> str:
-        return f"Interrupted after {self.done} of {self.total} {self.unit}; --resume continues."
+        return f"Interrupted after {self.done} of {self.total} {self.unit}; use --resume to continue."
 
     def facts(self) -> dict[str, Any]:
         """How far it came."""
@@ -63,7 +63,7 @@ class Incomplete(Outcome):
     """Some cells of a sweep failed; the others are there.
 
     >>> str(Incomplete(done=3, total=4, reason="out of memory"))
-    '1 of 4 cells failed, the first of them: out of memory. --resume tries them again.'
+    '1 of 4 cells failed, the first of them: out of memory. Use --resume to retry.'
     """
 
     name: ClassVar[str] = "incomplete"
@@ -75,7 +75,7 @@ class Incomplete(Outcome):
 
     def __str__(self) -> str:
         failed = f"{self.total - self.done} of {self.total} cells failed, the first of them"
-        return f"{failed}: {self.reason.rstrip('.')}. --resume tries them again."
+        return f"{failed}: {self.reason.rstrip('.')}. Use --resume to retry."
 
     def facts(self) -> dict[str, Any]:
         """How many were computed."""

@@ -1,4 +1,4 @@
-"""The protocols by name, with settings that suit an experiment's network."""
+"""The protocols by name, with settings tuned for an experiment's network."""
 
 import dataclasses
 import inspect
@@ -32,7 +32,7 @@ def describe_protocols() -> dict[str, str]:
     """What each name of `protocol` stands for: the line at the top of its file."""
     pages = {name: inspect.getdoc(inspect.getmodule(kind)) or inspect.getdoc(kind) for name, kind in protocols().items()}
     lines = {name: (page or "").partition("\n")[0] for name, page in pages.items()}
-    return lines | {CAPPED: "`penalty` with the penalty capped at half of what is stable."}
+    return lines | {CAPPED: "`penalty` with the penalty capped at half of the stability limit."}
 
 
 def _check_name(owner: str, argument: str, value: object) -> str:
@@ -62,5 +62,5 @@ def takes_every(name: str) -> bool:
 def check_every(owner: str, every: int, name: str) -> None:
     """Refuse to leave rounds out with a protocol that cannot."""
     if every > 1 and not takes_every(name):
-        remedy = "only protocols that exchange functions or statistics can leave rounds out"
+        remedy = "only protocols that exchange functions or statistics can skip rounds"
         raise InvalidArgument(owner, "every", f"be 1 with {name}", every, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Labeled samples to train on, and others to test with."""
+"""Labeled samples for training and testing."""
 
 import dataclasses
 from dataclasses import dataclass

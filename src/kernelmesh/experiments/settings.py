@@ -1,4 +1,4 @@
-"""The settings of an experiment: a frozen dataclass whose fields say by their types what their values must be."""
+"""The settings of an experiment: a frozen dataclass whose field types determine the valid values."""
 
 import dataclasses
 import math
@@ -35,7 +35,7 @@ class Settings:
 
     owner: ClassVar[str]
 
-    seed: Index = setting(0, doc="seeds everything random; the same seed repeats the run")
+    seed: Index = setting(0, doc="random seed; the same seed reproduces the run")
 
     def __init_subclass__(cls, *, owner: str) -> None:
         cls.owner = owner
@@ -55,7 +55,7 @@ def describe_settings(kind: type[Any]) -> dict[str, Setting]:
     """The settings of an experiment by name, each with its default and what it means.
 
     >>> describe_settings(Settings)["seed"].doc
-    'seeds everything random; the same seed repeats the run'
+    'random seed; the same seed reproduces the run'
     """
     bases = [base for base in reversed(kind.__mro__) if dataclasses.is_dataclass(base)]
     docs = {name: known.doc for base in bases for name, known in documented(base).items()}

@@ -1,4 +1,4 @@
-"""Regression where each agent sees one slab of the input space: can an agent predict where it has never been?"""
+"""Regression where each agent sees one slab of the input space."""
 
 from __future__ import annotations
 
@@ -44,13 +44,11 @@ __all__ = ["EXPERIMENT", "Config"]
 class Config(Settings, owner="slabs"):
     """A line of agents; agent i sees x in the i-th of as many equal slabs of [−2, 2], and y = sin(3x) + x/2 with noise."""
 
-    seeds: Count = setting(10, doc="seeds of the whole table (`--all`)")
-    agents: Count = setting(10, doc="agents, each with a slab of its own")
-    protocol: ProtocolName = setting(
-        "shared-statistics", doc="how agents come to agree; `kernelmesh list --protocols` names the choices"
-    )
-    samples: Count = setting(4000, doc="samples of each agent")
-    held_out: Count = setting(2000, doc="samples that errors are measured on")
+    seeds: Count = setting(10, doc="number of seeds of the full table (`--all`)")
+    agents: Count = setting(10, doc="number of agents, each with its own slab")
+    protocol: ProtocolName = setting("shared-statistics", doc="the consensus protocol; see `kernelmesh list --protocols`")
+    samples: Count = setting(4000, doc="samples per agent")
+    held_out: Count = setting(2000, doc="samples in the test set")
     noise: NonNegative = setting(0.1, doc="the standard deviation of the noise on the values")
     bandwidth: Positive = setting(0.35, doc="d of the Gaussian kernel")
     step_size: Positive = setting(0.5, doc="η")
@@ -58,10 +56,10 @@ class Config(Settings, owner="slabs"):
     dual_parsimony: NonNegative = setting(0.01, doc="K of the duals of exact diffusion")
     regularization: NonNegative = setting(1e-6, doc="λ of gradient steps")
     landmarks_regularization: Positive = setting(
-        Landmarks.usual_regularization, doc="λ of `landmarks`, by which agents learn that share statistics"
+        Landmarks.usual_regularization, doc="λ of `landmarks`, the rule of agents that share statistics"
     )
     batch_size: Count = setting(32, doc="samples per step")
-    measure_every: Count = setting(8, doc="rounds between two measurements")
+    measure_every: Count = setting(8, doc="rounds between measurements")
 
 
 def truth(points: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""One experiment over a grid of settings and several seeds: many small networks at once, one table and one figure."""
+"""Runs one experiment over a grid of settings and several seeds, with one table and one figure."""
 
 import dataclasses
 import math
@@ -56,10 +56,10 @@ class Grid:
             if name in self.fixed:
                 raise InvalidArgument("sweep", f"--set {name}", "be omitted if it is in --grid", self.fixed[name])
             if name == "seed":
-                remedy = "--seeds N runs N seeds, from --set seed=… on"
-                raise InvalidArgument("sweep", "--grid", "be over other settings than the seed", name, remedy=remedy)
+                remedy = "use --seeds N for N seeds, starting from --set seed=…"
+                raise InvalidArgument("sweep", "--grid", "be over settings other than the seed", name, remedy=remedy)
             if not values or len(set(values)) < len(values):
-                raise InvalidArgument("sweep", f"--grid {name}", "have values, each of them once", tuple(values))
+                raise InvalidArgument("sweep", f"--grid {name}", "have distinct values", tuple(values))
         integer("sweep", "--seeds", self.seeds, minimum=1)
 
     @property

@@ -1,4 +1,4 @@
-"""Training one network to its end, with measures on the way; it can be stopped and resumed."""
+"""Trains one network to the end, with measurements along the way; can be stopped and resumed."""
 
 import dataclasses
 import time
@@ -186,7 +186,7 @@ def _read(path: Path, network: Network) -> tuple[Round | None, list[Measures], f
         record = [line for line in record if line.round in regular or line.round % network.measure_every == 0]
         seconds = float(about["seconds"])
     if others:
-        remedy = "repeat its options, or give --config with its config.json"
+        remedy = "repeat its options, or pass its config.json with --config"
         rule = "continue a run with the settings of that run"
         raise InvalidArgument("run", "--resume", rule, Verbatim(f"others for {', '.join(others)}"), remedy=remedy)
     return last, record, seconds

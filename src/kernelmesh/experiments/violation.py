@@ -1,4 +1,4 @@
-"""Proposition 2: how far agents that minimize the penalized objective disagree at their own points, against p*/c."""
+"""Proposition 2: the disagreement at the samples of agents that minimize the penalized objective, against the bound p*/c."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ LINES = ("minimizer", *_PROTOCOLS)
 class Config(ProblemConfig, owner="violation"):
     """A problem small enough to be solved exactly: every agent has some samples for ever, two of three classes each."""
 
-    step_size: Positive = setting(2.0, doc="η at the start; it falls as a / (b + t)")
+    step_size: Positive = setting(2.0, doc="initial η; it decreases as a / (b + t)")
     batch_size: Count = setting(20, doc="samples per step")
 
 
@@ -85,11 +85,11 @@ def run(config: Config, session: Session) -> Findings:
 
 
 _PARAGRAPHS = (
-    "Proposition 2 bounds the disagreement of the minimizer of the penalized objective by p*/c, p* being the best objective "
-    "of agents that agree. The minimizer is computed exactly here. The protocols are stochastic: their last functions "
-    "scatter around a limit by an amount that falls with the step size, and only `symmetric` and the minimizer move both "
-    "ends of an edge.",
-    "`penalty` and `hilbert` are left out where c is above 0.8 times the bound up to which they are stable.",
+    "Proposition 2 bounds the disagreement of the minimizer of the penalized objective by p*/c, where p* is the best "
+    "objective of agents that agree. Here, the minimizer is computed exactly. The protocols are stochastic: their "
+    "last functions scatter around a limit by an amount that decreases with the step size, and only `symmetric` and "
+    "the minimizer move both ends of an edge.",
+    "`penalty` and `hilbert` are omitted for c above 0.8 times their stability limit.",
 )
 
 

@@ -1,1 +1,1 @@
-"""Arrays in, arrays out: nothing here reads, writes, prints or waits."""
+"""Numerics: pure functions of arrays, without I/O."""

@@ -1,8 +1,8 @@
-"""Compression: keeping a function near f̃ with as few points as the budget allows.
+"""Compression: approximates a function f̃ with as few points as the budget allows.
 
 `Komp` is destructive kernel orthogonal matching pursuit with pre-fitting (Algorithm 2 of the paper): remove the point
-whose loss, after refitting all other weights, is least, while the distance to f̃ stays within the budget ε. It is computed
-without a single refit, because with P the inverse Gram matrix of the kept points and W their weights, removing j adds
+whose removal costs least after refitting all other weights, while the distance to f̃ stays within the budget ε. It needs no
+explicit refits, because with P the inverse Gram matrix of the kept points and W their weights, removing j adds
 exactly ‖W_j‖² / P_jj to the squared distance, and the squared distances of successive removals add up.
 
 Cost of one step with M points, B new ones, C outputs and q removals:
@@ -45,11 +45,11 @@ _LITTLE = 1.0 / 16.0
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """f̃ = shrink · f + Σ_b κ(x_b, ·) a_b + s: what a learning step wants to do to f before compression.
+    """An update before compression: f̃ = shrink · f + Σ_b κ(x_b, ·) a_b + s.
 
-    `cross` may carry κ(X, D) when the caller has it already. s is `received`; `shared` says that the points X themselves came
-    from neighbors. Many of those are likely to be in the dictionary already, bit for bit, or several times among the new
-    ones: they are put together first, so that a step costs what its different points cost. `moments` come with `Statistics`.
+    `cross` may carry κ(X, D) if the caller already has it. s is `received`; `shared` says that the points X themselves came
+    from neighbors. Many of those are likely to be in the dictionary already, bit for bit, or to occur several times among the
+    new ones: they are merged first, so that the cost depends on the distinct points. `moments` come with `Statistics`.
     """
 
     points: Floats
@@ -66,7 +66,7 @@ class Update:
         return not len(self.points) and self.shrink == 1.0 and self.received is None
 
     def plain(self) -> Update:
-        """The same update with s among its points."""
+        """The same update with s included in its points."""
         if self.received is None:
             return self
         points = np.concatenate([self.points, self.received.points])
@@ -75,57 +75,57 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionReport:
-    """What one compression did."""
+    """The report of one compression."""
 
     error: float
     """‖f − f̃‖, the distance that compression moved the function."""
     budget: float
     removed: int = 0
-    """How many of the M + B candidate points were dropped."""
+    """The number of the M + B candidate points that were removed."""
     dependent: int = 0
-    """How many of the new points lay in the span of the others to rounding and were folded in."""
+    """The number of new points that lay in the span of the others to rounding and were folded in."""
     repaired: bool = False
-    """Whether the inverse Gram matrix had drifted and was formed anew."""
+    """Whether the inverse Gram matrix had drifted and was recomputed."""
 
     @property
     def over_budget(self) -> bool:
-        """Whether the error is larger than the budget allows: a cap on the model order forced it, or (for budgets near
-        rounding) points coincide to rounding and could not be kept apart.
+        """Whether the error exceeds the budget: because of the limit on the model order, or (for budgets near
+        rounding) because points coincide to rounding and could not be kept apart.
         """
         return self.error > self.budget * (1.0 + 1e-9)
 
     def facts(self) -> dict[str, Any]:
-        """Everything by name."""
+        """All fields by name."""
         return {**vars(self), "over_budget": self.over_budget}
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What an agent remembers: its function, and the workspace that lets the next step be cheap.
+    """A function with the workspace that makes the next step cheap.
 
-    The function is an immutable value and stays valid for ever. The workspace is not: a step takes it over and changes it in
-    place, after which this Model can still be read but not stepped again. `copy` keeps an independent one.
+    The function is an immutable value and always stays valid. The workspace is not: a step takes ownership of it and changes
+    it in place, after which this Model can still be read but not stepped again. `copy` makes an independent one.
     """
 
     function: Expansion
     _: KW_ONLY
     square_norm: float = 0.0
-    """‖f‖², carried along: projections are orthogonal, so ‖f‖² = ‖f̃‖² − error². NaN with rules that project otherwise."""
+    """‖f‖²: projections are orthogonal, so ‖f‖² = ‖f̃‖² − error². NaN with rules that project differently."""
     workspace: InverseGram | None = None
     generation: int = 0
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What a file must keep of the model beside its function and P, which can be formed anew."""
+        """The arrays to store besides the function and P, which can be recomputed."""
         return {}
 
     def copy(self) -> Self:
-        """An independent copy that can be stepped on its own."""
+        """An independent copy."""
         if self.workspace is None or self.workspace.generation == BROKEN:
             return self
         return replace(self, workspace=self.claim().copy())
 
     def invalidate(self) -> None:
-        """After a step that failed half way: if it has changed the workspace, mark that, so that P is formed anew."""
+        """After a step that failed halfway: if it changed the workspace, mark that, so that P is recomputed."""
         if self.workspace is not None and self.workspace.generation != self.generation:
             self.workspace.generation = BROKEN
 
@@ -136,16 +136,16 @@ class Model:
         return self.workspace
 
     def check_ownership(self) -> None:
-        """Refuse to go on with a workspace that a newer Model has taken over."""
+        """Raise an error if a newer Model owns the workspace."""
         if self.workspace is not None and self.workspace.generation not in (self.generation, BROKEN):
             raise self.outdated()
 
     @staticmethod
     def outdated() -> RuntimeError:
-        """The error for a model whose workspace a newer one has taken over."""
+        """The error for a model whose workspace is owned by a newer one."""
         return RuntimeError(
             "Model: this state was already stepped and its workspace now belongs to the newer state; "
-            "step the newest state, keep state.copy() before stepping, or begin anew from its function"
+            "step the newest state, keep state.copy() before stepping, or start over from its function"
         )
 
     def widened(self, *, dimension: int, outputs: int) -> Self:
@@ -164,9 +164,9 @@ class Model:
 
 @runtime_checkable
 class Compression(Protocol):
-    """How a function is kept small.
+    """Limits the number of points in a function.
 
-    The role that `Komp` and `Uncompressed` play: `start` a model, then `absorb` one update after the other.
+    The interface of `Komp`, `SharedDictionary` and `Uncompressed`: `start` a model, then `absorb` updates.
 
     Examples
     --------
@@ -175,16 +175,16 @@ class Compression(Protocol):
     """
 
     def start(self, function: Expansion) -> Model:
-        """A model that holds `function` (for a new agent: the zero function)."""
+        """A model with `function` (for a new agent, the zero function)."""
 
     def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
-        """Make the update, compress, and take over the model's workspace. On an error the model is untouched."""
+        """Apply the update and compress; takes ownership of the model's workspace. On an error, the model is unchanged."""
 
 
 @register("compression")
 @dataclass(frozen=True, kw_only=True)
 class Uncompressed:
-    """No compression: plain functional stochastic gradient descent, one more point for every sample.
+    """No compression: plain functional stochastic gradient descent, with one more point for every sample.
 
     Examples
     --------
@@ -216,20 +216,21 @@ class Uncompressed:
 @register("compression")
 @dataclass(frozen=True, kw_only=True)
 class Komp:
-    """Destructive matching pursuit with pre-fitting, ‖f − f̃‖ ≤ ε over all outputs together.
+    """Kernel orthogonal matching pursuit, destructive with pre-fitting: ‖f − f̃‖ ≤ ε over all outputs jointly.
 
-    `Komp.parsimonious` and `Komp.vanishing` have the budgets of the paper.
+    `Komp.parsimonious` and `Komp.vanishing` use the budgets of the paper.
 
     Parameters
     ----------
     budget : float or Schedule
-        ε; 0 drops only what costs nothing.
+        The budget ε; 0 removes only points that cost nothing.
     max_order : int, optional
-        The largest model order, whatever the budget says; `Info.over_budget` tells when it made the error exceed the budget.
+        The maximum model order, regardless of the budget; `Info.over_budget` is true if it made the error exceed the budget.
     tolerance : float
         A new point counts as dependent when its distance² to the span of the others is at most tolerance · κ(x, x).
     watch : int
-        After so many changes of P one column of P K is compared with the identity, and P is formed anew when it has drifted.
+        The number of changes of P after which one column of P K is compared with the identity; P is recomputed if it has
+        drifted.
 
     Examples
     --------
@@ -263,16 +264,16 @@ class Komp:
         Parameters
         ----------
         step_size : float or Schedule
-            η, that of the agent.
+            The agent's step size η.
         parsimony : float
-            K: larger means fewer points and a coarser function. The paper's figures have 0.04.
+            K: larger means fewer points and a coarser function. The paper's figures use 0.04.
         max_order : int, optional
-            The largest number of points the dictionary may ever hold.
+            The maximum number of points in the dictionary.
 
         Returns
         -------
         Komp
-            Compression with that budget.
+            A compression with that budget.
         """
         eta = as_schedule("Komp", "step_size", step_size)
         return cls(
@@ -286,21 +287,21 @@ class Komp:
 
     @classmethod
     def averaging(cls, step_size: Schedule | float, *, parsimony: float = 0.06, max_order: int | None = None) -> Komp:
-        """ε = K η^{1/2}, a budget for the rule `Averaged`, whose average settles while its steps stay large.
+        """ε = K η^{1/2}, a budget for the rule `Averaged`, whose average converges while its steps stay large.
 
         Parameters
         ----------
         step_size : float or Schedule
-            η, that of the agent.
+            The agent's step size η.
         parsimony : float
             K: larger means fewer points and a coarser function.
         max_order : int, optional
-            The largest number of points the dictionary may ever hold.
+            The maximum number of points in the dictionary.
 
         Returns
         -------
         Komp
-            Compression with that budget.
+            A compression with that budget.
         """
         eta, scale = as_schedule("Komp", "step_size", step_size), non_negative("Komp", "parsimony", parsimony)
         return cls(budget=Power(of=eta, scale=scale, exponent=0.5), max_order=max_order)
@@ -564,7 +565,7 @@ def _exchange(
 def compress(
     kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
 ) -> tuple[Floats, Floats, float]:
-    """Compress f̃ = Σ κ(d_m, ·) w_m to a few of its points: new centers, new weights, and the distance ‖f − f̃‖ ≤ budget.
+    """Compress a kernel expansion f̃ = Σ κ(d_m, ·) w_m to a few of its points, with ‖f − f̃‖ ≤ budget.
 
     Parameters
     ----------
@@ -573,18 +574,18 @@ def compress(
     centers : array-like of shape (M, p)
         The points d.
     weights : array-like of shape (M,) or (M, C)
-        The weights w of one function, or one column for each of several functions that share the points.
+        The weights w of one function, or one column for each of several functions over the same points.
     budget : float
-        The largest distance ‖f − f̃‖ over all functions together.
+        The maximum distance ‖f − f̃‖ over all functions jointly.
     max_order : int, optional
-        The largest number of points to keep, whatever the budget says.
+        The maximum number of points to keep, regardless of the budget.
 
     Returns
     -------
     centers : ndarray
-        The points that are kept.
+        The kept points.
     weights : ndarray
-        Their weights, of as many dimensions as those that were given.
+        Their weights, with as many dimensions as the given weights.
     error : float
         ‖f − f̃‖, at most the budget unless `max_order` made it larger.
 
@@ -604,7 +605,7 @@ def compress(
         f, report = compressed(kernel, centers, table, limit, max_order=max_order)
     except FloatingPointError:
         raise InvalidArgument(
-            "compress", "weights", "give a function of finite norm", Verbatim("one that overflows")
+            "compress", "weights", "define a function of finite norm", Verbatim("one that overflows")
         ) from None
     return f.centers.copy(), f.weights[:, 0].copy() if flat else f.weights.copy(), report.error
 

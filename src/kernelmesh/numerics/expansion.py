@@ -1,4 +1,4 @@
-"""Functions that are kernel expansions, f(x) = Σ_m κ(d_m, x) w_m, as immutable values."""
+"""Kernel expansions f(x) = Σ_m κ(d_m, x) w_m as immutable values."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Expansion:
     kernel : Kernel
         κ.
     centers : ndarray of shape (M, p)
-        The points d, which make up the dictionary.
+        The points d, the dictionary.
     weights : ndarray of shape (M, C)
         Their weights w, one column per output.
 
     Attributes
     ----------
     order : int
-        M, the model order: how many points the dictionary holds.
+        M, the model order: the number of points in the dictionary.
     dimension : int
         p, the length of a point.
     outputs : int
-        C, how many functions share the dictionary.
+        C, the number of functions over the dictionary.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Expansion:
 
     @classmethod
     def trusted(cls, kernel: Kernel, centers: Floats, weights: Floats) -> Expansion:
-        """An expansion over arrays that are sound and that nobody else will write to: neither checked nor copied."""
+        """An expansion over valid arrays that nobody else writes to; they are neither checked nor copied."""
         self = object.__new__(cls)
         centers.setflags(write=False)
         weights.setflags(write=False)
@@ -77,7 +77,7 @@ class Expansion:
         return cls.trusted(kernel, np.empty((0, dimension)), np.empty((0, outputs)))
 
     def widened(self, *, dimension: int, outputs: int) -> Expansion:
-        """The same function of longer points, whose new features are 0 at all centers, with new outputs that are 0.
+        """The same function with more features, which are 0 at all centers, and more outputs, which are 0.
 
         Kernels that go by distances or inner products have the same values for points that are padded with zeros.
         """
@@ -86,7 +86,7 @@ class Expansion:
 
     @property
     def order(self) -> int:
-        """The model order M: how many points the dictionary holds."""
+        """The model order M: the number of points in the dictionary."""
         return len(self.centers)
 
     @property
@@ -96,7 +96,7 @@ class Expansion:
 
     @property
     def outputs(self) -> int:
-        """C, how many functions share the dictionary."""
+        """C, the number of functions over the dictionary."""
         return int(self.weights.shape[1])
 
     def __call__(self, points: Floats) -> Floats:
@@ -108,7 +108,7 @@ class Expansion:
         return np.concatenate(blocks)
 
     def evaluate(self, points: Floats) -> Floats:
-        """f at points that are known to be sound (a C-ordered matrix of finite numbers)."""
+        """f at points that are known to be valid (a C-ordered matrix of finite numbers)."""
         if len(self.centers) == 0:
             return np.zeros((len(points), self.weights.shape[1]))
         return product(self.kernel(points, self.centers), self.weights)
@@ -125,7 +125,7 @@ class Expansion:
         return float((other.weights * self(other.centers)).sum())
 
     def norm(self) -> float:
-        """‖f‖ in the Hilbert space, over all outputs together."""
+        """‖f‖ in the Hilbert space, over all outputs jointly."""
         return math.sqrt(max(self.inner(self), 0.0))
 
     def distance(self, other: Expansion) -> float:

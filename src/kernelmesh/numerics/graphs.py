@@ -1,4 +1,4 @@
-"""Who talks to whom: connected, symmetric graphs without loops, checked once and then immutable."""
+"""Communication graphs: connected, symmetric and without loops; validated once and immutable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Neighbors = tuple[tuple[int, ...], ...]
 
 
 def share(degree: int) -> float:
-    """The most weight that an agent with so many neighbors can give each of them: 1 / (1 + degree)."""
+    """The maximum weight that an agent of this degree can give each neighbor: 1 / (1 + degree)."""
     return 1.0 / (1 + degree)
 
 
@@ -39,17 +39,17 @@ def metropolis_weight(share: float, other_share: float) -> float:
 @register("graph")
 @dataclass(frozen=True)
 class Graph:
-    """A connected, symmetric network of agents; agent i is called names[i] and hears neighbors[i].
+    """A connected, undirected graph of agents; agent i has the name names[i] and the neighbors neighbors[i].
 
-    `Graph.of` takes lists of edges and networkx graphs; `ring`, `line`, `grid`, `star` and `complete` build regular
-    networks, `random`, `geometric` and `small_world` draw one.
+    `Graph.of` accepts lists of edges and networkx graphs; `ring`, `line`, `grid`, `star` and `complete` build regular
+    graphs, `random`, `geometric` and `small_world` draw random ones.
 
     Parameters
     ----------
     names : tuple of Hashable
-        What each agent is called.
+        The names of the agents.
     neighbors : tuple of tuple of int
-        The numbers of each agent's neighbors.
+        The indices of each agent's neighbors.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Graph:
         return tuple((i, j) for i, around in enumerate(self.neighbors) for j in around if i < j)
 
     def degree(self, agent: int) -> int:
-        """How many neighbors an agent has."""
+        """The number of neighbors of an agent."""
         return len(self.neighbors[agent])
 
     def metropolis(self) -> Floats:
@@ -127,9 +127,9 @@ class Graph:
 
     @cached_property
     def stiffness(self) -> float:
-        """The largest eigenvalue of the graph's Laplacian: how much faster than one pair the network can be driven apart.
+        """The largest eigenvalue of the graph's Laplacian, which determines the largest stable penalty.
 
-        At least 1 + the largest degree, at most twice the largest degree (reached where two groups only talk to each other).
+        It is at least 1 + the largest degree, and at most twice the largest degree (reached by bipartite regular graphs).
 
         >>> round(Graph.ring(4).stiffness, 6), round(Graph.complete(4).stiffness, 6)
         (4.0, 4.0)
@@ -158,17 +158,17 @@ class Graph:
 
     @classmethod
     def of(cls, graph: Any) -> Graph:
-        """Take a `Graph`, any networkx graph (directed ones must be symmetric), or a list of edges (either direction).
+        """Create a graph from a `Graph`, a networkx graph (symmetric if directed), or a list of edges (in either direction).
 
         Parameters
         ----------
         graph : Graph, networkx graph or iterable of pairs
-            The network. Agents that are numbers are put in order; others stay in the order in which they first occur.
+            The graph. Names that are numbers are sorted; others stay in order of first occurrence.
 
         Returns
         -------
         Graph
-            The same network.
+            The same graph.
         """
         if isinstance(graph, cls):
             return graph
@@ -178,19 +178,19 @@ class Graph:
 
     @classmethod
     def ring(cls, agents: int) -> Graph:
-        """Each agent talks to the two beside it."""
+        """A ring: each agent is connected to the two next to it."""
         n = integer("Graph.ring", "agents", agents, minimum=3)
         return cls(tuple(range(n)), tuple(tuple(sorted(((i - 1) % n, (i + 1) % n))) for i in range(n)))
 
     @classmethod
     def line(cls, agents: int) -> Graph:
-        """A chain: the sparsest connected network. One agent alone is a line of length 1."""
+        """A path; a single agent is a line of length 1."""
         n = integer("Graph.line", "agents", agents, minimum=1)
         return cls(tuple(range(n)), tuple(tuple(j for j in (i - 1, i + 1) if 0 <= j < n) for i in range(n)))
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> Graph:
-        """Agents on a rectangle talk to those above, below, left and right; named (row, column)."""
+        """A rectangular grid: agents, named (row, column), are connected to those above, below, left and right."""
         height = integer("Graph.grid", "rows", rows, minimum=1)
         width = integer("Graph.grid", "columns", columns, minimum=1)
         names = tuple((i, j) for i in range(height) for j in range(width))
@@ -200,33 +200,33 @@ class Graph:
 
     @classmethod
     def star(cls, agents: int) -> Graph:
-        """Agent 0 talks to everybody, the others only to it."""
+        """A star: agent 0 is connected to all others, which are connected only to it."""
         n = integer("Graph.star", "agents", agents, minimum=2)
         return cls(tuple(range(n)), (tuple(range(1, n)), *[(0,)] * (n - 1)))
 
     @classmethod
     def complete(cls, agents: int) -> Graph:
-        """Everybody talks to everybody."""
+        """A complete graph: all agents are connected to each other."""
         n = integer("Graph.complete", "agents", agents, minimum=1)
         return cls(tuple(range(n)), tuple(tuple(j for j in range(n) if j != i) for i in range(n)))
 
     @classmethod
     def random(cls, agents: int, *, probability: float = 0.2, rng: np.random.Generator) -> Graph:
-        """The paper's network: directed edges with a probability, redrawn until connected, then made symmetric.
+        """The paper's random graph: directed edges with a given probability, redrawn until connected, then made symmetric.
 
         Parameters
         ----------
         agents : int
-            How many.
+            The number of agents.
         probability : float
-            Of each directed edge.
+            The probability of each directed edge.
         rng : numpy.random.Generator
-            What is drawn from.
+            The random generator.
 
         Returns
         -------
         Graph
-            The network, whose agents are called 0, 1, ….
+            The graph, whose agents are named 0, 1, ….
         """
         n = integer("Graph.random", "agents", agents, minimum=1)
         p = _probability("Graph.random", "probability", probability)
@@ -237,24 +237,24 @@ class Graph:
     def geometric(
         cls, agents: int, *, radius: float | None = None, degree: float | None = None, rng: np.random.Generator
     ) -> Graph:
-        """Agents at random places of the unit square talk to those nearby.
+        """A random geometric graph: agents at random places in the unit square are connected to those nearby.
 
         Parameters
         ----------
         agents : int
-            How many.
+            The number of agents.
         radius : float, optional
-            How far they hear; the places are redrawn until the network is connected.
+            The maximum distance of neighbors; the places are redrawn until the graph is connected.
         degree : float, optional
-            How many neighbors they have on average, instead of a radius: the shortest edges are taken. Large networks would
-            hardly ever be connected, so pieces are joined by the shortest edge to another piece, which adds a few edges.
+            The mean degree, instead of a radius: the shortest edges are taken. Large graphs would
+            rarely be connected, so each component is joined to another by the shortest edge, which adds a few edges.
         rng : numpy.random.Generator
-            What is drawn from.
+            The random generator.
 
         Returns
         -------
         Graph
-            The network, whose agents are called 0, 1, ….
+            The graph, whose agents are named 0, 1, ….
         """
         n = integer("Graph.geometric", "agents", agents, minimum=1)
         if (radius is None) == (degree is None):
@@ -270,7 +270,7 @@ class Graph:
 
     @classmethod
     def small_world(cls, agents: int, *, nearest: int = 4, rewiring: float = 0.1, rng: np.random.Generator) -> Graph:
-        """A ring in which each agent talks to its `nearest` nearest ones, with some edges rewired (Watts and Strogatz)."""
+        """A small-world graph (Watts and Strogatz): a ring with `nearest` neighbors each and some edges rewired."""
         n = integer("Graph.small_world", "agents", agents, minimum=3)
         k = integer("Graph.small_world", "nearest", nearest, minimum=2)
         if k >= n:
@@ -290,7 +290,7 @@ class Graph:
 
 
 def _reached(neighbors: Neighbors) -> set[int]:
-    """The agents to which there is a path from the first one."""
+    """The agents reachable from the first one."""
     reached, fresh = {0}, {0}
     while fresh:
         fresh = {j for i in fresh for j in neighbors[i]} - reached
@@ -386,5 +386,5 @@ def _from_edges(edges: Iterable[Any]) -> dict[Hashable, set[Hashable]]:
                 around.setdefault(name, set()).add(other)
         except TypeError:
             raise InvalidArgument("Graph.of", "agents", "have names that can be hashed", edge) from None
-    # agents that are numbers stand in their own order, whatever order the edges were written in
+    # names that are numbers are sorted, whatever the order of the edges
     return dict(sorted(around.items())) if all(isinstance(name, int) for name in around) else around

@@ -1,7 +1,7 @@
-"""The inverse Gram matrix P = K⁻¹ of a dictionary, kept up to date as points come and go.
+"""The inverse Gram matrix P = K⁻¹ of a dictionary, updated as points are added and removed.
 
-This is the one large thing an agent owns: M² numbers. It lives in a buffer that is changed in place and never copied; a
-`Plan` says what an exchange of points will do to weights before anything is changed.
+This is the largest part of an agent: M² numbers. It lives in a buffer that is changed in place and never copied; a
+`Plan` describes the effect of an exchange of points on the weights before anything is changed.
 """
 
 from __future__ import annotations

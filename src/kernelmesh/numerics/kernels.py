@@ -1,6 +1,6 @@
-"""Kernels: positive semidefinite functions of two points, which add, multiply and scale.
+"""Kernels: positive semidefinite functions of two points, closed under sums, products and scaling.
 
-A kernel is called with two matrices of points, `k(X, Z)` → n × m, and `k.diag(X)` gives κ(x, x) without the rest.
+`k(X, Z)` returns κ for all pairs of rows, n × m, and `k.diag(X)` returns κ(x, x) only.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ += ["Sum", "check_kernel"]
 class Kernel(Protocol):
     """κ(x, z): symmetric, with a positive semidefinite Gram matrix for any points.
 
-    The role that every kernel plays: anything with `__call__` and `diag` is one. `kernelmesh.testing.check_kernel` checks
-    that it is a good one, and `register("kernel")` makes it known to files and to the command line.
+    The interface of kernels: any object with `__call__` and `diag`. `kernelmesh.testing.check_kernel` checks
+    a kernel, and `register("kernel")` makes it available in files and on the command line.
 
     Examples
     --------
@@ -41,7 +41,7 @@ class Kernel(Protocol):
 
 
 class Algebra:
-    """What gives a kernel `k1 + k2`, `k1 * k2` and `2.0 * k`."""
+    """A base class that provides `k1 + k2`, `k1 * k2` and `2.0 * k`."""
 
     def __add__(self: Kernel, other: Kernel) -> Sum:
         if not isinstance(other, Kernel):
@@ -165,9 +165,9 @@ class Polynomial(Algebra):
     Parameters
     ----------
     degree : int
-        q.
+        The degree q.
     offset : float
-        b.
+        The offset b.
 
     Examples
     --------
@@ -198,7 +198,7 @@ class Linear(Algebra):
     Parameters
     ----------
     offset : float
-        b.
+        The offset b.
 
     Examples
     --------
@@ -286,7 +286,7 @@ def _check_parts(owner: str, *parts: object) -> None:
 
 
 def check_kernel(owner: str, kernel: object, *, argument: str = "kernel") -> Kernel:
-    """Refuse what does not play the role of a kernel."""
+    """Reject anything that is not a kernel."""
     if not isinstance(kernel, Kernel) or isinstance(kernel, type):
         raise InvalidArgument(owner, argument, "be a kernel", kernel, remedy="for example Gaussian(bandwidth=1.0)")
     return kernel

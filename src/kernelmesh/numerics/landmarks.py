@@ -1,4 +1,4 @@
-"""Points that agents come to share: unions of them, which of a union stay, and projections onto those."""
+"""Points that agents come to share: unions, selection, and projections onto them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Losses: how wrong the outputs z = f(x) are for a target y, and in which direction.
+"""Loss functions ℓ(z, y) of the outputs z = f(x) and a target y, with their derivatives.
 
-`value(z, y)` gives one number per row, `slope(z, y)` the derivative by each output (a subgradient where there is a kink).
+`value(z, y)` returns one number per row, `slope(z, y)` the derivative by each output (a subgradient at a kink).
 """
 
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ __all__ = [
 
 @runtime_checkable
 class Loss(Protocol):
-    """ℓ(z, y), convex in z.
+    """A loss function ℓ(z, y), convex in z.
 
-    The role that every loss plays. `kernelmesh.testing.check_loss` checks that it is a good one, and `register("loss")`
-    makes it known to files and to the command line.
+    The interface of losses. `kernelmesh.testing.check_loss` checks a loss, and `register("loss")`
+    makes it available in files and on the command line.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Loss(Protocol):
         """Whether targets are class numbers (otherwise values)."""
 
     def check(self, owner: str, y: Any, *, rows: int, outputs: int) -> NDArray[Any]:
-        """Give the targets back in the form that `value` and `slope` take, or refuse them."""
+        """Return the targets in the form that `value` and `slope` take, or raise an error."""
 
     def value(self, z: Floats, y: Any) -> Floats:
         """ℓ(z_i, y_i) for each row."""
@@ -61,15 +61,15 @@ class Loss(Protocol):
         """∂ℓ(z_i, y_i) / ∂z for each row."""
 
     def value_and_slope(self, z: Floats, y: Any) -> tuple[Floats, Floats]:
-        """Both at once, which every step needs."""
+        """The value and the slope, which every step needs."""
 
 
 @runtime_checkable
 class CurvedLoss(Loss, Protocol):
-    """A loss that can tell how it curves, which second-order learning needs; all that come with kernelmesh can."""
+    """A loss with curvature, which second-order learning needs; all built-in losses have it."""
 
     def curvature(self, z: Floats, y: Any) -> Floats:
-        """One number h ≥ 0 for each row that stands for ∂²ℓ / ∂z²: the model is ℓ(z') ≈ ℓ(z) + ℓ'(z' − z) + h/2 ‖z' − z‖²."""
+        """One number h ≥ 0 per row in place of ∂²ℓ / ∂z²: the model is ℓ(z') ≈ ℓ(z) + ℓ'(z' − z) + h/2 ‖z' − z‖²."""
 
     def implicit_step(self, start: Floats, covariance: Floats, y: Any, *, iterations: int) -> tuple[Floats, Floats]:
         """a = ℓ'(z) at z = z₀ − T a, and z, nearly: the minimum of Σ ℓ(z, y) + ½ (z − z₀)ᵀ T⁻¹ (z − z₀), T = `covariance`."""
@@ -80,7 +80,7 @@ _SETTLED = 1e-3
 
 
 class _Defaults:
-    """What a loss need not define itself."""
+    """Default implementations for losses."""
 
     refines = True
     """Whether an implicit step gains from more than one iteration: not where its bound is exact, nor at kinks."""
@@ -105,7 +105,7 @@ class _Defaults:
 
 
 class ClassTargets(_Defaults):
-    """What losses share whose targets are class numbers 0 … C − 1, one output per class."""
+    """The base class of losses whose targets are class numbers 0 … C − 1, with one output per class."""
 
     classifies = True
 
@@ -114,7 +114,7 @@ class ClassTargets(_Defaults):
 
 
 class ValueTargets(_Defaults):
-    """What losses share whose targets are real numbers, one per output; a vector is taken as one output."""
+    """The base class of losses whose targets are real numbers, one per output; a vector is taken as one output."""
 
     classifies = False
 
@@ -177,7 +177,7 @@ def _push(z: Floats, y: Ints, rivals: Ints, force: Floats) -> Floats:
 class Hinge(ClassTargets):
     """ℓ(z, y) = max(0, 1 + z_r − z_y) with the strongest rival r = argmax_{d ≠ y} z_d (Crammer and Singer).
 
-    At the kink 1 + z_r = z_y the slope is 0; among equal rivals the first one is moved.
+    At the kink 1 + z_r = z_y, the slope is 0; of equal rivals, the first is used.
 
     Examples
     --------
@@ -255,12 +255,12 @@ class Squared(ValueTargets):
 @register("loss")
 @dataclass(frozen=True, kw_only=True)
 class Huber(ValueTargets):
-    """ℓ(z, y) = Σ over outputs of ½ r² where |r| ≤ δ, else δ |r| − ½ δ², r = z − y: outliers pull with bounded force.
+    """ℓ(z, y) = Σ over outputs of ½ r² where |r| ≤ δ, else δ |r| − ½ δ², r = z − y: robust to outliers.
 
     Parameters
     ----------
     threshold : float
-        δ > 0.
+        The threshold δ > 0.
 
     Examples
     --------
@@ -291,7 +291,7 @@ class Huber(ValueTargets):
 
 
 def curvature_root(loss: Loss, method: str, z: Floats, y: Any) -> Floats:
-    """√h of a loss, by the method that is named; refuses what is not one number ≥ 0 for each row."""
+    """√h of a loss, by the given method; rejects anything but one number ≥ 0 per row."""
     h = np.asarray(getattr(loss, method)(z, y), dtype=np.float64)
     rule = f"return one finite number >= 0 for each of {len(z)} rows"
     if h.shape != (len(z),):
@@ -303,7 +303,7 @@ def curvature_root(loss: Loss, method: str, z: Floats, y: Any) -> Floats:
 
 
 def check_loss(owner: str, loss: object) -> Loss:
-    """Refuse what does not play the role of a loss."""
+    """Reject anything that is not a loss."""
     if not isinstance(loss, Loss) or isinstance(loss, type):
         raise InvalidArgument(owner, "loss", "be a loss", loss, remedy="for example Logistic() or Squared()")
     return loss

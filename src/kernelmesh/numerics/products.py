@@ -1,6 +1,6 @@
 """Matrix products on one BLAS.
 
-NumPy and SciPy each bring a BLAS with a thread pool of its own; when both are used in turn their idle threads compete for
+NumPy and SciPy each bundle a BLAS with its own thread pool; when both are used in turn, their idle threads compete for
 the cores, which costs milliseconds at random. Everything large goes through SciPy's, which numba uses too. SciPy's wrappers
 want Fortran order: the transpose of a C-ordered matrix is one, so nothing is copied.
 """

@@ -1,4 +1,4 @@
-"""Projections onto some of a function's points, by matrix products and one factorization instead of point after point."""
+"""Projections onto some of a function's points, by matrix products and one factorization instead of point by point."""
 
 from __future__ import annotations
 

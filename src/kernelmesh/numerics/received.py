@@ -1,4 +1,4 @@
-"""What came from neighbors' functions, as a part of an update."""
+"""Functions received from neighbors, as a part of an update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEPENDENT = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """s = Σ_n κ(z_n, ·) w_n: what came from neighbors' functions, as a part of an update.
+    """s = Σ_n κ(z_n, ·) w_n: the sum of functions received from neighbors, as a part of an update.
 
     `distinct` says that no two of the points are equal. What was found out about s and a dictionary is kept, for sums that
     act in several rounds; it follows from the rest, so that whoever has lost it finds the same.

@@ -1,4 +1,4 @@
-"""A uniform sample of all that a stream has brought, in bounded memory."""
+"""Reservoir sampling: a uniform sample of a stream in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelmesh.numerics import compiled
 __all__ = ["MAX_ROWS", "Reservoir"]
 
 MAX_ROWS = 1 << 16
-"""The most rows that a reservoir may keep."""
+"""The maximum number of rows in a reservoir."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -31,17 +31,17 @@ class Reservoir:
     Parameters
     ----------
     size : int
-        The most rows that are kept.
+        The maximum number of rows.
     seed : int
         From 0 to 2⁶² − 1.
     points, targets : ndarray or None
-        The rows that are kept; None before the first.
+        The rows in the reservoir; None before the first.
     seen : int
-        Rows that there have been.
+        The number of rows seen.
     drawn : int
-        Mini-batches that were drawn and used.
+        The number of mini-batches drawn and used.
     rows : int
-        Rows of the newest mini-batch, which is how many are drawn.
+        The number of rows in the latest mini-batch, which is how many are drawn.
 
     Examples
     --------

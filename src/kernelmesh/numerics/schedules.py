@@ -1,7 +1,7 @@
-"""Schedules: a number that may change with the samples an agent has seen.
+"""Schedules: values that may change with the number of samples an agent has seen.
 
-Step sizes η, penalties c and compression budgets ε all play this one role; `schedule(samples)` gives the value in force
-when `samples` samples have been processed.
+Step sizes η, penalties c and compression budgets ε are schedules; `schedule(samples)` returns the value
+after `samples` samples.
 """
 
 import math
@@ -20,7 +20,7 @@ __all__ = ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Sched
 class Schedule(Protocol):
     """A value ≥ 0 for every number of samples.
 
-    The role that step sizes, penalties and budgets play: anything that can be called with a number of samples is one.
+    The interface of step sizes, penalties and budgets: anything that can be called with a number of samples.
 
     Examples
     --------
@@ -29,13 +29,13 @@ class Schedule(Protocol):
     """
 
     def __call__(self, samples: int, /) -> float:
-        """The value in force after `samples` samples."""
+        """The value after `samples` samples."""
 
 
 @register("schedule")
 @dataclass(frozen=True)
 class Constant:
-    """a, always.
+    """A constant value a.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Doubling:
     every : int
         n ≥ 1.
     ceiling : float
-        The largest value; infinite by default.
+        The maximum value; infinite by default.
 
     Examples
     --------
@@ -157,12 +157,12 @@ class Doubling:
 @register("schedule")
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """s · η(t)^p of another schedule η: the two budget rules of the paper are K η^{3/2} and η².
+    """s · η(t)^p for another schedule η; the paper's budgets are K η^{3/2} and η².
 
     Parameters
     ----------
     of : Schedule
-        η.
+        The schedule η.
     scale : float
         s ≥ 0.
     exponent : float
@@ -192,7 +192,7 @@ class Power:
 
 
 def as_schedule(owner: str, argument: str, value: object) -> Schedule:
-    """Take a schedule as it is and a number as a constant one."""
+    """Return a schedule unchanged, and a number as a constant schedule."""
     if isinstance(value, bool):
         pass
     elif isinstance(value, numbers.Real):
@@ -202,6 +202,6 @@ def as_schedule(owner: str, argument: str, value: object) -> Schedule:
         try:
             if float(value(0)) >= 0:
                 return value
-        except (TypeError, ValueError, AttributeError):  # some other thing that can be called
+        except (TypeError, ValueError, AttributeError):  # some other callable
             pass
     raise InvalidArgument(owner, argument, "be a number >= 0 or a schedule", value, remedy="for example Constant(3.0)")

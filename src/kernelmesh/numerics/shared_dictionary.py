@@ -1,4 +1,4 @@
-"""Projection onto points that agents come to share: functions are then arrays of weights, and only those travel."""
+"""Projection onto points that agents come to share, so that only weights need to be sent."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ __all__ = ["SharedDictionary", "lost_square", "model_over"]
 class SharedDictionary:
     """f = Π_Z f̃: the projection onto the span of a dictionary Z that agents come to share.
 
-    Samples that are far from the span of Z join it until there are enough. With `SharedDiffusion`, points of the neighbors
-    join too, and of the union all agents keep the same ones, chosen by a rule that depends on the union alone. So in the end
-    all agents have the same points, whatever was lost or came in which order, and only weights travel.
+    Samples far from the span of Z join it until there are enough. With `SharedDiffusion`, points of the neighbors
+    join too, and of the union all agents keep the same points, chosen by a rule that depends only on the union. So
+    all agents end up with the same points, whatever was lost and whatever the order of arrival, and only weights are sent.
 
-    Points can be given: start agents from a function over them with weights 0, and let `novelty` be infinite. Then no sample
-    leaves an agent, only weights.
+    To use given points, start agents from a function over them with weights 0, and set `novelty` to infinity. Then no sample
+    leaves an agent, only weights do.
 
-    Cost of a step with M points and B samples: O(M² B), and O(M³) when points come or go.
+    A step with M points and B samples costs O(M² B), and O(M³) when points change.
 
     Parameters
     ----------
     novelty : float
         ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
     max_order : int
-        The largest number of points.
+        The maximum number of points.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What many samples say together, over a dictionary: all that a second-order learner needs to know of them."""
+"""Sufficient statistics of samples over a dictionary: all that a second-order learner needs to know about them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["Statistics"]
 class Statistics(Expansion):
     """Θ = Σ_t h_t c_t c_tᵀ and β = Σ_t c_t τ_tᵀ, where κ(x_t, ·) ≈ Σ_m c_tm κ(z_m, ·) over a dictionary Z.
 
-    Every sample stands for the point of span(Z) that is nearest to it, with a curvature h and a target h z − ℓ'(z). So sums
-    of statistics over different dictionaries are sums over the union: to whoever did not have a point, its rows are 0.
+    Every sample is represented by the nearest point of span(Z), with a curvature h and a target h z − ℓ'(z). So sums
+    of statistics over different dictionaries are sums over the union, where rows of missing points are 0.
 
     Parameters
     ----------

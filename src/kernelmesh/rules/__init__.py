@@ -1,4 +1,4 @@
-"""Learning rules: how an agent's function moves when samples arrive."""
+"""Learning rules: how an agent's function changes when samples arrive."""
 
 from kernelmesh.rules.averaged import Averaged
 from kernelmesh.rules.base import Rule, check_rule

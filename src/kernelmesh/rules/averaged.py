@@ -1,4 +1,4 @@
-"""Large steps, of which the running average is shown: what one pass of small steps does not reach."""
+"""Averaged stochastic gradient descent: large steps, with a running average for prediction."""
 
 import dataclasses
 import math
@@ -30,11 +30,11 @@ class AveragedModel(Model):
     average: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
     """The weights of f̄."""
     steps: int = 0
-    """How many functions have been averaged."""
+    """The number of functions in the average."""
     samples: int = 0
-    """How many samples there had been when the newest of them was."""
+    """The number of samples seen when the latest of them was added."""
     scale: float = 0.0
-    """About ‖[α f, f̄]‖², which tells the compression how large its rounding errors may be; NaN where it does not ask."""
+    """Approximately ‖[α f, f̄]‖², from which the compression estimates its rounding errors; NaN if it does not need it."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         clock = np.array([self.steps, self.samples], dtype=np.int64)
@@ -49,26 +49,27 @@ class AveragedModel(Model):
 @register("rule")
 @dataclass(frozen=True, kw_only=True)
 class Averaged(Rule):
-    """f̃ = (1 − ηλ) f − (η/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + what the neighbors add,  f̄~ = (1 − w_t) f̄ + w_t f̃,
+    """f̃ = (1 − ηλ) f − (η/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + the neighbors' contribution,  f̄~ = (1 − w_t) f̄ + w_t f̃,
     (f, f̄) ← C_ε[(f̃, f̄~)] with α² ‖f − f̃‖² + ‖f̄ − f̄~‖² ≤ ε²,  w_t = 4 / (t + 3).
 
-    Steps that are too large to settle wander about the solution; their average does not. So η can be ten times what
-    `Gradient` bears, and one pass goes as far as many. What the agent shows, and answers questions from, is f̄; what it
-    sends is f. Both are kept over one dictionary and cost one compression, with 2C outputs instead of C. The weights w_t are
-    those of polynomial-decay averaging (Shamir and Zhang, 2013), which leaves the beginning behind.
+    Steps that are too large to settle fluctuate around the solution, but their average does not. So η can be ten times as
+    large as with `Gradient`, and one pass gets as far as many. The agent predicts and answers with f̄, and sends f. Both
+    share one dictionary and one compression, with 2C outputs instead of C. The weights w_t are those of polynomial-decay
+    averaging (Shamir and Zhang, 2013), which discounts early iterates.
 
-    With protocols that first move to where the neighbors are, such as `ExactDiffusion`, f̄ is the average of the functions
-    there; rounds without an exchange leave it as it is. Errors in f reach everybody then, so that α is ½ there.
+    With protocols that first average with the neighbors, such as `ExactDiffusion`, f̄ is the average of the functions
+    after that stage; rounds without an exchange do not change it. Since errors in f then reach all agents, α is ½.
 
-    Meant for losses with bounded slope: with `Squared`, no step can be large. `Komp.averaging` has a budget that suits the
-    rule.
+    Intended for losses with bounded slope: with `Squared`, steps cannot be large. `Komp.averaging` provides a suitable
+    budget.
 
     Parameters
     ----------
     fidelity : float
-        α: how closely f is kept, compared with f̄, where agents do not meet first: its next steps will move it anyway.
+        α: the accuracy of f relative to f̄ in compression, for protocols without a first averaging stage.
     half_life : float
-        Samples after which what was averaged weighs half, for streams that change; infinite means that nothing is forgotten.
+        The number of samples after which old iterates count half, for streams that change; infinite means nothing is
+        forgotten.
 
     Examples
     --------
@@ -118,14 +119,14 @@ class Averaged(Rule):
         return replace(moved, steps=model.steps + 1, samples=inputs.samples + len(inputs.points)), report
 
     def _weight(self, model: AveragedModel, samples: int) -> float:
-        """w_t, but at least what is forgotten of the average in so many samples."""
+        """w_t, but at least the fraction of the average forgotten in this many samples."""
         return max(4.0 / (model.steps + 4.0), -math.expm1(-math.log(2.0) * samples / self.half_life))
 
     @staticmethod
     def _moved(
         model: AveragedModel, update: Update, compression: Compression | None, samples: int, *, weight: float, fidelity: float
     ) -> tuple[AveragedModel, CompressionReport]:
-        """f̃, and f̄ with that weight of it, as one function [α f, f̄] with 2C outputs, compressed together."""
+        """f̃, and f̄ updated with this weight, compressed together as one function [α f, f̄] with 2C outputs."""
         assert compression is not None
         f = model.function
         both = compiled.averaging.stack(

@@ -1,4 +1,4 @@
-"""The role that every learning rule plays."""
+"""The interface of learning rules."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -21,24 +21,24 @@ Move = Callable[[StepInputs], Update]
 
 @runtime_checkable
 class Rule(Protocol):
-    """How an agent's function moves when samples arrive.
+    """A learning rule: how an agent's function changes when samples arrive.
 
-    The role that every learning rule plays. A rule derives from it and defines `learn`; everything else has a default here
-    that suits rules which keep one function and its dictionary. `kernelmesh.testing.check_rule` checks that it is a good one,
-    and `register("rule")` makes it known to files and to the command line.
+    The base class of all learning rules. A rule defines `learn`; everything else has a default here
+    that suits rules which keep one function and its dictionary. `kernelmesh.testing.check_rule` checks a rule,
+    and `register("rule")` makes it available in files and on the command line.
 
     Attributes
     ----------
     takes_step_size : bool
-        Whether the rule needs a step size and a compression from the agent; one that does not has its own ways for both.
+        Whether the rule needs a step size and a compression from the agent.
     listens : bool
-        Whether what neighbors say can take part in a step.
+        Whether a step can use neighbors' messages.
     gathers : bool
         Whether the model's function is a `Statistics`, which protocols that exchange statistics need.
     usual_regularization : float
-        λ, where the agent is not told any.
+        The default λ.
     budget_exponent : float
-        q in ε = K η^q, the budget that goes with a step size, for rules that take one; in files, K is `parsimony`.
+        q in the budget ε = K η^q, for rules with a step size; in files, K is `parsimony`.
 
     Examples
     --------
@@ -56,50 +56,50 @@ class Rule(Protocol):
     budget_exponent: ClassVar[float] = 1.5
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:
-        """Refuse settings of the agent that this rule cannot learn with."""
+        """Reject settings of the agent that do not work with this rule."""
         return
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> Model:
-        """A model that holds `function` (for a new agent: the zero function)."""
+        """A model with `function` (for a new agent, the zero function)."""
         assert compression is not None
         return compression.start(function)
 
     def current(self, model: Model) -> Expansion:
-        """The function that the next step goes on from."""
+        """The function that the next step starts from."""
         return model.function
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        """Make an update that comes from the neighbors, without learning from samples."""
+        """Apply an update from the neighbors, without learning from samples."""
         assert compression is not None
         return compression.absorb(model, update, samples=samples)[0]
 
     def combine(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        """Go where the neighbors are: the first of two moves of some protocols, and all of a round without samples of others.
+        """Average with the neighbors: the first of two stages of some protocols, and a whole round without samples of others.
 
-        `update` may be no move at all.
+        `update` may be empty.
         """
         return model if update.is_identity else self.absorb(model, update, compression, samples=samples)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:
-        """Learn from a mini-batch, and take over the model's workspace."""
+        """Learn from a mini-batch; takes ownership of the model's workspace."""
 
     def shown(self, model: Model, combined: Expansion | None) -> Expansion | None:
-        """What was learned, where that is not `model.function`; `combined` is where a protocol's first move led, if any."""
+        """The learned function, if not `model.function`; `combined` is the result of the protocol's first stage, if any."""
         return combined
 
     def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
-        """The function with `weight` times a neighbor's statistics added, over the model's points; None: there is none."""
+        """The function with `weight` times a neighbor's statistics added, over the model's points; None if there is none."""
         return None
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:
-        """A model that was stored: as started from its function, now with its own `arrays`, which are checked."""
+        """Restore a stored model from its function and its own `arrays`, which are validated."""
         return model
 
 
 def check_curved(owner: str, rule: Rule, loss: Loss, regularization: float) -> None:
-    """Refuse what a rule that takes second-order steps cannot learn with."""
+    """Reject a loss that second-order rules cannot use."""
     if not isinstance(loss, CurvedLoss):
         needed = f"have curvature and implicit_step with the rule {type(rule).__name__}"
         remedy = "derive it from ClassTargets or ValueTargets and define curvature, or choose the rule Averaged()"
@@ -108,7 +108,7 @@ def check_curved(owner: str, rule: Rule, loss: Loss, regularization: float) -> N
 
 
 def check_rule(owner: str, rule: object) -> Rule:
-    """Refuse what does not play the role of a learning rule."""
+    """Reject anything that is not a learning rule."""
     if not isinstance(rule, Rule) or isinstance(rule, type):
         raise InvalidArgument(owner, "rule", "be a learning rule", rule, remedy="for example Gradient() or SecondOrder()")
     return rule

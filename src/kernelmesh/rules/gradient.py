@@ -1,4 +1,4 @@
-"""The paper's rule: one stochastic gradient step in the function space, then compression."""
+"""The paper's rule: functional stochastic gradient descent with compression."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ __all__ = ["Gradient"]
 @register("rule")
 @dataclass(frozen=True, kw_only=True)
 class Gradient(Rule):
-    """f ← C_ε[(1 − ηλ) f − (η/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + what the neighbors add].
+    """f ← C_ε[(1 − ηλ) f − (η/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + the neighbors' contribution].
 
-    The rule of the paper. One product with the inverse Gram matrix, O(M² B); the step η is the agent's `step_size`, the
-    compression C_ε its `compression`, and λ its `regularization`, which weighs against the mean loss.
+    The paper's rule, at the cost of one product with the inverse Gram matrix, O(M² B). The step size η is the agent's
+    `step_size`, the compression C_ε its `compression`, and λ its `regularization`, which is relative to the mean loss.
 
     Examples
     --------

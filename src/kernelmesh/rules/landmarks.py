@@ -1,4 +1,4 @@
-"""Second-order learning from sums over landmarks, which agents can add up."""
+"""Second-order learning from sums over landmarks, which agents can share."""
 
 import dataclasses
 import math
@@ -76,13 +76,13 @@ class LandmarksModel(Model):
 class Landmarks(Rule):
     """W = (λ I + Θ K)⁻¹ β,  Θ = Σ_t h_t c_t c_tᵀ,  β = Σ_t c_t (h_t z_t − ℓ'(z_t))ᵀ,  c_t = K⁻¹ κ(Z, x_t),  K = κ(Z, Z).
 
-    As `SecondOrder`, this keeps a quadratic model of the loss of all samples and has no step size. But points are not chosen
-    by their worth: samples that are far from the span of the dictionary Z join it until there are enough (Nyström's
-    landmarks), and what is kept are sums over samples. Agents can add those up: with `SharedStatistics` all of them come
-    to have the same points and to learn from all samples. λ is each agent's: n agents learn as one learner with n λ.
+    Like `SecondOrder`, this rule keeps a quadratic model of the loss of all samples and has no step size. But points are not
+    chosen by their value: samples far from the span of the dictionary Z join it until there are enough (Nyström landmarks),
+    and the model consists of sums over samples. Agents can add these up: with `SharedStatistics`, all agents come to have the
+    same points and to learn from all samples. λ is each agent's: n agents learn as one learner with n λ.
 
-    Landmarks can be given: start agents from a function over them with weights 0, and let `novelty` be infinite. Then no
-    sample leaves an agent, only sums.
+    To use given landmarks, start agents from a function over them with weights 0, and set `novelty` to infinity. Then no
+    sample leaves an agent, only sums do.
 
     Cost of a step with M points and B samples: O(M² B). O(M³) after each exchange, in which Θ changes as a whole.
 
@@ -91,12 +91,12 @@ class Landmarks(Rule):
     novelty : float
         ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
     max_order : int
-        No samples become points when the dictionary has so many. Of points that several agents propose at the same time, all
-        agents keep the same ones: no more than this, and none that is as good as in the span of the others.
+        The maximum number of points from samples. Of points that several agents propose at the same time, all
+        agents keep the same ones: no more than this, and none that is nearly in the span of the others.
     half_life : float
-        Samples after which what was learned weighs half, for streams that change; infinite means that nothing is forgotten.
+        The number of samples after which old data counts half, for streams that change; infinite means nothing is forgotten.
     iterations : int
-        How many majorize-minimize iterations an implicit step may take.
+        The maximum number of majorize-minimize iterations in an implicit step.
 
     Examples
     --------

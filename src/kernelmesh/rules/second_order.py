@@ -1,4 +1,4 @@
-"""Second-order steps: what a batch learner finds, in one pass, without a step size."""
+"""Second-order learning: in one pass close to a batch learner, without a step size."""
 
 import dataclasses
 import math
@@ -89,31 +89,32 @@ class _Candidates(NamedTuple):
 class SecondOrder(Rule):
     """f ← argmin over span(D) of Σ_b ℓ(f(x_b), y_b) + ½ (w − W)ᵀ A (w − W),  A = λ K_DD + Σ_t h_t k_D(x_t) k_D(x_t)ᵀ.
 
-    The past is kept as a quadratic model of its loss over the dictionary D: A is one M × M matrix for all outputs, with one
-    curvature h_t for each sample, and each mini-batch is solved against it (a Newton step, taken implicitly). There is no
-    step size, and the objective is Σ_t ℓ(f(x_t), y_t) + (λ/2) ‖f‖²: λ, the agent's `regularization`, is 1/C of an SVM. With
-    the squared loss, and while no point enters or leaves, this is kernel ridge regression on the dictionary, exactly.
+    Past data is summarized by a quadratic model of its loss over the dictionary D: A is one M × M matrix for all outputs,
+    with one curvature h_t for each sample, and each mini-batch is solved against it (a Newton step, taken implicitly). There
+    is no step size, and the objective is Σ_t ℓ(f(x_t), y_t) + (λ/2) ‖f‖²: λ, the agent's `regularization`, is 1/C of an SVM.
+    With the squared loss, and while no point enters or leaves, this is kernel ridge regression on the dictionary, exactly.
 
-    Points are chosen by what they are worth to the loss: with R = A⁻¹, removing point j raises the quadratic model by
-    ½ ‖W_j‖² / R_jj, and the cheapest are removed while that stays within the budget, ε for each sample of the mini-batch.
+    Points are chosen by their value to the loss: with R = A⁻¹, removing point j raises the quadratic model by
+    ½ ‖W_j‖² / R_jj, and the cheapest points are removed within the budget of ε per sample of the mini-batch.
 
-    Each agent has a covariance R of its own; with neighbors that see other data it would be biased, so that the rule is for
-    agents that learn alone. Cost of a step with M points, B samples, C outputs and q points in and out: O(M² B), with
-    products of M × M × B for R, for P where samples are new to the dictionary, and for the update of R; M² numbers more than
-    `Gradient` keeps.
+    Each agent has its own covariance R; with neighbors that see other data it would be biased, so the rule is for agents that
+    learn alone. A step with M points, B samples, C outputs and q points in and out costs O(M² B), with products of M × M × B
+    for R, for P if samples are new to the dictionary, and for the update of R. The rule stores M² numbers more than
+    `Gradient`.
 
     Parameters
     ----------
     budget : float
-        ε: by how much removing points may raise the loss, per sample and in its unit (nats for `Logistic`).
+        The budget ε: the increase in loss that removing points may cause, per sample, in units of the loss (nats for
+        `Logistic`).
     max_order : int, optional
-        The largest number of points the dictionary may ever hold, whatever the budget says.
+        The maximum number of points in the dictionary, regardless of the budget.
     novelty : float
         ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
     half_life : float
-        Samples after which what was learned weighs half, for streams that change; infinite means that nothing is forgotten.
+        The number of samples after which old data counts half, for streams that change; infinite means nothing is forgotten.
     iterations : int
-        How many majorize-minimize iterations an implicit step may take.
+        The maximum number of majorize-minimize iterations in an implicit step.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Who carries the messages. Runtimes know no mathematics; the simulation defines what a round is."""
+"""Runtimes carry the messages between agents and do no mathematics; the simulation defines what a round is."""

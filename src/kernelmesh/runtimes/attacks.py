@@ -1,4 +1,4 @@
-"""What a bad agent says instead of what it should: a table of attacks for simulations, to which anyone can add."""
+"""Byzantine attacks for simulations: what a bad agent sends instead of its real messages."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
@@ -15,10 +15,10 @@ __all__ += ["Scaled", "SignFlip", "Zero"]
 
 @runtime_checkable
 class Attack(Protocol):
-    """How one bad agent distorts what it says.
+    """How a bad agent distorts its messages.
 
-    The role that every attack plays. An attack derives from it, or from nothing, and defines `distort`; `register("attack")`
-    makes it known to the experiment `byzantine`. A bad agent learns as everybody does: only its words are changed.
+    The interface of attacks. An attack defines `distort`; `register("attack")`
+    makes it available to the experiment `byzantine`. A bad agent learns like all others: only its messages are changed.
 
     Examples
     --------
@@ -27,9 +27,9 @@ class Attack(Protocol):
     """
 
     def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
-        """What is said instead of `message`.
+        """The message to send instead of `message`.
 
-        `first` is what the agent said over this edge when its attack began, `age` the rounds since then, from 0.
+        `first` is what the agent sent over this edge when its attack began, `age` the number of rounds since then.
         """
 
 
@@ -49,7 +49,7 @@ class _OfWeights(Attack, Protocol):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Huge(_OfWeights):
-    """Every weight is the same huge number: a sensor that is stuck, a wrong unit."""
+    """Every weight is the same huge number, as from a stuck sensor or a wrong unit."""
 
     value: float = 1e30
 
@@ -72,7 +72,7 @@ class SignFlip(_OfWeights):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Scaled(_OfWeights):
-    """What was learned, many times as large."""
+    """The learned function, scaled up."""
 
     factor: float = 1000.0
 
@@ -86,7 +86,7 @@ class Scaled(_OfWeights):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Zero(_OfWeights):
-    """Always nothing."""
+    """Always zero."""
 
     def changed(self, weights: Floats, age: int, rng: np.random.Generator) -> Floats:
         return np.zeros_like(weights)
@@ -95,7 +95,7 @@ class Zero(_OfWeights):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class RandomFunction(_OfWeights):
-    """Random weights of the usual size, drawn anew in every round."""
+    """Random weights of the usual size, redrawn in every round."""
 
     def changed(self, weights: Floats, age: int, rng: np.random.Generator) -> Floats:
         size = np.sqrt(np.mean(weights**2)) if weights.size else 0.0
@@ -105,7 +105,7 @@ class RandomFunction(_OfWeights):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Drift(_OfWeights):
-    """A bias toward the first output that grows little by little."""
+    """A slowly growing bias toward the first output."""
 
     rate: float = 0.02
 
@@ -121,7 +121,7 @@ class Drift(_OfWeights):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class NotFinite(_OfWeights):
-    """Numbers that are none."""
+    """Values that are not finite."""
 
     def changed(self, weights: Floats, age: int, rng: np.random.Generator) -> Floats:
         return np.full_like(weights, np.nan)
@@ -130,7 +130,7 @@ class NotFinite(_OfWeights):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Replay(Attack):
-    """What was said when the attack began, again and again."""
+    """The message from when the attack began, repeated."""
 
     def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
         if not isinstance(message, Function | Offer) or not isinstance(first, Function | Offer):
@@ -141,7 +141,7 @@ class Replay(Attack):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class FarPoints(Attack):
-    """The function as it is, and points that nobody has ever seen, others in every round."""
+    """The true function, plus points far from all data, new ones in every round."""
 
     points: int = 10
     distance: float = 100.0
@@ -157,7 +157,7 @@ class FarPoints(Attack):
 @register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Flood(Attack):
-    """The function as it is, and thousands of points among everybody's samples, others in every round."""
+    """The true function, plus thousands of points among the samples, new ones in every round."""
 
     points: int = 3000
 
@@ -180,7 +180,7 @@ ATTACKS: tuple[Attack, ...] = (
     Drift(),
     NotFinite(),
 )
-"""One of each kind that comes with kernelmesh."""
+"""One attack of each built-in kind."""
 
 
 def _dimension(message: Message) -> int:

@@ -1,13 +1,13 @@
-"""What survives a crash: checkpoints every so often, and between them a journal of every step's input.
+"""Crash recovery: periodic checkpoints, and between them a journal of the input of every step.
 
-A step is a function of the state, the mini-batch and what was heard. So whoever has the last checkpoint and, for each step
-since, its mini-batch and what was heard, has the state itself, bit for bit. A step's input is on record before anybody can
-have seen its result: an agent can be killed at any point and resumes in exactly the same state.
+A step is a function of the state, the mini-batch and the neighbors' messages. So the last checkpoint and, for each step
+since, its mini-batch and messages determine the state, bit for bit. The input of a step is on disk before its result can be
+seen: an agent can be killed at any point and resumes in exactly the same state.
 
     checkpoint-000000100.safetensors   the state after 100 steps
     journal-000000100.bin              the inputs of steps 101, 102, …
 
-The last two checkpoints are kept with their journals: should the newest be damaged, the one before leads to the same state.
+The last two checkpoints are kept with their journals: if the latest is damaged, the previous one leads to the same state.
 """
 
 import contextlib
@@ -51,25 +51,25 @@ class Checkpoint:
 
     state: State
     position: Mapping[str, Any] | None = None
-    """Where the stream stands."""
+    """The position in the stream."""
     pending: Batch | None = None
-    """Samples that had been read but were not yet part of a mini-batch, from a stream that cannot be read again."""
+    """Samples read from a stream that cannot be read again, and not yet part of a mini-batch."""
     traffic: Traffic
     previous: Previous | None = None
     """What neighbors may still ask for about the round before, in lock step."""
 
 
 class OtherAgent(KernelMeshError, ValueError):
-    """A checkpoint that another agent, or the same one with other settings, has written."""
+    """A checkpoint written by another agent, or with other settings."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}; or move the folder away to start from scratch"
 
 
 class CheckpointStore:
-    """Writes checkpoints and a journal to a folder, and finds the newest state there.
+    """Writes checkpoints and a journal to a folder, and restores the latest state.
 
-    A checkpoint must agree with the agent's identity: its kernel, loss, and the like. One process at a time can use a folder.
+    A checkpoint must match the agent's identity: its kernel, loss, and the like. Only one process at a time can use a folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, every: int = 100) -> None:
@@ -79,18 +79,16 @@ class CheckpointStore:
         about = {name: describe(value) for name, value in vars(agent).items() if name != "replay"}
         self._fingerprint = fingerprint(about)
         self.newest: int | None = None
-        """The step of the newest checkpoint that is known to be on disk."""
+        """The step of the latest checkpoint known to be on disk."""
         self.trouble = ""
-        """Why the last attempt to write failed; empty while all is well."""
+        """Why the last write failed; empty if it succeeded."""
         self._journal: BinaryIO | None = None
         self._deaths: dict[int, int] | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 (held as long as the store lives)
         except OSError as error:
-            raise InvalidArgument(
-                "CheckpointStore", "folder", f"be one that can be written ({error.strerror})", str(self.folder)
-            ) from None
+            raise InvalidArgument("CheckpointStore", "folder", f"be writable ({error.strerror})", str(self.folder)) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -107,7 +105,7 @@ class CheckpointStore:
                 draft.unlink()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self._stop_journal()
         self._lock.close()
 
@@ -126,7 +124,7 @@ class CheckpointStore:
                 try:
                     kept = self._read(step, name)
                 except UnreadableFile as error:
-                    _log.warning("%s; trying the one before", error)
+                    _log.warning("%s; trying the previous one", error)
                     damage = damage or error
                     damaged.append(self._path("checkpoint", step))
                     continue
@@ -148,7 +146,7 @@ class CheckpointStore:
             for entry, settings in journal.read(self._path("journal", number)):
                 if settings != self._fingerprint and entry.step > step:
                     _log.warning(
-                        "%s: the settings have changed: steps after %d are dropped, and their samples come again",
+                        "%s: the settings have changed: steps after %d are dropped, and their samples will be read again",
                         self.folder,
                         step + len(entries),
                     )
@@ -160,7 +158,7 @@ class CheckpointStore:
         return entries
 
     def save(self, checkpoint: Checkpoint) -> bool:
-        """Write a checkpoint and begin a new journal; False, with the reason in `trouble`, if that is not possible now."""
+        """Write a checkpoint and start a new journal; returns False, with the reason in `trouble`, if that fails."""
         state = checkpoint.state
         names = sorted({str(state.name), *map(str, state.edges)})
         arrays = {f"state/{key}": value for key, value in storage.pack(state, names, workspace=True).items()}
@@ -196,7 +194,7 @@ class CheckpointStore:
         return None
 
     def append(self, entry: Entry) -> None:
-        """Put the input of a step on record; where that fails, learning goes on without."""
+        """Append the input of a step to the journal; if that fails, learning continues without it."""
         if self._journal is None:
             return
         try:
@@ -212,7 +210,7 @@ class CheckpointStore:
             self._broken(error)
 
     def set_aside(self, entry: Entry) -> Path:
-        """Keep the input of a step that failed in a file of its own, for inspection; only the newest few are kept."""
+        """Set aside the input of a failed step in its own file for inspection; only the latest few are kept."""
         path = self.folder / f"poisoned-{entry.step:09d}.bin"
         with contextlib.suppress(OSError):  # it is not needed to go on
             with journal.create(path) as file:
@@ -222,7 +220,7 @@ class CheckpointStore:
         return path
 
     def replaying(self, step: int) -> int:
-        """Note that a step is about to be taken again; returns how many processes have died while they did just that."""
+        """Record that a step is about to be replayed; returns how many processes have died while replaying it."""
         path = self.folder / "replaying"
         if self._deaths is None:
             self._deaths = {}
@@ -236,7 +234,7 @@ class CheckpointStore:
         return deaths
 
     def replayed(self) -> None:
-        """All steps on record have been taken again."""
+        """Record that all steps have been replayed."""
         with contextlib.suppress(OSError):
             (self.folder / "replaying").unlink(missing_ok=True)
 
@@ -268,7 +266,9 @@ class CheckpointStore:
         with storage.understood(path, "the state of an agent"):
             found = self._checkpoint(path, name, arrays, about)
             if found.state.steps != step:
-                raise InvalidArgument("checkpoint", "clock", f"say {step} steps, as the name of the file", found.state.steps)
+                raise InvalidArgument(
+                    "checkpoint", "clock", f"have {step} steps, like the name of the file", found.state.steps
+                )
             return found
 
     def _checkpoint(self, path: Path, name: str, arrays: dict[str, NDArray[Any]], about: Any) -> Checkpoint:
@@ -277,7 +277,7 @@ class CheckpointStore:
             differing = sorted(key for key in keys if about["settings"].get(key) != self._settings.get(key))
             raise OtherAgent(f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings")
         if about["name"] != name:
-            raise OtherAgent(f"{path}: the checkpoint is of agent {about['name']!r}, not of {name!r}")
+            raise OtherAgent(f"{path}: the checkpoint belongs to agent {about['name']!r}, not to {name!r}")
         names = _names(about["names"])
         state = storage.unpack(self._agent, _under("state/", arrays), name=name, names=names)
         for key in arrays:
@@ -327,7 +327,7 @@ class CheckpointStore:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a process keeps in this folder at the moment."""
+    """Whether a process is using this folder."""
     try:
         with open(folder / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

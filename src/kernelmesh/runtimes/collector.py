@@ -1,4 +1,4 @@
-"""Python's collector of cyclic garbage, which has nothing to do in a round and takes a tenth of its time in large ones."""
+"""Pauses Python's cyclic garbage collector, which finds nothing in a round and takes a tenth of the time of large ones."""
 
 import gc
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ __all__ = ["paused"]
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Keep the collector from running; what has no cycles is freed as ever, and it is as it was afterwards.
+    """Pause the collector; objects without cycles are freed as usual, and the collector's state is restored afterwards.
 
-    It goes by how many objects were made, looks at all that are alive, and finds none to free: states and messages refer to
+    It is triggered by allocations, scans all live objects, and finds none to free: states and messages refer to
     each other in one direction only.
 
     >>> with paused():

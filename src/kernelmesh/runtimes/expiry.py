@@ -1,4 +1,4 @@
-"""Until when a certificate is valid, and a warning in time."""
+"""Warnings before certificates expire."""
 
 import datetime
 import logging
@@ -11,12 +11,12 @@ __all__ = ["WARN_DAYS", "Expiry"]
 _log = logging.getLogger("kernelmesh.agent")
 
 WARN_DAYS = 14.0
-"""Days before a certificate expires from which on an agent warns."""
+"""The number of days before expiry from which an agent warns."""
 _DAY = 86400.0
 
 
 class Expiry:
-    """When an agent's certificates expire, in seconds since 1970, with what each is called.
+    """The expiry times of an agent's certificates, in seconds since 1970, by description.
 
     >>> Expiry({"the certificate of north": 86400.0}, wall=lambda: 0.0).days
     1.0
@@ -32,7 +32,7 @@ class Expiry:
         return (self._until - self._wall()) / _DAY
 
     def warn(self, now: float) -> None:
-        """Log a warning once a day while one is about to expire."""
+        """Log a warning once a day if a certificate is about to expire."""
         if self.days > WARN_DAYS or now - self._warned < _DAY:
             return
         self._warned = now

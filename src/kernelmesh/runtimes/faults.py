@@ -1,4 +1,4 @@
-"""What can go wrong in simulation: edges that come and go, lost messages, absent agents, and agents that lie."""
+"""Simulated faults: changing edges, lost messages, absent agents, and Byzantine agents."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,22 +49,22 @@ class Lie(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Faults to simulate; the default is a network without any.
+    """Faults to simulate; by default there are none.
 
     Parameters
     ----------
     edges : sequence of edge lists or callable, optional
-        Who is connected in each round: edge lists that are taken in turn and then from the start again, or a function of the
-        round's number (from 1). An edge list holds pairs of names and need not connect everybody.
+        The edges in each round: edge lists that are cycled through, or a function of the
+        round number (from 1). An edge list contains pairs of names and need not connect all agents.
     drop : float
-        The probability that a message is lost; if it is not 0, `rng` must be given.
+        The probability that a message is lost; if it is not 0, `rng` is required.
     absent : mapping of Hashable to sequence of (int, int)
-        The rounds (first, last) in which an agent is away: it neither learns nor speaks, and its stream waits for it.
+        The rounds (first, last) in which an agent is absent: it neither learns nor sends, and its stream waits.
     byzantine : mapping of Hashable to sequence of (Attack, int, int)
-        The attacks of each bad agent, with the first and the last round of each: it learns as everybody does, and says
-        something else. `kernelmesh.runtimes.attacks` has a table of them.
+        The attacks of each bad agent, with the first and the last round of each: it learns like all others, but sends
+        something else. `kernelmesh.runtimes.attacks` has a table of attacks.
     rng : numpy.random.Generator, optional
-        What decides which messages are lost, and what random attacks say.
+        The generator for lost messages and random attacks.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class Faults:
         self._check_spans("byzantine", "be a list of triples (attack, first round, last round), counted from 1", 3)
 
     def _check_spans(self, name: str, rule: str, length: int) -> None:
-        """Refuse what is not a mapping from agents to lists of spans, each of which ends with its first and last round."""
+        """Reject anything but a mapping from agents to lists of spans, each ending with its first and last round."""
         given = getattr(self, name)
         if not isinstance(given, Mapping):
             raise InvalidArgument("Faults", name, "be a mapping from agents to lists", given)
@@ -108,14 +108,14 @@ class Faults:
 
     @staticmethod
     def _lists(edges: Any) -> tuple[tuple[Any, ...], ...]:
-        """Edge lists that can be gone through more than once."""
+        """Edge lists that can be iterated repeatedly."""
         if not isinstance(edges, Sequence) or not edges or not all(isinstance(listed, Iterable) for listed in edges):
             rule = "be a list of at least one edge list (one for each round), or a function of the round's number"
             raise InvalidArgument("Faults", "edges", rule, edges)
         return tuple(tuple(listed) for listed in edges)
 
     def check(self, graph: Graph) -> None:
-        """Refuse agents that the network does not have."""
+        """Reject agents that are not in the network."""
         for name in ("absent", "byzantine"):
             for agent in getattr(self, name):
                 if agent not in graph.names:
@@ -126,7 +126,7 @@ class Faults:
         return any(first <= number <= last for first, last in self.absent.get(name, ()))
 
     def lie(self, name: Hashable, number: int) -> Lie | None:
-        """How an agent lies in a round; None while it is honest."""
+        """An agent's attack in a round; None while it is honest."""
         spans = self.byzantine.get(name, ())
         return next(
             (Lie(attack, number, first, self.__dict__["_seed"]) for attack, first, last in spans if first <= number <= last),
@@ -138,7 +138,7 @@ class Faults:
         return self.drop > 0 and self.rng is not None and bool(self.rng.random() < self.drop)
 
     def ties(self, graph: Graph, number: int) -> list[list[Tie]]:
-        """Who hears whom in a round, with Metropolis weights over the edges that are there."""
+        """The views of all edges in a round, with Metropolis weights over the present edges."""
         here = [not self.away(name, number) for name in graph.names]
         around: list[set[int]] = [set() for _ in graph.names]
         for i, j in self._pairs(graph, number):

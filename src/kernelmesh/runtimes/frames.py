@@ -1,11 +1,11 @@
-"""What travels between two agents: a prefix that can be read at a glance, a header, and the bytes of a message.
+"""Frames on the wire: a fixed-size prefix, a header, and the bytes of a message.
 
-    token    8 bytes   drawn anew by every process: tells a restarted agent, or an impostor, from the one before
-    kind     1 byte    0: a question, 1: a reply
-    ticket   8 bytes   the same in a question and the reply to it
+    token    8 bytes   random per process: distinguishes a restarted agent, or an impostor, from its predecessor
+    kind     1 byte    0: a query, 1: a reply
+    ticket   8 bytes   the same in a query and its reply
     the rest           MessagePack: the header's fields, then the message
 
-Who must decide quickly whether there is room for a frame reads the prefix only.
+Admission control reads only the prefix.
 """
 
 import struct
@@ -24,7 +24,7 @@ _Count = Annotated[int, Meta(ge=0, lt=1 << 62)]  # so that counting on never lea
 
 
 class Prefix(Struct, frozen=True):
-    """What can be known of a frame without reading it."""
+    """The prefix of a frame."""
 
     token: int
     is_reply: bool
@@ -32,29 +32,29 @@ class Prefix(Struct, frozen=True):
 
 
 class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What travels beside a message and is not counted as part of it."""
+    """Metadata sent with a message and not counted as part of it."""
 
     step: _Count
     """The step that the sender is about to take."""
     model: Annotated[int, Meta(ge=0)] = 0
-    """A fingerprint of what both ends must have in common, such as the kernel; 0: not told."""
+    """A fingerprint of the settings that both ends must share, such as the kernel; 0 if not given."""
     share: float = 0.0
     """1 / (1 + the sender's degree)."""
     epoch: _Count = 0
     """Of what the sender remembers of this edge; see `consensus.EdgeMemory`."""
     done: _Count = 0
     age: float = 0.0
-    """Seconds since anybody in the network is known to have learned something."""
+    """Seconds since any agent is known to have learned something."""
     ended: bool = False
     """Whether the sender's stream has ended."""
     full: bool = False
-    """Whether the sender can only read whole functions, because it has nothing that a difference could build on."""
+    """Whether the sender needs full functions, because it has no base for a difference."""
     ping: bool = False
-    """Whether only the header of the other end is wanted."""
+    """Whether only the header of the other end is requested."""
 
 
 class Frame(Struct, frozen=True):
-    """A header with a message, which is empty where there is nothing to say."""
+    """A header with a message, which may be empty."""
 
     prefix: Prefix
     header: Header
@@ -71,7 +71,7 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes that a carrier moves.
+    """Encode a frame.
 
     >>> frame = Frame(Prefix(7, False, 1), Header(step=3, share=0.5, ended=True), b"words")
     >>> decode_frame(encode_frame(frame), max_bytes=100) == frame
@@ -89,7 +89,7 @@ def read_prefix(data: bytes) -> Prefix | None:
 
 
 def decode_frame(data: bytes, *, max_bytes: int) -> Frame:
-    """Read a frame, or raise `RefusedMessage`."""
+    """Decode a frame, or raise `RefusedMessage`."""
     if len(data) > max_bytes:
         raise RefusedMessage(f"frame: must be at most {max_bytes} bytes", len(data))
     prefix = read_prefix(data)
@@ -101,5 +101,5 @@ def decode_frame(data: bytes, *, max_bytes: int) -> Frame:
         raise RefusedMessage("frame: must be one of this version", error) from None
     header = body.header
     if not 0.0 <= header.share <= 1.0 or not header.age >= 0.0:
-        raise RefusedMessage("frame: must tell a share from 0 to 1 and an age >= 0", f"{header.share} and {header.age}")
+        raise RefusedMessage("frame: must have a share from 0 to 1 and an age >= 0", f"{header.share} and {header.age}")
     return Frame(prefix, header, body.payload)

@@ -1,4 +1,4 @@
-"""Who has sent what cannot be used: counted, logged once per kind, and ignored for a growing time after a few times."""
+"""Counts and logs invalid messages, and ignores repeat offenders for increasing times."""
 
 import logging
 from collections import Counter, OrderedDict
@@ -25,9 +25,9 @@ class _Record:
 
 
 class Guard:
-    """Keeps the record of offenders, each by name and the token of its process.
+    """Records offenders, each by name and the token of its process.
 
-    Whoever uses a neighbor's name without its token can only get itself ignored.
+    An impostor that uses a neighbor's name without its token can only get itself ignored.
 
     >>> from kernelmesh.errors import RefusedMessage
     >>> guard = Guard()
@@ -44,7 +44,7 @@ class Guard:
         self._logged: set[tuple[str, str]] = set()
 
     def offend(self, name: str, token: int, error: KernelMeshError, *, now: float) -> None:
-        """Something of this sender was refused."""
+        """Record that a message from this sender was refused."""
         name = name[:64]
         self.refused[name if name in self.refused or len(self.refused) < _MAX_OFFENDERS else "others"] += 1
         record = self._records.setdefault((name, token), _Record())
@@ -64,14 +64,14 @@ class Guard:
                 _log.warning("ignoring %s for %.0f s after %d refused messages", name, record.pause, record.offenses)
 
     def _new(self, name: str, kind: str) -> bool:
-        """Whether this has not been told yet; there is an end to what is told, because names can be made up."""
+        """Whether this has not been logged yet; the number of log entries is limited, because names can be made up."""
         if (name, kind) in self._logged or len(self._logged) >= _MAX_LOGGED:
             return False
         self._logged.add((name, kind))
         return True
 
     def ignores(self, name: str, token: int, *, now: float) -> bool:
-        """Whether a sender is not being listened to at the moment."""
+        """Whether a sender is currently ignored."""
         if not self._records:
             return False
         record = self._records.get((name[:64], token))

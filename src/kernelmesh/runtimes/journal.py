@@ -1,7 +1,7 @@
-"""A journal of every step's input, so that an agent that was killed can take its steps again.
+"""A journal of the input of every step, from which a killed agent replays its steps.
 
-A journal begins with four bytes that tell its format. Then come records: a length, a checksum, and MessagePack. One that is
-not complete is the one that was being written when the process was killed.
+A journal begins with four bytes that identify its format, followed by records: a length, a checksum, and MessagePack. An
+incomplete record was being written when the process was killed.
 """
 
 import json
@@ -72,7 +72,7 @@ _decoder = msgspec.msgpack.Decoder(_Step)
 
 
 def create(path: Path) -> BinaryIO:
-    """Begin a journal that only its owner can read: it holds labels, which are nobody else's business."""
+    """Create a journal that only its owner can read, since it contains labels."""
     file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
     file.write(_MAGIC)
     file.flush()
@@ -80,7 +80,7 @@ def create(path: Path) -> BinaryIO:
 
 
 def append(file: BinaryIO, record: Record) -> None:
-    """Put a record behind the others, and hand it to the operating system."""
+    """Append a record and pass it to the operating system."""
     entry = record.entry
     points, targets = entry.batch
     step = _Step(
@@ -109,11 +109,11 @@ def _neighbor(said: Heard, replies: Mapping[str, bytes]) -> _Neighbor:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records up to the first that is not complete."""
+    """The records up to the first incomplete one."""
     with open(path, "rb") as file:
         magic = file.read(len(_MAGIC))
         if magic != _MAGIC and not _MAGIC.startswith(magic):
-            remedy = "let the version that wrote it stop the agent once, or remove the file: its samples will come again"
+            remedy = "run the version that wrote it once, or remove the file; its samples will be read again"
             raise UnreadableFile(f"{path}: must be a journal of this version; {remedy}")
         while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
             length, checksum = _PREFIX.unpack(prefix)

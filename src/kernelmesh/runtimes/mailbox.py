@@ -1,7 +1,7 @@
-"""What has arrived and waits to be looked at: carriers put it in from threads of their own, one thread takes it out.
+"""A queue of received messages: carriers fill it from their own threads, and one thread empties it.
 
-There is room for little of each sender, so that a flood can neither fill the memory nor drown honest neighbors. Replies that
-are expected always find room; those that nobody asked for are dropped.
+Room is limited per sender, so that a flood can neither exhaust memory nor crowd out honest neighbors. Expected replies
+always find room; unsolicited ones are dropped.
 """
 
 import contextlib
@@ -19,25 +19,25 @@ _MAX_WAITING, _MAX_OF_ONE, _MAX_REQUESTS = 512, 4, 16
 _MAX_OF_NAME = 64  # however many tokens somebody uses
 _MAX_BYTES, _MAX_BYTES_OF_NAME = 1 << 27, 1 << 25
 BUSY = "too many requests are waiting; try again"
-"""What a client is told for whose request there is no room."""
+"""The answer to a client whose request is not admitted."""
 
 
 class Arrival(NamedTuple):
-    """Bytes from a neighbor, or from somebody who uses its name."""
+    """Bytes from a neighbor, or from an impostor using its name."""
 
     sender: str
     data: bytes
 
 
 class Presence(NamedTuple):
-    """A neighbor has begun to listen, or has gone."""
+    """A neighbor has started listening, or is gone."""
 
     neighbor: str
     there: bool
 
 
 class Request(NamedTuple):
-    """A client asks for a prediction or how the agent is doing."""
+    """A client's request for predictions or status."""
 
     kind: str
     """predict or status."""
@@ -72,20 +72,20 @@ class Mailbox:
         self._replies, self._wanted = 0, 1
         self._total = self._bytes = 0
         self.dropped = 0
-        """How much has not been let in."""
+        """The number of events that were not admitted."""
 
     def expect(self, ticket: int) -> None:
-        """A question with this ticket is out: the reply to it will be let in."""
+        """Admit the reply to the query with this ticket."""
         with self._lock:
             self._expected.add(ticket)
 
     def forget(self, ticket: int) -> None:
-        """The question was given up."""
+        """Stop expecting the reply."""
         with self._lock:
             self._expected.discard(ticket)
 
     def put(self, event: Event) -> None:
-        """Let an event in if there is room for it; called from any thread."""
+        """Admit an event if there is room for it; can be called from any thread."""
         with self._lock:
             if isinstance(event, Arrival):
                 self._admit(event)
@@ -126,13 +126,13 @@ class Mailbox:
             self._bell.put(None)
 
     def __len__(self) -> int:
-        """How many events wait."""
+        """The number of waiting events."""
         return len(self._events)
 
     def take(self, seconds: float, *, replies: int = 1) -> list[Event]:
-        """Everything that has arrived; waits so long for the first thing if there is nothing.
+        """Everything that has arrived; if nothing has, waits up to this long for the first event.
 
-        Whoever needs several replies to go on says so: being woken for each of them costs more than most of what is done.
+        A caller that needs several replies can say so, since waking up for each of them is expensive.
         """
         if seconds > 0:
             with self._lock:

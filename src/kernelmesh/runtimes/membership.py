@@ -1,4 +1,4 @@
-"""An agent's membership in a real network: its name, its address, its neighbors' addresses, and whom it trusts."""
+"""An agent's membership in a mesh: its name, its address, its neighbors, and its TLS files."""
 
 import ipaddress
 import re
@@ -15,14 +15,14 @@ from kernelmesh.schema import path, setting, texts
 __all__ = ["ENDPOINT", "NAME", "Membership", "Tls", "agent_name", "endpoint", "endpoint_with", "patience"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""What agents, clients and meshes may be called: names are parts of zenoh keys and of certificates."""
+"""Valid names of agents, clients and meshes, which become parts of zenoh keys and certificates."""
 
 ENDPOINT = re.compile(r"(tcp|tls)/(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})")
 """tcp/HOST:PORT or tls/HOST:PORT."""
 
 
 def agent_name(owner: str, argument: str, value: object) -> str:
-    """A name that agents, clients and meshes may have."""
+    """A valid name of an agent, client or mesh."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
         rule = "be 1 to 64 letters, digits, dots, dashes or underscores, beginning with a letter or digit"
         raise InvalidArgument(owner, argument, rule, value)
@@ -38,7 +38,7 @@ def endpoint(owner: str, argument: str, value: object) -> str:
 
 
 def endpoint_with(tls: bool, owner: str, argument: str, value: object) -> str:
-    """An address whose scheme fits."""
+    """An address with the right scheme."""
     scheme, which = ("tls", "with") if tls else ("tcp", "without")
     found = endpoint(owner, argument, value)
     if not found.startswith(f"{scheme}/"):
@@ -55,10 +55,12 @@ def patience(owner: str, argument: str, value: object) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
-    """Certificates for every connection; without this table there is no TLS."""
+    """Certificates for mutual TLS; without this table, connections are not encrypted."""
 
     authority: Path = setting(
-        check=path, example='"tls/authority.pem"', doc="the certificate, in PEM format, of whoever signed all others"
+        check=path,
+        example='"tls/authority.pem"',
+        doc="the certificate of the authority that signed all others, in PEM format",
     )
     certificate: Path = setting(check=path, example='"tls/north.pem"', doc="the certificate of this agent, in PEM format")
     key: Path = setting(check=path, example='"tls/north.key"', doc="its private key, readable by its owner alone")
@@ -66,13 +68,13 @@ class Tls:
         (),
         check=texts,
         example='["operator"]',
-        doc="who else may request predictions and status, and publish to the stream's key",
+        doc="names of clients that may request predictions and status, and publish to the stream's key",
     )
     revoked: Path | None = setting(
         None,
         check=path,
         example='"tls/revoked.txt"',
-        doc="a file of names, one per line, whose certificates are no longer accepted; read again while running",
+        doc="a file with the names whose certificates are revoked, one per line; it is watched while the agent runs",
     )
 
     def __post_init__(self) -> None:
@@ -91,17 +93,17 @@ class Membership:
     name: str
     listen: str
     neighbors: Mapping[str, str] = field(default_factory=dict)
-    """Where each neighbor listens; an empty text for one that will connect to us."""
+    """The address of each neighbor; an empty string if it connects to us."""
     mesh: str = "mesh"
-    """The name that all agents of one network share; agents of another one are not heard."""
+    """The name that all agents of one mesh share; messages from other meshes are ignored."""
     lock_step: bool = False
-    """Whether every round waits for all neighbors, as in simulation, instead of each agent going at its own pace."""
+    """Whether every round waits for all neighbors, as in simulation, instead of running freely."""
     patience: float = 0.5
-    """How slow answers may be when not in lock step: a question is given up after twice as many seconds, at least 2."""
+    """How slow replies may be when not in lock step: a query expires after twice as many seconds, at least 2."""
     max_bytes: int = 1 << 24
-    """The largest message that is read."""
+    """The largest accepted message, in bytes."""
     max_points: int = 500
-    """The most points that a function of a neighbor may have, and that all neighbors together may add to one step."""
+    """The maximum number of points in a neighbor's message, and from all neighbors together in one step."""
     insecure: bool = False
     """Whether to listen on a real network without TLS."""
     tls: Tls | None = None
@@ -127,12 +129,12 @@ class Membership:
                 "listen",
                 "be on loopback (127.0.0.1) when there is no TLS",
                 self.listen,
-                remedy="add TLS files, or write insecure = true if nobody else can reach this network",
+                remedy="add TLS files, or set insecure = true if nobody else can reach this network",
             )
 
     @property
     def share(self) -> float:
-        """The most weight that this agent can give a neighbor: 1 / (1 + its degree)."""
+        """The maximum weight that this agent can give a neighbor: 1 / (1 + its degree)."""
         return share(len(self.neighbors))
 
 

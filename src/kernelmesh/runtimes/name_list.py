@@ -16,7 +16,7 @@ _LARGEST = 1 << 20  # bytes
 
 
 def read_names(path: Path) -> frozenset[str]:
-    """The names in a file; none if there is no such file. Raises `UnreadableFile` for one that is no such list.
+    """The names in a file; none if it does not exist. Raises `UnreadableFile` if it is not a list of names.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -31,7 +31,7 @@ def read_names(path: Path) -> frozenset[str]:
     except FileNotFoundError:
         return frozenset()
     except OSError as error:
-        raise UnreadableFile(f"{path}: must be a file that can be read ({error.strerror})") from None
+        raise UnreadableFile(f"{path}: must be a readable file ({error.strerror})") from None
     try:
         if len(data) > _LARGEST:
             raise UnreadableFile(f"{path}: must have at most {_LARGEST} bytes")
@@ -42,7 +42,7 @@ def read_names(path: Path) -> frozenset[str]:
 
 
 class NameList:
-    """The names in a file that is looked at again every second. While it cannot be read, those from before stay in force."""
+    """The names in a file that is checked every second. While it cannot be read, the previous names remain in effect."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class NameList:
         self._identity: tuple[int, int, int] | None = None
 
     def changed(self, now: float) -> bool:
-        """Look at the file if it is time to; whether the names are others than before."""
+        """Check the file if it is time to; returns whether the names have changed."""
         if now < self._next:
             return False
         self._next = now + _EVERY
@@ -63,7 +63,7 @@ class NameList:
             self._identity = identity
         except UnreadableFile as error:
             if str(error) != self._trouble:
-                _log.error("%s; the names from before stay in force", error)
+                _log.error("%s; keeping the previous names", error)
             self._trouble = str(error)
         return self.names != before
 

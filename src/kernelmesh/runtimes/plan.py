@@ -1,7 +1,7 @@
-"""What is settled about a round before anybody speaks: who learns, who hears whom, and which messages get lost.
+"""Plans a round before it starts: which agents learn, who hears whom, and which messages are lost.
 
-It depends on the graph, the faults and who has samples, and on nothing that agents have learned. So one process can settle it
-for agents that are spread over many, and random faults are the same however they are spread.
+The plan depends only on the graph, the faults and who has samples, not on what agents have learned. So one process can plan
+for agents in many processes, and random faults are the same however agents are distributed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,27 +22,27 @@ Ties = Sequence[Sequence[Tie]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Plan:
-    """One round, as far as it is settled beforehand."""
+    """The plan of one round."""
 
     number: int
     talks: bool
-    """Whether agents talk in this round at all."""
+    """Whether agents exchange messages in this round."""
     learns: NDArray[np.bool_]
     """By agent: whether it has a mini-batch, its own or a replayed one, and is there."""
     ties: Ties | None = None
-    """Who hears whom; None where that is as the graph has it."""
+    """Who hears whom; None if as in the graph."""
     lost: frozenset[tuple[int, int]] = frozenset()
-    """The questions or functions, (from, to), that do not arrive."""
+    """The queries or functions, (from, to), that are lost."""
     unanswered: frozenset[tuple[int, int]] = frozenset()
-    """The answers, (from, to), that do not arrive."""
+    """The replies, (from, to), that are lost."""
     bad: frozenset[int] = frozenset()
-    """The agents that lie in this round or in others."""
+    """The agents that attack in this round or in others."""
     lies: Mapping[int, Lie] = field(default_factory=dict)
-    """By agent: how it lies in this round."""
+    """By agent: its attack in this round."""
 
 
 class Planner:
-    """Settles one round after the other; it is the only one that draws what gets lost."""
+    """Plans one round after another; all random losses are drawn here."""
 
     def __init__(self, agent: Agent, graph: Graph, faults: Faults | None) -> None:
         self._agent, self._graph, self._faults = agent, graph, faults
@@ -50,7 +50,7 @@ class Planner:
         self.agents = len(graph)
 
     def rewind(self, number: int) -> None:
-        """Go back to the end of a round: those after it will lose the same messages once more."""
+        """Return to the end of a round; later rounds will then lose the same messages again."""
         if number + 1 in self._marks and self._faults is not None and self._faults.rng is not None:
             self._faults.rng.bit_generator.state = self._marks[number + 1]
 
@@ -62,7 +62,7 @@ class Planner:
         return frozenset(i for i, name in enumerate(self._graph.names) if faults.away(name, number))
 
     def replaying(self, learns: NDArray[np.bool_], ready: Collection[int]) -> frozenset[int]:
-        """The agents without samples of their own that replay in a round: those to whom word has come that somebody learns.
+        """The agents without own samples that replay in a round: those that know that some agent is learning.
 
         `ready` has those that are there, have no samples of their own, and could replay some.
         """
@@ -78,7 +78,7 @@ class Planner:
         return frozenset(found)
 
     def plan(self, number: int, learns: NDArray[np.bool_], furthest: int) -> Plan:
-        """The round of this number; `furthest` is the most steps that any of those who learn has taken."""
+        """The plan of the round with this number; `furthest` is the largest number of steps of any learning agent."""
         # who has been away has taken fewer steps, and keeps to the rhythm of the others
         talks = self._agent.consensus.exchanges(furthest + 1)
         faults = self._faults

@@ -1,4 +1,4 @@
-"""What is there to see after every agent has moved once."""
+"""The result of one simulated round."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ __all__ = ["RemoteStates", "Round"]
 
 
 class RemoteStates(Sequence[State]):
-    """States that are not here as such: what is small is, the rest is fetched or put together when it is asked for."""
+    """States that are fetched or assembled on demand; small parts are available at once."""
 
     samples: Sequence[int]
     orders: Sequence[int]
@@ -22,29 +22,29 @@ class RemoteStates(Sequence[State]):
 
     @abstractmethod
     def functions(self, agents: Sequence[int] | None = None) -> list[Expansion]:
-        """What these agents, or all, have learned."""
+        """The functions of these agents, or of all."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
-    """What is there to see after every agent has moved once. Everything is indexed by the agent's number in the graph.
+    """The result of one simulated round. Everything is indexed by the agent's number in the graph.
 
     Attributes
     ----------
     number : int
-        Rounds so far, from 1.
+        The number of rounds so far.
     states : sequence of State
-        The state of each agent after the round; where agents are in other processes, fetched when it is asked for.
+        The state of each agent after the round; fetched on demand if agents are in other processes.
     infos : sequence of Info or None
-        What each step reported; None for an agent whose stream had ended, unless it has replayed samples.
+        The diagnostics of each step; None for an agent whose stream had ended, unless it replayed samples.
     floats_sent, bytes_sent : ndarray of int
-        How many numbers and bytes each agent has sent since the start.
+        The numbers and bytes that each agent has sent since the start.
     edge_bytes : ndarray of int
-        How many bytes have crossed each edge of the graph since the start, in both directions, in the order of `graph.edges`.
+        The bytes that have crossed each edge since the start, in both directions, in the order of `graph.edges`.
     functions : tuple of Expansion
-        What each agent has learned so far: immutable values that can be kept.
+        The function that each agent has learned so far, as immutable values.
     samples : tuple of int
-        Samples that each agent has seen since its state was started; replayed ones are not counted again.
+        The number of samples each agent has seen since its state was created, not counting replayed ones.
 
     Examples
     --------
@@ -57,10 +57,10 @@ class Round:
     """
 
     number: int
-    """Rounds so far, from 1."""
+    """The number of rounds so far."""
     states: Sequence[State]
     infos: Sequence[Info | None]
-    """What each step reported; None for an agent whose stream had ended, unless it has replayed samples."""
+    """The diagnostics of each step; None for an agent whose stream had ended, unless it replayed samples."""
     floats_sent: Ints
     """Numbers that each agent has sent since the start."""
     bytes_sent: Ints
@@ -69,34 +69,34 @@ class Round:
 
     @property
     def functions(self) -> tuple[Expansion, ...]:
-        """What each agent has learned so far: immutable values that can be kept."""
+        """The function that each agent has learned so far, as immutable values."""
         if isinstance(self.states, RemoteStates):
             return tuple(self.states.functions())
         return tuple(state.function for state in self.states)
 
     def functions_of(self, agents: Sequence[int]) -> dict[int, Expansion]:
-        """What some agents have learned so far, by number; where agents are in other processes, only these are fetched."""
+        """The functions of some agents, by number; if agents are in other processes, only these are fetched."""
         if isinstance(self.states, RemoteStates):
             return dict(zip(agents, self.states.functions(agents), strict=True))
         return {i: self.states[i].function for i in agents}
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Samples that each agent has seen since its state was started; replayed ones are not counted again."""
+        """The number of samples each agent has seen since its state was created, not counting replayed ones."""
         if isinstance(self.states, RemoteStates):
             return tuple(self.states.samples)
         return tuple(state.samples for state in self.states)
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """Points in the function of each agent."""
+        """The model order of each agent."""
         if isinstance(self.states, RemoteStates):
             return tuple(self.states.orders)
         return tuple(state.function.order for state in self.states)
 
     @property
     def square_norms(self) -> tuple[float, ...]:
-        """‖f_i‖² of the function that each agent goes on from; NaN with rules that do not keep track of it."""
+        """‖f_i‖² of the function that each agent continues from; NaN with rules that do not track it."""
         if isinstance(self.states, RemoteStates):
             return tuple(self.states.square_norms)
         return tuple(state.model.square_norm for state in self.states)

@@ -1,4 +1,4 @@
-"""An agent that runs: a node, its stream, its carrier, and what survives of it."""
+"""Runs one agent: connects a node to its stream, its carrier and its checkpoints."""
 
 import logging
 import secrets
@@ -37,21 +37,21 @@ _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has fa
 
 
 class Poll(NamedTuple):
-    """What came of looking after an agent once."""
+    """The result of one iteration of the run loop."""
 
     turn: Turn | None
-    """The step that was taken, if there was one."""
+    """The step that was taken, if any."""
     wake_at: float
-    """When to look after it again if nothing arrives."""
+    """When to iterate again if nothing arrives."""
     done: bool = False
-    """Whether it need not be looked after any more."""
+    """Whether the run is over."""
 
 
 class AgentRunner:
-    """Runs one agent in one thread. `turns` is the run; `stop` ends it from a signal handler or another thread.
+    """Runs one agent in one thread. Iterate over `turns` to run it; `stop` ends it from a signal handler or another thread.
 
-    Without a store nothing survives the process. With `stay` the agent goes on answering when its stream has ended. The
-    neighbors in the file `quarantine` are not listened to; those in `revoked` are also disconnected. `expiry` says until when
+    Without a store, nothing survives the process. With `stay`, the agent keeps answering after its stream has ended. The
+    neighbors in the file `quarantine` are ignored; those in `revoked` are also disconnected. `expiry` knows until when
     the agent's certificate is valid.
     """
 
@@ -70,7 +70,7 @@ class AgentRunner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if agent.replay and membership.lock_step and not stay:
-            remedy = "who leaves cannot join rounds that others still take; let it stay, or leave replay out"
+            remedy = "an agent that leaves cannot join later rounds; let it stay, or disable replay"
             raise InvalidArgument("AgentRunner", "stay", "be true in lock step with replay", stay, remedy=remedy)
         self.agent, self.membership = agent, membership
         self._source, self._carrier, self._store, self._stay, self._clock = source, carrier, store, stay, clock
@@ -89,15 +89,15 @@ class AgentRunner:
 
     @property
     def state(self) -> State:
-        """What the agent has learned, and all it needs to go on."""
+        """The agent's state."""
         return self.node.state
 
     def stop(self) -> None:
-        """End the run after the step at hand."""
+        """End the run after the current step."""
         self._stopping = True
 
     def turns(self) -> Iterator[Turn]:
-        """Learn until the stream has ended (and longer if asked to stay) or `stop` is called, then write a checkpoint."""
+        """Learn until the stream has ended (or longer, with `stay`) or `stop` is called, then write a checkpoint."""
         try:
             while not (poll := self.poll(self._clock())).done:
                 if poll.turn is not None:
@@ -109,7 +109,7 @@ class AgentRunner:
             self.close()
 
     def poll(self, now: float) -> Poll:
-        """Do everything that can be done without waiting: at most one step."""
+        """Do everything possible without waiting: at most one step."""
         if self.mailbox:
             self._handle(self.mailbox.take(0.0), now)
         if self._stopping:
@@ -127,7 +127,7 @@ class AgentRunner:
         return Poll(None, self.node.wake_at(now), done=not self._stay and self.node.finished(now))
 
     def close(self) -> None:
-        """Write the last checkpoint and let go of everything."""
+        """Write the last checkpoint and release all resources."""
         if self._closed:
             return
         self._closed = True
@@ -142,7 +142,7 @@ class AgentRunner:
             self._carrier.close()
 
     def _watch_lists(self, now: float) -> None:
-        """Heed what the operator has written since the last look, and the date."""
+        """Apply changes made by the operator, and check the date."""
         self._look_again = now + _LOOK_EVERY
         lists = [names for names in (self._quarantine, self._revoked) if names is not None]
         changed = [names for names in lists if names.changed(now)]
@@ -224,7 +224,7 @@ class AgentRunner:
             request.refuse(str(error))  # a client's slip is no offense
 
     def status(self, now: float | None = None) -> Status:
-        """How the agent is doing."""
+        """The agent's status."""
         store = self._store
         return structs.replace(
             self.node.status(self._clock() if now is None else now),
@@ -238,7 +238,7 @@ class AgentRunner:
     # what survives
 
     def save(self, now: float, *, last: bool = False, again: bool = False) -> None:
-        """Write a checkpoint, unless nothing has been learned since; the last one also holds samples that wait."""
+        """Write a checkpoint, unless nothing has been learned since the last; the final one also stores pending samples."""
         store, source = self._store, self._source
         if store is None or (store.newest == self.state.steps and not store.trouble and not last and not again):
             return
@@ -255,9 +255,9 @@ class AgentRunner:
         self._watch_trouble(lambda: store.save(checkpoint))
 
     def _recover(self, wish: Recover) -> None:
-        """Go back to the last good checkpoint; if that does not help, to an older one, then to nothing learned at all.
+        """Return to the last good checkpoint; if that does not help, to an older one, and finally to an empty model.
 
-        The stream goes on where it is, and steps and samples count on.
+        The stream continues where it is, and steps and samples keep counting.
         """
         now, state, store = self._clock(), self.state, self._store
         if state.samples - self._recovered_at > _HELPED:
@@ -274,8 +274,8 @@ class AgentRunner:
         found = None if store is None or self._attempts == _MOST_ATTEMPTS else store.good(limit, name=self.membership.name)
         good = self.agent.start(name=self.membership.name) if found is None else found.state
         self._went_back_to = good.steps
-        where = "starting from nothing" if found is None else f"going back to the checkpoint of step {good.steps}"
-        _log.error("this agent's own function is absurd (%s): %s; the stream goes on", wish.reason, where)
+        where = "starting from scratch" if found is None else f"going back to the checkpoint of step {good.steps}"
+        _log.error("this agent's own function is absurd (%s): %s; the stream continues", wish.reason, where)
         self.node.recover(replace(good, samples=state.samples, steps=state.steps), now)
         self.recoveries += 1
         self._save_due = self.node.has_batch  # which is not part of any checkpoint
@@ -283,7 +283,7 @@ class AgentRunner:
             self.save(now, again=True)
 
     def _watch_trouble(self, write: Callable[[], object]) -> None:
-        """Write something, and log when that begins to fail and when it works again."""
+        """Write something, and log when that starts failing and when it works again."""
         store = self._store
         assert store is not None
         before = store.trouble
@@ -294,7 +294,7 @@ class AgentRunner:
             _log.warning("checkpoints are being written again")
 
     def _restore(self) -> None:
-        """Become the agent that the folder tells of, by taking again the steps that it has on record."""
+        """Restore the agent from its folder, replaying the steps in the journal."""
         store = self._store
         if store is None:
             return
@@ -316,26 +316,26 @@ class AgentRunner:
             pending = Batch(pending.points[taken:], pending.targets[taken:])
         if position is not None:
             self._source.seek(position, pending)
-        text = "resuming from step %d (%d samples), %d steps of it from the journal"
+        text = "resuming from step %d (%d samples), %d steps from the journal"
         _log.info(text, self.state.steps, self.state.samples, len(entries))
         self.save(self._clock())
         store.replayed()
 
     def _without_huge_edges(self, state: State) -> State:
-        """A state that forgets edges on which somebody got in more points than it may now; the two ends begin anew there."""
+        """The state without edges whose memory has more points than now allowed; both ends restart there."""
         huge = {name for name, edge in state.edges.items() if is_huge(edge, self.membership.max_points)}
         for name in sorted(map(str, huge)):
-            text = "what was exchanged with %s is too large for max_points = %d and is dropped; the edge begins anew"
+            text = "what was exchanged with %s is too large for max_points = %d and is dropped; the edge starts over"
             _log.warning(text, name, self.membership.max_points)
         return replace(state, edges={name: edge for name, edge in state.edges.items() if name not in huge})
 
     def _replay(self, store: CheckpointStore, entry: Entry) -> bool:
-        """Take a step again; what it fails with is set aside, so that no restart fails with it. False: it cannot be taken."""
+        """Replay a step; input that makes it fail is set aside, so that no restart fails again. False if skipped."""
         # a process that dies each time at the same step has no time to say why
         deaths = 0 if self.membership.lock_step else store.replaying(entry.step)
         if deaths >= 2 * _DEATHS:
             store.set_aside(entry)
-            _log.error("step %d is not taken again: %d processes have died of it", entry.step, deaths)
+            _log.error("step %d is not replayed: %d processes have died of it", entry.step, deaths)
             return False
         names: tuple[str, ...] = ()
         try:
@@ -344,10 +344,10 @@ class AgentRunner:
             names += self.node.replay(structs.replace(entry, heard=without(entry.heard, names)))
         except Exception as error:
             store.set_aside(entry)
-            _log.error("step %d is not taken again: %s", entry.step, error)
+            _log.error("step %d is not replayed: %s", entry.step, error)
             return False
         if names:
             path = store.set_aside(entry)
-            text = "step %d is taken again without the words of %s, which are set aside in %s"
+            text = "step %d is replayed without the messages of %s, which are set aside in %s"
             _log.warning(text, entry.step, ", ".join(names), path)
         return True

@@ -1,4 +1,4 @@
-"""Some of the agents of a network, in one process: their states and streams, and what they say to each other and to the rest.
+"""Some of the agents of a network, in one process: their states, their streams and their messages.
 
 A round of a shard has five parts, each from what the one before gave: `take` mini-batches, `replay` (where streams have
 ended), `ask` (questions or functions), `answer` (where there were questions), `step`. Between them, one batch of messages

@@ -1,4 +1,4 @@
-"""All agents in one process, in lock step: the definition of a round that every other runtime must reproduce."""
+"""The simulation: all agents in lock step. It defines the rounds that every other runtime must reproduce."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -34,38 +34,38 @@ def simulate(
     faults: Faults | None = None,
     engine: Engine | None = None,
 ) -> Iterator[Round]:
-    """Run one agent per node, all with the same settings, until every stream has ended.
+    """Run one agent per node of a graph, all with the same settings, until every stream has ended.
 
-    A round: every agent with samples left takes a mini-batch and asks; everybody answers from the function it had when the
-    round began; then all of them step. An agent whose stream has ended still answers, and still sends its function where a
-    protocol sends functions, but is sent none. Where a protocol exchanges in every k-th round only, agents just step in the
-    others; rounds are counted by the steps of the agents, so that a run that is continued goes on in the same rhythm.
+    In a round, every agent with samples left takes a mini-batch and queries its neighbors; all reply from their function when
+    the round began; then all of them step. An agent whose stream has ended still replies, and still sends its function if the
+    protocol sends functions, but receives none. If a protocol exchanges only in every k-th round, agents just step in the
+    others; rounds are counted by the agents' steps, so that a resumed run keeps the same rhythm.
 
-    With `Agent.replay`, an agent whose stream has ended goes on with samples that it has kept while another stream lasts, so
-    that the others do not forget what it has seen. It does so in a round if a path leads from it, over agents that have
-    samples or replay some, to one whose stream goes on.
+    With `Agent.replay`, an agent whose stream has ended continues with samples it has kept while another stream lasts, so
+    that the others do not forget what it has seen. It does so in a round if there is a path from it, over agents that have
+    samples or replay some, to one whose stream has not ended.
 
     Parameters
     ----------
     agent : Agent
         The settings of every agent.
     graph : Graph, networkx graph or list of edges
-        Who talks to whom: whatever `Graph.of` takes.
+        The communication graph: anything that `Graph.of` accepts.
     streams : sequence of Stream
         The mini-batches of each agent.
     states : sequence of State, optional
-        Where to go on from; by default every agent starts from nothing.
+        The initial states; by default, every agent starts from scratch.
     faults : Faults, optional
-        Messages that get lost, agents that are away, networks that change.
+        Simulated faults: lost messages, absent agents, changing networks.
     engine : Engine, optional
-        Where the agents are: in this process unless told otherwise, or spread over others (`Processes`, `RayEngine`). The
-        rounds are the same; what agents have learned is fetched when a round is asked for it, before the next one. Agents
-        that share given points are advanced as one tensor unless there are faults; `InProcess()` takes one at a time.
+        Where agents run: by default in this process, or in others (`Processes`, `RayEngine`). The
+        rounds are the same; states are fetched on demand, before the next round. Agents
+        over given shared points are advanced as one tensor unless there are faults; `InProcess()` steps them one at a time.
 
     Returns
     -------
     iterator of Round
-        One after the other; a round is computed when it is asked for.
+        The rounds, each computed on demand.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def _round(shards: Engine, plan: Plan, consensus: Consensus) -> Round:
 
 
 def _who_learns(planner: Planner, facts: Sequence[Facts], shards: Engine) -> tuple[NDArray[np.bool_], int]:
-    """By agent, whether it learns in a round, from its own samples or replayed ones; and the most steps any has taken."""
+    """By agent, whether it learns in a round, from its own or replayed samples; and the largest number of steps so far."""
     learns = np.zeros(planner.agents, dtype=bool)
     learns[[i for each in facts for i in each.learns]] = True
     ready = {i: steps for each in facts for i, steps in each.ready.items()}
@@ -156,7 +156,7 @@ _UNKNOWN = 100_000
 def _warn_if_unstable(
     agent: Agent, graph: Graph, streams: Sequence[Any], states: Sequence[State] | None, shards: Engine
 ) -> None:
-    """Warn before anybody moves if the penalty will sooner or later be too large for the step size."""
+    """Warn before the first step if the penalty will eventually be too large for the step size."""
     if len(graph) == 1 or type(agent.consensus).max_stable_penalty is Consensus.max_stable_penalty:
         return
     points = [each for part in shards.call("points") for each in part]
@@ -170,7 +170,7 @@ def _warn_if_unstable(
 
 
 def stability_warning(agent: Agent, batches: Sequence[Floats], graph: Graph, *, first: int, last: int) -> str | None:
-    """Whether the penalty will be too large for mini-batches like these within a range of samples, in words, or None.
+    """A warning if the penalty will be too large for mini-batches like these within a range of samples, or None.
 
     docs/consensus.md derives the bound. Protocols that are stable for every penalty have none.
     """

@@ -1,4 +1,4 @@
-"""How an agent on a network is doing, as it tells whoever asks."""
+"""The status record of an agent on a network."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ __all__ = ["NeighborStatus", "Status"]
 
 
 class NeighborStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an agent knows of one neighbor."""
+    """What an agent knows about one neighbor."""
 
     alive: bool
-    """Whether it has given a sign of life within the last seconds."""
+    """Whether it has shown a sign of life in the last seconds."""
     ended: bool
     """Whether its stream has ended."""
     ignored: bool
-    """Whether it is not listened to at the moment, because too much of what it sent was refused."""
+    """Whether it is currently ignored because too many of its messages were refused."""
     refused: int
-    """Messages from it that were refused."""
+    """The number of its messages that were refused."""
     left_out: int = 0
-    """Messages from it that were not used because all neighbors together sent too many points for one step."""
+    """The number of its messages not used because all neighbors together sent too many points for one step."""
     disbelieved: int = 0
-    """Messages from it that screening left out of a step of this process, because they made no sense on its own samples."""
+    """The number of its messages that screening rejected because they contradict the agent's own samples."""
     clipped: int = 0
-    """Messages from it that screening cut down before they were used."""
+    """The number of its messages that screening clipped before use."""
     doubt: str = ""
-    """What screening found in it last: why, and by how much."""
+    """The last finding of screening: why, and by how much."""
     quarantined: bool = False
-    """Whether the operator has had it excluded."""
+    """Whether the operator has quarantined it."""
 
 
 class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an agent is doing.
+    """The status of an agent.
 
     >>> status = Status(
     ...     name="north", mode="free", samples=64, steps=2, steps_here=2, seconds=1.5, order=7, bytes_sent=100, floats_sent=10
@@ -47,44 +47,44 @@ class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mode: str
     """free or lock-step."""
     samples: int
-    """Learned from so far, over all restarts."""
+    """Samples learned from so far, over all restarts."""
     steps: int
-    """Taken so far, over all restarts."""
+    """Steps taken so far, over all restarts."""
     steps_here: int
-    """Taken by this process."""
+    """Steps taken by this process."""
     seconds: float
-    """Since this process started."""
+    """Seconds since this process started."""
     order: int
     """Points in the dictionary."""
     bytes_sent: int
     floats_sent: int
     loss: float | None = None
-    """On its own mini-batches before each step, averaged over about the last twenty."""
+    """The loss on its own mini-batches before each step, averaged over about the last twenty."""
     disagreement: float | None = None
-    """With what its neighbors said in its newest step."""
+    """The distance from its neighbors' outputs in its latest step."""
     neighbors: dict[str, NeighborStatus] = {}
     waiting_for: tuple[str, ...] = ()
-    """The neighbors without whom a round in lock step cannot go on."""
+    """The neighbors that a round in lock step is waiting for."""
     out_of_step: tuple[str, ...] = ()
-    """The neighbors with whom lock step is impossible because one was set back."""
+    """The neighbors with which lock step is impossible because one was restored from an older state."""
     refused: int = 0
-    """Messages refused so far, whoever sent them."""
+    """Messages refused so far, from all senders."""
     bad_rows: int = 0
-    """Rows of the stream that could not be used."""
+    """Invalid rows of the stream."""
     ended: bool = False
     """Whether its stream has ended."""
     replayed: int = 0
-    """Samples learned from once more while the stream had ended or paused, over all restarts."""
+    """Samples replayed while the stream had ended or paused, over all restarts."""
     replaying: bool = False
-    """Whether it does so at the moment."""
+    """Whether it is replaying now."""
     checkpoint: int | None = None
-    """The step of its newest checkpoint."""
+    """The step of its latest checkpoint."""
     recoveries: int = 0
-    """How often this process went back to an earlier function because its own was absurd."""
+    """How often this process returned to an earlier function because its own was absurd."""
     expires: float | None = None
     """Days until its certificate, or that of the authority, expires; None without TLS."""
     trouble: str = ""
-    """Why it cannot write checkpoints; empty while it can."""
+    """Why it cannot write checkpoints; empty if it can."""
 
     def encode(self) -> bytes:
         """As JSON."""

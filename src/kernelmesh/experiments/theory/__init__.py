@@ -1,4 +1,4 @@
-"""The paper's guarantees on live runs, each with its bound drawn in: one file per claim."""
+"""The paper's guarantees checked in actual runs against their bounds: one file per claim."""
 
 from typing import Any
 
@@ -35,6 +35,6 @@ _PARAGRAPHS = (
     "The bound of Theorem 1 uses the largest gradient noise that was seen in the run.",
 )
 
-_ABOUT = "the paper's guarantees on live runs, each with its bound"
+_ABOUT = "the paper's guarantees in actual runs, each with its bound"
 EXPERIMENT = Experiment(name="theory", about=_ABOUT, config=Config, run=run)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

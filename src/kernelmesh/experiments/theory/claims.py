@@ -1,4 +1,4 @@
-"""What a claim of the paper is, and the settings that all of them share."""
+"""Claims of the paper, and their shared settings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Config(ProblemConfig, owner="theory"):
     coupling: Positive = setting(0.05, doc="c")
     parsimony: Positive = setting(0.04, doc="K of the budget, ε = K η^1.5")
     batch_size: Count = setting(4, doc="samples per step")
-    stream: Count = setting(50_000, doc="samples of each agent in the run that watches the model order")
+    stream: Count = setting(50_000, doc="samples per agent in the run that monitors the model order")
 
 
 Summary = tuple[dict[str, Any], Figure]

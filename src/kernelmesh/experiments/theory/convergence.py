@@ -1,4 +1,4 @@
-"""Runs whose minimizer is known exactly: how far from it agents are, with constant steps and with falling ones."""
+"""Runs with a known minimizer: the distance of the agents from it, with constant and with decreasing steps."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Corollary 1: with falling steps and budgets all agents converge to the minimizer."""
+"""Corollary 1: with decreasing steps and budgets, all agents converge to the minimizer."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def summarize(config: Config, done: Results) -> Summary:
     if len(late):
         guide = late[0, 1] * np.sqrt(late[0, 0] / late[:, 0])
         axes.plot(late[:, 0], guide, color="black", linestyle=":", label=r"$t^{-1/2}$, for comparison")
-    axes.set_title("Corollary 1: convergence with falling steps")
+    axes.set_title("Corollary 1: convergence with decreasing steps")
     axes.legend()
     early = np.searchsorted(path[:, 0], 0.01 * path[-1, 0])
     numbers = {"corollary_1_distance_early": float(path[early, 1]), "corollary_1_distance_end": float(path[-1, 1])}

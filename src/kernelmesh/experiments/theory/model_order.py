@@ -1,4 +1,4 @@
-"""The model order stays finite under constant steps."""
+"""The model order stays bounded with constant steps."""
 
 import math
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ def summarize(config: Config, done: Results) -> Summary:
         path, style = np.array(run["path"]), {**style_of(index), "marker": ""}
         axes.plot(path[:, 0], path[:, 1], **style, label=f"K = {run['parsimony']:g}")
         axes.axhline(run["bound"], **{**style, "linewidth": 0.8}, alpha=0.6, label=f"its bound: {run['bound']}")
-    axes.set_title("Finite model order under constant steps")
+    axes.set_title("Bounded model order with constant steps")
     axes.legend(fontsize=8)
     largest = max(point[1] for run in runs for point in run["path"])
     return {"model_order_largest": largest, "model_order_bound": printed["bound"]}, figure

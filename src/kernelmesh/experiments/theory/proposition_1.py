@@ -1,4 +1,4 @@
-"""Proposition 1: compression bends the gradient by at most ε V / η, in every round."""
+"""Proposition 1: compression changes the gradient by at most ε V / η in every round."""
 
 import numpy as np
 

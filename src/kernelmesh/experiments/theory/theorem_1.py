@@ -1,4 +1,4 @@
-"""Theorem 1: with a constant step size η agents come within a radius of the minimizer that shrinks with √η."""
+"""Theorem 1: with a constant step size η, agents come within a radius of the minimizer that shrinks with √η."""
 
 import math
 

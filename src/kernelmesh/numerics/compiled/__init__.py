@@ -1,4 +1,4 @@
-"""The loops that are compiled by numba, by idea.
+"""Inner loops compiled by numba, grouped by topic.
 
 A function that Python calls has exactly one signature whose inputs are read-only arrays (writable ones are accepted too), so
 nothing is compiled twice; it is compiled when it is first called, so importing costs nothing, and the machine code is cached

@@ -1,4 +1,4 @@
-"""Who moves bytes between agents: the role, and a carrier within one process. `runtimes.zenoh` has the other one."""
+"""Carriers move bytes between agents: the interface, and a carrier within one process. The other is in `runtimes.zenoh`."""
 
 from kernelmesh.runtimes.carriers.base import Carrier
 from kernelmesh.runtimes.carriers.memory import MemoryCarrier, MemoryNetwork

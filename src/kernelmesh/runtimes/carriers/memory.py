@@ -1,4 +1,4 @@
-"""Agents that are connected within one process: no network, no threads, and a clock that somebody else keeps."""
+"""A carrier within one process: no network, no threads, and an external clock."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["MemoryCarrier", "MemoryNetwork"]
 
 
 class MemoryNetwork:
-    """Everything that is under way between agents in memory.
+    """An in-memory network between agents.
 
-    `fate(sender, receiver, data)` says what becomes of each message, as a list of (seconds until it arrives, bytes): [] loses
-    it, two entries double it. By default everything arrives at once.
+    `fate(sender, receiver, data)` decides what happens to each message, as a list of (seconds until it arrives, bytes): []
+    loses it, two entries duplicate it. By default, everything arrives immediately.
 
     >>> network = MemoryNetwork()
     >>> north, south, mail = network.carrier("north", ["south"]), network.carrier("south", ["north"]), Mailbox()
@@ -40,11 +40,11 @@ class MemoryNetwork:
 
     @property
     def next_delivery(self) -> float | None:
-        """When the next message arrives; None while nothing is under way."""
+        """When the next message arrives; None if none is pending."""
         return self._under_way[0][0] if self._under_way else None
 
     def deliver(self, now: float) -> None:
-        """Let time pass, and what is due arrive."""
+        """Advance the time and deliver what is due."""
         self._now = now
         while self._under_way and self._under_way[0][0] <= now:
             _, _, receiver, arrival = heapq.heappop(self._under_way)
@@ -53,7 +53,7 @@ class MemoryNetwork:
                 mailbox.put(arrival)
 
     def attach(self, carrier: MemoryCarrier, mailbox: Mailbox) -> None:
-        """A carrier begins to listen; neighbors learn of each other."""
+        """A carrier starts listening; neighbors are notified of each other."""
         self._open[carrier.name] = (carrier, mailbox)
         for name in carrier.neighbors:
             if name in self._open and carrier.name in self._open[name][0].neighbors:
@@ -61,7 +61,7 @@ class MemoryNetwork:
                 self._open[name][1].put(Presence(carrier.name, True))
 
     def detach(self, carrier: MemoryCarrier) -> None:
-        """A carrier ceases to listen."""
+        """A carrier stops listening."""
         if self._open.get(carrier.name, (None, None))[0] is not carrier:
             return
         del self._open[carrier.name]
@@ -70,14 +70,14 @@ class MemoryNetwork:
                 self._open[name][1].put(Presence(carrier.name, False))
 
     def send(self, sender: str, receiver: str, data: bytes) -> None:
-        """Put bytes under way."""
+        """Send bytes."""
         for delay, copy in self._fate(sender, receiver, data):
             entry = (self._now + delay, next(self._number), receiver, Arrival(sender, copy))
             heapq.heappush(self._under_way, entry)
 
 
 class MemoryCarrier:
-    """One agent's access to a network in memory."""
+    """One agent's access to an in-memory network."""
 
     def __init__(self, network: MemoryNetwork, name: str, neighbors: tuple[str, ...]) -> None:
         self._network, self.name, self.neighbors = network, name, neighbors

@@ -1,4 +1,4 @@
-"""Where the agents of a simulation are: in this process, in several on this machine, or on a cluster (`runtimes.ray`)."""
+"""Engines run the agents of a simulation: in this process, in worker processes, or on a cluster (`runtimes.ray`)."""
 
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
 from kernelmesh.runtimes.engines.processes import Processes

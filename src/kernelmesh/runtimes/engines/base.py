@@ -1,4 +1,4 @@
-"""The role of an engine: it holds the shards of a network and carries batches of messages between them."""
+"""The interface of engines, which hold the shards of a network and carry batches of messages between them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -22,7 +22,7 @@ class LostShard(KernelMeshError, RuntimeError):
 
 @runtime_checkable
 class Engine(Protocol):
-    """Holds the shards of one network at a time. What shards are asked, and in which order, is up to `simulate`.
+    """Holds the shards of one network at a time, controlled by `simulate`.
 
     Batches of messages are opaque to the caller: they may stay where they were made until another shard needs them.
     """
@@ -44,7 +44,7 @@ class Engine(Protocol):
 
 
 class InProcess:
-    """All agents in one shard, in this process: the engine that defines what the others do."""
+    """All agents in one shard in this process: the reference for all other engines."""
 
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
         """Begin with a network."""

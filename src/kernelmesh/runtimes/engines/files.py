@@ -1,4 +1,4 @@
-"""Checkpoints of shards: one safetensors file per shard and round, in a folder or at any address that fsspec knows."""
+"""Checkpoints of shards: one safetensors file per shard and round, in a folder or at any fsspec URL."""
 
 import tempfile
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def _system(address: str) -> tuple[Any, str] | None:
 
 
 def write(address: str, file: str, *, arrays: Mapping[str, NDArray[Any]], settings: Any) -> None:
-    """Write a checkpoint; it appears under its name only when it is complete."""
+    """Write a checkpoint atomically."""
     remote = _system(address)
     if remote is None:
         folder = Path(address)

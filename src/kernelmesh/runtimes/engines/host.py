@@ -1,4 +1,4 @@
-"""What runs in a worker process or actor: one shard, asked from outside, with its checkpoints."""
+"""What runs in a worker process or actor: one shard with its checkpoints."""
 
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -157,7 +157,7 @@ class Host:
             return self.shard.states
         if number in (self._number, self._number - 1) and self.shard.before:
             return self.shard.before
-        rule = f"round {number}: what its agents have learned must be read before the next round is asked for"
+        rule = f"round {number}: its states must be read before the next round is requested"
         raise StaleRound(f"{rule}; they are in round {self._number} now")
 
     def functions(self, number: int, agents: Sequence[int] | None) -> list[tuple[Floats, Floats]]:
@@ -190,8 +190,8 @@ class Host:
         arrays, about = files.read(address, where)
         if about.get("network") != self._spec.identity or about.get("round") != number:
             found = Verbatim(f"one of another network in {address}")
-            remedy = "give this run a folder of its own, or empty that one"
-            raise InvalidArgument("engine", "checkpoints", "hold a checkpoint of this network", found, remedy=remedy)
+            remedy = "use another folder for this run, or empty that one"
+            raise InvalidArgument("engine", "checkpoints", "contain a checkpoint of this network", found, remedy=remedy)
         with storage.understood(f"{address}/{where}", "a shard"):
             grouped: dict[int, Packed] = {i: {} for i in self.shard.members}
             for key, value in arrays.items():

@@ -1,4 +1,4 @@
-"""Which agent goes to which shard: parts of equal size between which few edges run."""
+"""Partitions a graph into parts of equal size with few edges between them."""
 
 from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
 from kernelmesh.numerics.graphs import Graph

@@ -1,4 +1,4 @@
-"""What all engines share that spread a network over shards: who is where, checkpoints, and what is fetched on demand."""
+"""The base class of engines with several shards: placement, checkpoints, and fetching on demand."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _PATIENCE = 3
 
 
 class Partitioned:
-    """An engine with several hosts; a subclass starts them, asks them, and moves batches between them.
+    """An engine with several hosts; a subclass starts them, calls them, and moves batches between them.
 
-    Hosts write a checkpoint every `every` rounds where there is an address for it. When one is lost, all go back to the
-    newest checkpoint that every host has, or to the start.
+    Hosts write a checkpoint every `every` rounds if there is an address for it. When one is lost, all return to the
+    latest checkpoint that every host has, or to the start.
     """
 
     def __init__(self, parts: int, *, checkpoints: str | Path | None = None, every: int = 10) -> None:
@@ -246,15 +246,15 @@ class _States(RemoteStates):
 
 
 def _check_streams(streams: Sequence[Iterable[Batch]]) -> None:
-    """Refuse streams that depend on where they are iterated over, or that cannot begin anew after a loss."""
+    """Reject streams that depend on where they are iterated over, or that cannot restart after a loss."""
     owners: dict[int, int] = {}
     for i, stream in enumerate(streams):
         if isinstance(stream, Iterator):
             remedy = "for example ArrayStream; a generator can be read only once, and only here"
             found = Verbatim(type(stream).__name__)
-            raise InvalidArgument("engine", "streams", "be ones that can be read from the start", found, remedy=remedy)
+            raise InvalidArgument("engine", "streams", "be readable from the start", found, remedy=remedy)
         rng = getattr(getattr(stream, "stream", stream), "rng", None)
         if rng is not None and owners.setdefault(id(rng), i) != i:
             found = Verbatim(f"one of agents {owners[id(rng)]} and {i}")
-            remedy = "rng.spawn(agents) makes them"
-            raise InvalidArgument("engine", "streams", "have a generator of its own each", found, remedy=remedy)
+            remedy = "use rng.spawn(agents)"
+            raise InvalidArgument("engine", "streams", "each have their own generator", found, remedy=remedy)

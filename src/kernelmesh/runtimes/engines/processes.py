@@ -1,4 +1,4 @@
-"""Shards in worker processes of this machine: one per core, each with one BLAS thread."""
+"""Runs shards in worker processes on this machine: one per core, each with one BLAS thread."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["Processes"]
 
 
 class Processes(Partitioned):
-    """Agents in worker processes of this machine, one per core unless told otherwise.
+    """Runs agents in worker processes on this machine.
 
     Parameters
     ----------
     parts : int, optional
-        How many processes.
+        The number of processes; by default one per core.
     checkpoints : str or Path, optional
-        A folder, or an address that fsspec knows, from which the run goes on should a process be lost; without one it begins
-        again.
+        A folder or fsspec URL for checkpoints, from which the run continues if a process is lost; without one, it starts
+        over.
     every : int
-        Rounds between two checkpoints.
+        Rounds between checkpoints.
 
     Examples
     --------
@@ -50,11 +50,9 @@ class Processes(Partitioned):
         try:
             self._specs = [pickle.dumps(("start", (spec,))) for spec in specs]
         except (TypeError, AttributeError, pickle.PicklingError) as error:
-            remedy = "classes and functions of a module can, those inside a function cannot"
+            remedy = "define classes and functions at module level, not inside a function"
             found = Verbatim(str(error))
-            raise InvalidArgument(
-                "Processes", "the network", "be one that can go to another process", found, remedy=remedy
-            ) from None
+            raise InvalidArgument("Processes", "the network", "be picklable", found, remedy=remedy) from None
         self._relaunch()
 
     def _relaunch(self) -> None:

@@ -1,4 +1,4 @@
-"""All agents of a network that share given points as one tensor, in this process."""
+"""Runs agents over given shared points as one tensor in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One agent among others that run elsewhere, as a state machine: events and the time go in, actions come out."""
+"""One agent on a network as a state machine: events and the time go in, actions come out."""
 
 from kernelmesh.runtimes.node.node import Node
 from kernelmesh.runtimes.node.pacing import FreeRunning, LockStep, Pacing

@@ -1,4 +1,4 @@
-"""A step that is taken, or taken back and taken without whoever made it fail."""
+"""Takes a step, and retries a failed one without the messages that made it fail."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, NamedTuple, TypeVar

@@ -1,4 +1,4 @@
-"""Whose words an agent does not believe: counted, told in the log, and shown in its status."""
+"""Counts and logs the messages that screening rejects or clips."""
 
 import logging
 from collections import Counter
@@ -13,7 +13,7 @@ _SERIOUS = 10  # messages from which on it is more than an accident
 
 
 class Doubts:
-    """Keeps count of messages that screening left out of steps, or cut down, by neighbor.
+    """Counts the messages that screening rejected or clipped, by neighbor.
 
     >>> doubts = Doubts()
     >>> doubts.note({"south": "costs 3 on our own samples, where 1 is the limit"}, {})
@@ -25,11 +25,11 @@ class Doubts:
         self.left_out: Counter[str] = Counter()
         self.clipped: Counter[str] = Counter()
         self.newest: dict[str, str] = {}
-        """What was found last, by neighbor: why, and by how much."""
+        """The last finding by neighbor: why, and by how much."""
 
     def note(self, left_out: Mapping[Hashable, str], clipped: Mapping[Hashable, str]) -> None:
-        """Screening has found something in a step."""
-        for verb, counts, found in (("not believed", self.left_out, left_out), ("cut down", self.clipped, clipped)):
+        """Record the findings of screening in a step."""
+        for verb, counts, found in (("not believed", self.left_out, left_out), ("clipped", self.clipped, clipped)):
             for neighbor, reason in found.items():
                 name = str(neighbor)
                 counts[name] += 1

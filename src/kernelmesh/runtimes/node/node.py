@@ -1,4 +1,4 @@
-"""The state machine: when an agent asks, waits, steps, replays, relays and rests."""
+"""The state machine of an agent on a network: when it queries, waits, steps, replays, relays and idles."""
 
 import logging
 import math
@@ -39,7 +39,7 @@ _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 
 
 class Node:
-    """One agent among others that run elsewhere, without thread, clock or transport: events and the time in, actions out.
+    """One agent on a network, without thread, clock or transport: events and the time in, actions out.
 
     `receive`, `presence`, `begin_round` and `end_stream` say what has happened; `proceed` does what is to be done now and
     returns it as actions; `wake_at` is when to call it again if nothing happens. `tokens` are two random numbers below 2^62:
@@ -71,7 +71,7 @@ class Node:
 
     @property
     def state(self) -> State:
-        """What the agent has learned, and all it needs to go on."""
+        """The agent's state."""
         return self._talk.state
 
     @property

@@ -1,4 +1,4 @@
-"""A round as one agent takes part in it, and two ways to go through rounds: all in lock step, or each at its own pace."""
+"""A round as seen by one agent, and two ways to advance through rounds: in lock step, or running freely."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -47,7 +47,7 @@ class OutOfStep(Exception):
 
 @dataclass(frozen=True)
 class LockStep:
-    """Everybody waits for everybody: a question about step t is answered from the state before step t, whoever is ahead.
+    """Lock step: every round waits for all neighbors; a query about step t is answered from the state before step t.
 
     The rounds are those of `simulate`, bit for bit. Where agents talk in every k-th round only, nobody is asked or waited for
     in the others, so that two neighbors can be up to k steps apart.
@@ -164,7 +164,7 @@ class LockStep:
 
 @dataclass(frozen=True)
 class FreeRunning:
-    """Nobody holds up anybody: answers come from the newest state, and a step takes what has arrived by then.
+    """Free running: replies come from the latest state, and a step uses what has arrived so far.
 
     A neighbor is waited for while it answers within a few milliseconds, or within half of the time that the agent would
     spend on waiting for samples anyway; one that was late is not waited for until a second later. Functions, offers and

@@ -1,4 +1,4 @@
-"""What a node knows of one neighbor."""
+"""What a node knows about one neighbor."""
 
 import enum
 import math

@@ -1,4 +1,4 @@
-"""What one agent and its neighbors ask each other: tickets, deadlines, offenders, and what is said in reply."""
+"""Queries and replies between one agent and its neighbors: tickets, deadlines and offenders."""
 
 import logging
 import math
@@ -79,9 +79,9 @@ class Talk:
         for peer in self.peers.values():
             before, peer.excluded = peer.excluded, peer.name in names
             if before and not peer.excluded:
-                _log.warning("%s is released: it is listened to again", peer.name)
+                _log.warning("%s is released: its messages are accepted again", peer.name)
             elif peer.excluded and not before:
-                _log.warning("%s is quarantined: it is neither listened to nor answered until it is released", peer.name)
+                _log.warning("%s is quarantined: its messages are ignored until it is released", peer.name)
                 if peer.ticket:
                     self._give_up(peer, now)
                 peer.reply, peer.reply_data, peer.question, peer.told = None, b"", None, False
@@ -245,7 +245,7 @@ class Talk:
         if name not in self.out_of_step:
             self.out_of_step.add(name)
             _log.error(
-                "%s is about to take step %d while this agent is at %d: they cannot go on in lock step; "
+                "%s is about to take step %d while this agent is at %d: they cannot continue in lock step; "
                 "restore the checkpoints of both, or start both from scratch",
                 name,
                 step,

@@ -1,4 +1,4 @@
-"""What goes into a node and comes out of it."""
+"""The inputs and outputs of a node."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

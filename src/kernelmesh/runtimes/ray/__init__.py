@@ -1,4 +1,4 @@
-"""Agents spread over the actors of a Ray cluster (extra `ray`)."""
+"""Simulation on a Ray cluster (extra `ray`)."""
 
 from kernelmesh.runtimes.ray.engine import RayEngine
 

@@ -1,4 +1,4 @@
-"""Shards in the actors of a Ray cluster, local or one that runs already."""
+"""Runs shards in the actors of a Ray cluster, local or already running."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def _greets(talk: socket.socket) -> bool:
 
 
 def _unreachable(address: str, reason: str) -> InvalidArgument:
-    remedy = "start one there with `ray start --head --port=6379`, or leave --address out for a local one"
+    remedy = "start one there with `ray start --head --port=6379`, or omit --address for a local one"
     found = Verbatim(f"{address!r} ({reason})")
-    return InvalidArgument("ray", "--address", "be that of a running Ray cluster", found, remedy=remedy)
+    return InvalidArgument("ray", "--address", "be the address of a running Ray cluster", found, remedy=remedy)
 
 
 class RayEngine(Partitioned):
-    """Agents in the actors of a Ray cluster.
+    """Runs agents in the actors of a Ray cluster.
 
     Each round, every pair of actors that share an edge exchanges one batch of messages (two where agents answer questions),
     which Ray moves from one to the other; dictionaries stay where they are.
@@ -90,9 +90,9 @@ class RayEngine(Partitioned):
     Parameters
     ----------
     parts : int, optional
-        How many actors; one per core of this machine unless told otherwise.
+        The number of actors; by default one per core of this machine.
     address : str, optional
-        Of a cluster that runs already, HOST:PORT or "auto"; by default one is started on this machine.
+        The address of a running cluster, HOST:PORT or "auto"; by default, one is started on this machine.
     checkpoints : str or Path, optional
         A folder that all hosts share, or an address that fsspec knows, from which the run goes on should an actor be lost;
         without one it begins again.
