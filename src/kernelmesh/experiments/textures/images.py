@@ -45,7 +45,7 @@ class Unavailable(KernelMeshError, OSError):
 def load(folder: Path | None) -> tuple[list[Floats], list[str]]:
     """Gray values in [0, 1], without the black rows at the bottom, and the name of each image.
 
-    Every image in a folder is a class, in the order of their names. Without a folder, the database's 13 are downloaded and kept.
+    Every image in a folder is a class, in the order of their names. Without a folder, the database's 13 are downloaded.
     """
     files = _fetch() if folder is None else _listed(folder)
     images = []
