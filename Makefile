@@ -1,4 +1,4 @@
-# `make demo` and `make test` each set everything up first; nothing else needs to be run before them.
+# `make demo` and `make test` install everything first; no other command needs to be run before them.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,16 +7,16 @@ DONE := $(VENV)/.installed
 .PHONY: help setup demo test test-slow bench paper docs docs-serve release-check lint clean
 
 help:
-	@echo "make demo       20 agents that each see one class of five learn all of them; figure in runs/demo"
-	@echo "make test       lint and tests"
-	@echo "make test-slow  the longer tests too"
-	@echo "make bench      speed, memory and defaults; tables in benchmarks/results; make bench NAME … runs only these cases"
-	@echo "make paper      every experiment of the paper (about an hour); writes docs/paper.md; IMAGES=DIR has the textures"
-	@echo "make docs       build the documentation site in build/site; every broken link is an error"
-	@echo "make docs-serve show the site at http://127.0.0.1:8000/ and follow changes"
-	@echo "make release-check  wheel and sdist, each tried in an empty environment; they land in dist"
-	@echo "make lint       formatting, lint, types, import layers, docstrings"
-	@echo "make setup      only install"
+	@echo "make demo       train 20 agents that each see one class out of five; figure in runs/demo"
+	@echo "make test       run lint and tests"
+	@echo "make test-slow  also run the longer tests"
+	@echo "make bench      measure speed, memory and defaults; tables in benchmarks/results; make bench NAME … runs only these cases"
+	@echo "make paper      run every experiment of the paper (about an hour) and write docs/paper.md; IMAGES=DIR has the textures"
+	@echo "make docs       build the documentation site in build/site; broken links are errors"
+	@echo "make docs-serve serve the site at http://127.0.0.1:8000/ and reload on changes"
+	@echo "make release-check  build wheel and sdist into dist and test each in an empty environment"
+	@echo "make lint       check formatting, lint, types, import layers and docstrings"
+	@echo "make setup      install only"
 
 setup: $(DONE)
 
@@ -27,12 +27,12 @@ $(DONE): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[all,dev]'
 	touch $@
 
-# the page is for those who can look at it
+# the live page needs a display
 demo: setup
 	$(BIN)/kernelmesh run one-class --seed 0 --out runs/demo
 	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then $(BIN)/kernelmesh dashboard --open runs/demo/shared runs/demo/paper; else echo "See runs/demo/figure.png."; fi
 
-# on two cores; tests that start agents take turns
+# on two cores; tests that start agents run one at a time
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -rs
 

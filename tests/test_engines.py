@@ -241,7 +241,7 @@ def test_what_cannot_be_spread_is_refused(processes):
     class Local(ArrayStream):
         pass
 
-    with pytest.raises(InvalidArgument, match="be one that can go to another process"):
+    with pytest.raises(InvalidArgument, match="be picklable"):
         list(simulate(agent, line, [Local(points, labels)] * 2, engine=processes))
     with pytest.raises(InvalidArgument, match=r"Agent: y must be class numbers"):
         list(simulate(agent, line, [ArrayStream(points, labels), ArrayStream(points, labels + 9)], engine=processes))

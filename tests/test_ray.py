@@ -52,7 +52,7 @@ def test_whoever_listens_there_and_is_not_ray_is_told_within_seconds(tmp_path):
         server.shutdown()
         thread.join()
     assert result.exit_code == 2
-    assert "(whatever listens there is not Ray); start one there with" in result.stderr.replace("\n", "")
+    assert "(the server there is not Ray); start one there with" in result.stderr.replace("\n", "")
 
 
 class _Web(socketserver.StreamRequestHandler):

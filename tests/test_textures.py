@@ -110,7 +110,7 @@ class TestImages:
             loading.load(tmp_path)
         for name in ("a.png", "b.png"):
             (tmp_path / name).write_text("this is no picture")
-        with pytest.raises(ValueError, match="must be pictures that can be read"):
+        with pytest.raises(ValueError, match="must be readable images"):
             loading.load(tmp_path)
 
     def test_offline_says_what_to_do(self, monkeypatch, tmp_path):
@@ -119,7 +119,7 @@ class TestImages:
 
         monkeypatch.setattr(loading.pooch, "os_cache", lambda _: tmp_path)
         monkeypatch.setattr(loading.pooch, "retrieve", offline)
-        with pytest.raises(loading.Unavailable, match=r"could not be fetched .* --images DIR"):
+        with pytest.raises(loading.Unavailable, match=r"could not be downloaded .* --images DIR"):
             loading.load(None)
 
     def test_fetched_images_are_checked_by_their_pixels(self, monkeypatch, tmp_path):
@@ -129,7 +129,7 @@ class TestImages:
 
         monkeypatch.setattr(loading.pooch, "os_cache", lambda _: tmp_path)
         monkeypatch.setattr(loading.pooch, "retrieve", forged)
-        with pytest.raises(loading.Unavailable, match=r"1\.1\.01 as fetched is not the image it should be"):
+        with pytest.raises(loading.Unavailable, match=r"1\.1\.01 as downloaded is not the expected image"):
             loading.load(None)
         assert not list((tmp_path / "brodatz").glob("*"))
 

@@ -92,7 +92,7 @@ def settings() -> str:
     """The page of all settings of an agent's file, from their schema."""
     return (
         "# Settings of an agent\n\n"
-        "One agent is one TOML file.\n"
+        "Each agent has one TOML file.\n"
         "`kernelmesh agent --check FILE` reports every mistake in it with its line; an unknown key is a mistake.\n"
         "Paths are relative to the file.\n"
         "[Agents on hosts](../tutorials/hosts.md) has complete files.\n"
@@ -136,7 +136,7 @@ def experiments() -> str:
 
 
 def _all(experiment: Any) -> str:
-    return f"`kernelmesh run {experiment.name} --all` computes the whole table."
+    return f"`kernelmesh run {experiment.name} --all` computes the full table."
 
 
 def command_line() -> str:
@@ -150,7 +150,7 @@ def command_line() -> str:
         "# Command line",
         "",
         "This page is generated from the help texts of the commands: `kernelmesh COMMAND --help` prints them.",
-        "Exit codes: 0 when all went well, 2 when the command or a file must be changed, 1 when something failed, 130 after Ctrl-C.",
+        "Exit codes: 0 on success, 1 if something failed, 2 if the command or a file must be corrected, 130 after Ctrl-C.",
     ]
     for name, command in _commands(root, "kernelmesh", None):
         lines += ["", f"## {name}", "", *_command(name, command)]

@@ -133,7 +133,7 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
 
 @mesh.command("status")
 def mesh_status(folder: Annotated[Path, typer.Argument(help="The folder of a running mesh.")]) -> None:
-    """Print the status of every agent of a mesh; the exit status is 1 if an agent does not answer."""
+    """Print the status of every agent of a mesh; exits with 1 if an agent does not answer."""
     from kernelmesh.deploy import client, mesh_folder, watching
 
     with reported("mesh status"):
@@ -150,7 +150,7 @@ def mesh_quarantine(
     folder: Annotated[Path, typer.Argument(help="The folder of a mesh.")],
     agent: Annotated[str, typer.Argument(help="The agent to exclude.")],
 ) -> None:
-    """Exclude an agent: the others stop listening to it and answering it until it is released; no restart is needed."""
+    """Exclude an agent without a restart: the others ignore it and do not answer it until it is released."""
     _exclude("mesh quarantine", folder, agent, excluded=True)
 
 

@@ -53,8 +53,8 @@ class Config(LearningSettings, owner="brodatz"):
     held_out: Count = setting(5_000, doc="patches in the test set")
     partition: Partition = setting(
         "identical",
-        doc="what each agent sees: identical (all training samples, in an order of its own), as printed, or uneven (a share "
-        "of its own, with classes in proportions from Dirichlet(`concentration`))",
+        doc="what each agent sees: identical (all training samples, in its own order), as in the paper, or uneven (its own "
+        "share, with class proportions drawn from Dirichlet(`concentration`))",
     )
     concentration: Positive = setting(0.1, doc="α of the uneven partition; smaller means fewer classes for each agent")
     epochs: Count = setting(10, doc="epochs; each agent sees all its training samples in each")

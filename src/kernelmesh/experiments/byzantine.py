@@ -43,7 +43,7 @@ def _check_attack(owner: str, argument: str, value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(heterogeneous.Config, owner="byzantine"):
-    """One attack, with everybody believed and with screening; `--all` has every attack and two protocols."""
+    """One attack, without and with screening; `--all` covers every attack and two protocols."""
 
     protocol: ProtocolName = "shared-statistics"
     partition: Annotated[str, one_of("identical", "two-class", "one-class")] = "two-class"
@@ -152,14 +152,14 @@ class _Group(NamedTuple):
 
 
 def run(config: Config, session: Session) -> Findings:
-    """One attack on one protocol, and the same network in peace."""
+    """One attack on one protocol, and the same network without an attack."""
     return _compared(config, session, [config.protocol], [config.attack])
 
 
 def table(config: Config, session: Session) -> Findings:
     """Every attack on two protocols that screen.
 
-    What becomes of those who believe everybody is computed for the attack of the settings only.
+    Networks without screening are computed only for the attack in the settings.
     """
     return _compared(config, session, _PROTOCOLS, list(attacks()), believed=(_CALM, config.attack))
 
@@ -191,7 +191,7 @@ def _compared(
 
 
 def _losses(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By how many points attacks lower the accuracy of honest agents, against the same network in peace that believes all."""
+    """The loss of accuracy of honest agents, compared with the same network without attack and screening."""
     calm = {(row["partition"], row["protocol"]): row for row in rows if row["attack"] == _CALM and not row["screened"]}
     out = []
     for row in rows:
@@ -226,7 +226,7 @@ def _figure(config: Config, found: Mapping[_Group, Sequence[Mapping[str, Any]]])
     for index, ((_, _, attack, screened), lines) in enumerate(found.items()):
         length = min(len(line["curve"]) for line in lines)
         curve = np.mean([line["curve"][:length] for line in lines], axis=0).reshape(-1, 4)
-        label = f"{'in peace' if attack == _CALM else attack}, {'screened' if screened else 'everybody believed'}"
+        label = f"{'no attack' if attack == _CALM else attack}, {'with screening' if screened else 'without screening'}"
         axes.plot(curve[:, 0], 100 * curve[:, 1], **{**style_of(index), "marker": ""}, label=label)
     axes.axvspan(config.first, config.last, color="0.9", zorder=0, label=f"{config.bad} of {config.agents} agents are bad")
     axes.legend(fontsize=9)
@@ -240,9 +240,9 @@ def _overview(config: Config, rows: Sequence[Mapping[str, Any]]) -> Figure:
     panels = figure.subplots(1, len(_PROTOCOLS), sharey=True)
     names = list(dict.fromkeys(row["attack"] for row in rows))
     kinds_of_mark = (
-        ("during_mean", False, "x", COLORS[5], "during, everybody believed"),
-        ("during_mean", True, "o", COLORS[0], "during, screened"),
-        ("after_mean", True, "+", COLORS[2], "at the end, screened"),
+        ("during_mean", False, "x", COLORS[5], "during, without screening"),
+        ("during_mean", True, "o", COLORS[0], "during, with screening"),
+        ("after_mean", True, "+", COLORS[2], "at the end, with screening"),
     )
     for axes, protocol in zip(panels, _PROTOCOLS, strict=True):
         mine = [row for row in rows if row["protocol"] == protocol]
@@ -250,7 +250,9 @@ def _overview(config: Config, rows: Sequence[Mapping[str, Any]]) -> Figure:
             chosen = [row for row in mine if row["screened"] == screened]
             at = [names.index(row["attack"]) for row in chosen]
             axes.plot(at, [100 * row[quantity] for row in chosen], marker, color=color, fillstyle="none", label=label)
-        axes.set_xticks(range(len(names)), ["in peace" if name == _CALM else name for name in names], rotation=40, ha="right")
+        axes.set_xticks(
+            range(len(names)), ["no attack" if name == _CALM else name for name in names], rotation=40, ha="right"
+        )
         axes.set_title(protocol)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("accuracy of honest agents, %")

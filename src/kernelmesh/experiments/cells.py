@@ -68,7 +68,7 @@ def run_cells(
 
     Results are written to `folder/cells/NAME.json`; with `resume` a cell that is there already is not computed again. A stop
     waits for the cells that are being computed; KeyboardInterrupt gives them up. A cell that fails ends the run, unless there
-    are `failures` to put its error into: then the others go on, and `resume` tries it again.
+    are `failures` to put its error into: then the others continue, and `resume` retries it.
     """
     saved = folder / "cells"
     if not resume:

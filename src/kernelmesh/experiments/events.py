@@ -64,7 +64,7 @@ class CellFinished:
 
 @dataclass(frozen=True)
 class CellFailed:
-    """A cell of a sweep could not be computed; the others go on, and `--resume` tries it again."""
+    """A cell of a sweep failed; the others continue, and `--resume` retries it."""
 
     name: str
     reason: str

@@ -366,7 +366,7 @@ class Komp:
         return model, True
 
     def _renew(self, model: Model) -> Model:
-        """The same function with P formed anew, or without the points that have become dependent where that fails."""
+        """The same function with P recomputed, or without dependent points if that fails."""
         f, inverse = model.function, model.claim()
         if inverse.rebuild(f.kernel, f.centers):
             return replace(model, square_norm=f.inner(f))

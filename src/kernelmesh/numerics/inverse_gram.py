@@ -161,7 +161,7 @@ class InverseGram:
     def apply(self, plan: Plan) -> None:
         """Carry an exchange out: one symmetric update of rank (points in + points out), then the moves.
 
-        Should it be interrupted, the generation stays BROKEN, and whoever owns the points can form P anew.
+        If it is interrupted, the generation stays BROKEN, and the owner of the points can recompute P.
         """
         self.generation = BROKEN
         terms = np.concatenate([plan.gained, plan.lost])
@@ -206,7 +206,7 @@ class InverseGram:
         return self.drift(kernel, centers, index) <= self.bound
 
     def rebuild(self, kernel: Kernel, centers: Floats) -> bool:
-        """Form P anew from the points, inside the buffer. False when K is not positive definite; P is BROKEN then."""
+        """Recompute P from the points inside the buffer. Returns False, with P BROKEN, if K is not positive definite."""
         from scipy.linalg import lapack
 
         generation, self.generation = max(self.generation, self.changes), BROKEN

@@ -22,7 +22,7 @@ __all__ += ["Sum", "check_kernel"]
 
 @runtime_checkable
 class Kernel(Protocol):
-    """κ(x, z): symmetric, with a positive semidefinite Gram matrix for any points.
+    """A kernel κ(x, z): symmetric, with a positive semidefinite Gram matrix for any points.
 
     The interface of kernels: any object with `__call__` and `diag`. `kernelmesh.testing.check_kernel` checks
     a kernel, and `register("kernel")` makes it available in files and on the command line.

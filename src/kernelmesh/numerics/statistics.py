@@ -58,7 +58,7 @@ class Statistics(Expansion):
 
     @classmethod
     def gathered(cls, kernel: Kernel, centers: Floats, weights: Floats, moments: Floats) -> Statistics:
-        """Statistics over arrays that are sound and that nobody else will write to: neither checked nor copied."""
+        """Statistics over valid arrays that nobody else writes to; they are neither checked nor copied."""
         self = object.__new__(cls)
         for array in (centers, weights, moments):
             array.flags.writeable = False

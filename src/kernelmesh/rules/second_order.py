@@ -36,7 +36,7 @@ class SecondOrderModel(Model):
 
     covariance: InverseGram = dataclasses.field(default_factory=InverseGram)
     turn: int = 0
-    """The update that the covariance is the result of, by which an outdated model is told."""
+    """The update that produced the covariance, which identifies an outdated model."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         r = self.covariance
@@ -231,7 +231,7 @@ class SecondOrder(Rule):
         return _View(padded, own, lifted, covariance, credible, force, there)
 
     def _sound(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs, bool]:
-        """P is looked at every so often and formed anew when it has drifted, as `Komp` does it; R cannot be formed anew."""
+        """Check P periodically and recompute it if it has drifted, as `Komp` does; R cannot be recomputed."""
         f, inverse = model.function, model.workspace
         assert inverse is not None
         if BROKEN in (inverse.generation, model.covariance.generation):
@@ -248,7 +248,7 @@ class SecondOrder(Rule):
         return model, inputs, True
 
     def _repaired(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs]:
-        """P formed anew, and R within its limits again; where there is nothing to go on from, R as in the beginning."""
+        """Recompute P and bring R within its limits; if that is impossible, reset R."""
         f, inverse = model.function, model.workspace
         assert inverse is not None
         if not inverse.rebuild(f.kernel, f.centers):

@@ -1,1 +1,1 @@
-"""Methods to compare with, each written from its published description and as plainly as it can be."""
+"""Other methods for comparison, each implemented from its published description."""

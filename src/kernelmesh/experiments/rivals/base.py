@@ -1,4 +1,4 @@
-"""What every method gets and what it must give back."""
+"""The interface of methods for comparison."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Data(Samples):
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What a method reached and what it cost."""
+    """The accuracy and cost of a method."""
 
     accuracy_mean: float
     accuracy_worst: float

@@ -1,4 +1,4 @@
-"""Figures that compare methods: what each reaches in the end, and on the way there."""
+"""Figures that compare methods: final results and learning curves."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -54,7 +54,7 @@ def draw_paths(lines: Sequence[Mapping[str, Any]], title: str, networks: Collect
     if lines:
         best = 100 * max(line["accuracy_mean"] for line in lines)
         panels[0][0].set_ylim(best - _DEEPEST, best + 1)
-    figure.suptitle(f"{title} (what is more than {_DEEPEST} percentage points below the best is cut off)")
+    figure.suptitle(f"{title} (clipped at {_DEEPEST} percentage points below the best)")
     return figure
 
 

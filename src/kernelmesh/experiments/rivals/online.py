@@ -1,4 +1,4 @@
-"""Online learners of other libraries behind `partial_fit` and `predict`."""
+"""Online learners of other libraries, with `partial_fit` and `predict`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From pictures to features: filter responses, textons, histograms of patches."""
+"""Texture features: filter responses, textons, histograms of patches."""

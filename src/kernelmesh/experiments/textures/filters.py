@@ -1,4 +1,4 @@
-"""The Leung–Malik filter bank: 48 filters that edges, bars and spots of several sizes and directions answer to."""
+"""The Leung–Malik filter bank: 48 filters for edges, bars and spots of several sizes and orientations."""
 
 import math
 from functools import cache
@@ -58,7 +58,7 @@ def _normalized(filter_: Floats) -> Floats:
 
 
 def responses(image: Floats) -> Floats:
-    """Every pixel's answer to every filter: height × width × 48. The image is mirrored at its border."""
+    """The response of every pixel to every filter: height × width × 48. The image is mirrored at its border."""
     margin = _SUPPORT // 2
     padded = np.pad(image, margin, mode="reflect")
     return np.stack([fftconvolve(padded, one, mode="valid") for one in leung_malik()], axis=-1)

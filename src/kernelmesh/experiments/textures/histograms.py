@@ -97,7 +97,7 @@ def _places(
             raise InvalidArgument("brodatz", "images", rule, Verbatim("smaller ones"))
         ends = np.cumsum([h * w for h, w in sizes])
         if count > ends[-1]:
-            rule = f"be at most the {ends[-1]} patches there are"
+            rule = f"be at most the {ends[-1]} available patches"
             raise InvalidArgument("brodatz", "samples and held_out", rule, count)
         chosen = rng.choice(ends[-1], size=count, replace=False)
         image = np.searchsorted(ends, chosen, side="right")

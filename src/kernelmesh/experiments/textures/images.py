@@ -1,4 +1,4 @@
-"""The 13 Brodatz textures of the USC-SIPI database: from a folder, or fetched once and checked by their pixels."""
+"""The 13 Brodatz textures of the USC-SIPI database: from a folder, or downloaded once and verified by their pixels."""
 
 import hashlib
 from collections.abc import Sequence
@@ -39,13 +39,13 @@ _SUFFIXES = (".png", ".tiff", ".tif", ".bmp", ".pgm")
 
 
 class Unavailable(KernelMeshError, OSError):
-    """The images cannot be had: the message says what to do."""
+    """The images are not available; the message says what to do."""
 
 
 def load(folder: Path | None) -> tuple[list[Floats], list[str]]:
-    """Gray values in [0, 1], without the black rows at the bottom, and what each image is called.
+    """Gray values in [0, 1], without the black rows at the bottom, and the name of each image.
 
-    Every image in a folder is a class, in the order of their names. Without a folder the database's 13 are fetched and kept.
+    Every image in a folder is a class, in the order of their names. Without a folder, the database's 13 are downloaded.
     """
     files = _fetch() if folder is None else _listed(folder)
     images = []
@@ -75,14 +75,14 @@ def _fetch() -> Sequence[Path]:
         if not file.exists():
             try:
                 pooch.retrieve(_SITE + name, known_hash=None, fname=file.name, path=cache, progressbar=False)
-            except Exception as error:  # whatever the network library calls being offline
+            except Exception as error:  # whatever error the network library raises offline
                 raise Unavailable(
-                    f"the Brodatz textures could not be fetched from sipi.usc.edu ({type(error).__name__}); download the "
-                    f"volume 'Textures' of the USC-SIPI image database by hand and give its folder with --images DIR"
+                    f"the Brodatz textures could not be downloaded from sipi.usc.edu ({type(error).__name__}); download the "
+                    f"volume 'Textures' of the USC-SIPI image database by hand and pass its folder with --images DIR"
                 ) from None
         if hashlib.sha256(_read(file).tobytes()).hexdigest() != digest:
             file.unlink()
-            raise Unavailable(f"{name} as fetched is not the image it should be; it was removed, try again")
+            raise Unavailable(f"{name} as downloaded is not the expected image; it was removed, try again")
         files.append(file)
     return files
 
@@ -93,4 +93,4 @@ def _read(file: Path) -> NDArray[np.uint8]:
             return np.asarray(image.convert("L"))
     except (UnidentifiedImageError, OSError) as error:
         found = Verbatim(f"{str(file)!r} ({error})")
-        raise InvalidArgument("brodatz", "images", "be pictures that can be read", found) from None
+        raise InvalidArgument("brodatz", "images", "be readable images", found) from None

@@ -17,7 +17,7 @@ __all__ = ["Engine", "InProcess", "LostShard"]
 
 
 class LostShard(KernelMeshError, RuntimeError):
-    """A process that held some of the agents is gone."""
+    """A process with some of the agents is gone."""
 
 
 @runtime_checkable
@@ -31,23 +31,23 @@ class Engine(Protocol):
         """Begin with a network, which takes the place of the one before."""
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """What a method of every shard returns; all of them work at the same time."""
+        """Call a method of every shard concurrently; returns all results."""
 
     def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> Any:
-        """Hand each shard what the others have for it, if anything; what each has for the others."""
+        """Deliver to each shard the batches from the others, and return the batches it has for them."""
 
     def step(self, number: int, batches: Any) -> Round:
-        """Hand out what was said last, let everybody learn, and say what there is to see."""
+        """Deliver the last batches, let all agents learn, and return the results."""
 
     def recover(self, lost: LostShard) -> int:
-        """Go back to the last round that all shards can go back to; its number. Raises `lost` where there is no way back."""
+        """Return to the last round that all shards can restore, and return its number. Raises `lost` if there is none."""
 
 
 class InProcess:
     """All agents in one shard in this process: the reference for all other engines."""
 
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
-        """Begin with a network."""
+        """Start with a network."""
         now = [agent.start(name=name) for name in graph.names] if states is None else states
         self.shard = Shard(agent, graph, streams, now)
 
@@ -56,11 +56,11 @@ class InProcess:
         return [getattr(self.shard, method)(*arguments)]
 
     def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> list[Mapping[int, bytes]]:
-        """There is nobody else."""
+        """Do nothing: there are no other shards."""
         return self.call(method, {} if plan is None else plan)
 
     def step(self, number: int, batches: Any) -> Round:
-        """Everybody learns."""
+        """Let all agents learn."""
         found = self.shard.step({})
         return Round(
             number=number,

@@ -27,11 +27,11 @@ Packed = dict[str, NDArray[Any]]
 
 
 class StaleRound(KernelMeshError, RuntimeError):
-    """What agents had learned in an earlier round was asked for when they had gone on."""
+    """The states of an earlier round were requested after the agents had moved on."""
 
 
 class Spec(NamedTuple):
-    """What a host needs to begin."""
+    """What a host needs to start."""
 
     agent: Agent
     graph: Graph
@@ -39,7 +39,7 @@ class Spec(NamedTuple):
     parts: tuple[int, ...]
     streams: Sequence[Iterable[Batch]]
     states: Sequence[Packed] | None
-    """Where to go on from; None: every agent starts from nothing."""
+    """The initial states; None if every agent starts from scratch."""
     called: tuple[Hashable, ...]
     """The names in the states of all agents, which need not be those in the graph."""
 
@@ -57,7 +57,7 @@ def unpacked(agent: Agent, packed: Packed, *, name: Hashable, names: Sequence[Ha
 
 
 class Seen(NamedTuple):
-    """What a host tells of a round."""
+    """The report of a host on one round."""
 
     progress: Progress
     samples: list[int]
@@ -76,7 +76,7 @@ class Failed(NamedTuple):
 
 
 class Host:
-    """Holds a shard. Every error of its own is a value, so that errors of the carrier can be told from it."""
+    """Holds a shard. Its errors are returned as values, to distinguish them from errors of the transport."""
 
     def __init__(self) -> None:
         import_module("scipy.linalg.blas")  # a limit applies to what is loaded
@@ -185,7 +185,7 @@ class Host:
         files.tidy(address, self._spec.part)
 
     def load(self, address: str, number: int) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         where = files.name(number, self._spec.part)
         arrays, about = files.read(address, where)
         if about.get("network") != self._spec.identity or about.get("round") != number:

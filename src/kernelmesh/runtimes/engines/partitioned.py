@@ -134,7 +134,7 @@ class Partitioned:
         raise min(errors, key=lambda error: order.get(error.agent, -1) if isinstance(error, Diverged) else -1)
 
     def step(self, number: int, batches: Any) -> Round:
-        """Let everybody learn; what is small comes back at once, the rest when it is asked for."""
+        """Let all agents learn; small results are returned at once, the rest on demand."""
         found: list[Seen] = self._checked(self._step(number, batches))
         infos: list[Info | None] = [None] * len(self._graph)
         floats, sent, samples = (np.zeros(len(self._graph), dtype=np.int64) for _ in range(3))
@@ -163,7 +163,7 @@ class Partitioned:
         while True:
             self._setbacks += 1
             if self._setbacks > _PATIENCE:
-                reason = f"{lost}; {_PATIENCE} attempts to go on from round {self._number} have failed"
+                reason = f"{lost}; {_PATIENCE} attempts to continue from round {self._number} have failed"
                 raise LostShard(reason) from lost
             try:
                 self._relaunch()

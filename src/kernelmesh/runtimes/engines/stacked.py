@@ -32,7 +32,7 @@ _DIGEST = 1 << 62
 class Stacked:
     """The engine that `simulate` chooses where `kernelmesh.stack.stackable` says that it can, and no faults are planned.
 
-    Rounds are those of `InProcess`. As soon as somebody has no samples left, it goes on as that.
+    Rounds equal those of `InProcess`. As soon as an agent has no samples left, it continues as that engine.
     """
 
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
@@ -57,7 +57,7 @@ class Stacked:
         return [[self._rows.points[self._rows.own(i)] for i in range(len(self._graph))]]
 
     def _take(self) -> Facts | None:
-        """Have a mini-batch for everybody; None when somebody has none while others have."""
+        """Take a mini-batch for every agent; None if some agents have none while others do."""
         batches = [next(source, None) for source in self._sources]
         there = [batch for batch in batches if batch is not None]
         if len(there) == len(batches):
@@ -69,7 +69,7 @@ class Stacked:
         return None
 
     def _hand_over(self, batches: Sequence[Batch | None]) -> None:
-        """Go on as a simulation, one agent at a time, from where all are."""
+        """Continue as a simulation, one agent at a time."""
         states = [self._stack.state(i) for i in range(len(self._graph))]
         streams = [
             chain([] if batch is None else [batch], source) for batch, source in zip(batches, self._sources, strict=True)
@@ -87,7 +87,7 @@ class Stacked:
         return None
 
     def step(self, number: int, batches: Any) -> Round:
-        """Everybody learns."""
+        """Let all agents learn."""
         if self._rest is not None:
             return self._rest.step(number, batches)
         talks, self._talks = self._talks, False
@@ -149,7 +149,7 @@ class _Tally:
 
 
 class _Infos(Sequence[Info]):
-    """What each step reported; put together when it is asked for."""
+    """The diagnostics of each step, assembled on demand."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -173,7 +173,7 @@ class _Infos(Sequence[Info]):
 
 
 class _States(RemoteStates):
-    """The states of a round, each put together when it is asked for; tensors are values, so that rounds can be kept."""
+    """The states of a round, each assembled on demand; tensors are values, so that rounds can be kept."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack, agents = stack, len(stack.names)

@@ -22,23 +22,23 @@ class Attempt(NamedTuple, Generic[T]):
 
     result: T
     heard: list[Heard]
-    """What was heard in the end: without the words of offenders."""
+    """The messages that were used in the end: without those of offenders."""
     offenders: tuple[str, ...] = ()
-    """The neighbors whose words made the step fail."""
+    """The neighbors whose messages made the step fail."""
     error: Exception | None = None
     """How it failed with them."""
 
 
 def without(heard: Sequence[Heard], names: Collection[object]) -> list[Heard]:
-    """The same without the words of some neighbors, who still count as there."""
+    """The same without the messages of some neighbors, who still count as present."""
     return [said._replace(question=None, reply=None) if said.neighbor in names else said for said in heard]
 
 
 def attempt(take: Callable[[State, Sequence[Heard]], T], state: State, heard: list[Heard]) -> Attempt[T]:
-    """Take a step from a state; should it fail, find out whose words it cannot be taken with, and take it without those.
+    """Take a step from a state; if it fails, find the messages that make it fail, and take it without those.
 
-    Each neighbor is tried alone, on a copy. If only all of them together are too much, all are left out. What fails without
-    any of them is raised: then it was nobody's words.
+    Each neighbor is tried alone, on a copy. If only the combination fails, all are excluded. If the step fails without
+    any of them, the error is raised: no message caused it.
     """
     try:
         return Attempt(take(state, heard), heard)

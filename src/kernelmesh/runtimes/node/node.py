@@ -43,7 +43,7 @@ class Node:
 
     `receive`, `presence`, `begin_round` and `end_stream` say what has happened; `proceed` does what is to be done now and
     returns it as actions; `wake_at` is when to call it again if nothing happens. `tokens` are two random numbers below 2^62:
-    one tells this process from others, the other is where tickets begin, so that nobody can answer what it was not asked.
+    one identifies this process, the other is the first ticket, so that replies to queries never received cannot be forged.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Node:
         self._slack = self._credit = 0.0
         self._idle_since: float | None = None
         self.replies_awaited = 1
-        """How many replies are needed to go on, when it last proceeded."""
+        """How many replies were needed to continue, when it last proceeded."""
         self._pace = _TICK
         self._steps_here = 0
         self._loss: float | None = None
@@ -189,7 +189,7 @@ class Node:
         self._credit = max(self._credit - waited, 0.0) if waited > 0.5 * self._slack else self._credit
 
     def _gather(self, now: float) -> None:
-        """Ask who has not been asked, and take the step when everybody has been heard or patience is over."""
+        """Query the remaining neighbors, and take the step when all have replied or patience is over."""
         talk, step = self._talk, self._talk.current.step
         if self._exchanges:
             for peer in self._pacing.unasked(talk.peers.values(), step):
@@ -306,7 +306,7 @@ class Node:
         self.absurd = 0
 
     def recover(self, state: State, now: float) -> None:
-        """Go on from another state; a mini-batch that has not been learned from yet is still there."""
+        """Continue from another state; a mini-batch that has not been learned from yet is kept."""
         talk, before = self._talk, self._talk.current
         talk.state, talk.previous = state, None
         talk.current = self._pacing.next_round(self.agent, state)
@@ -381,7 +381,7 @@ class Node:
             self._pacing.move_on(peer)
 
     def resume(self, state: State, previous: Previous | None, traffic: Traffic) -> None:
-        """Become the agent that a checkpoint tells of."""
+        """Restore the agent from a checkpoint."""
         self._talk.state, self._talk.traffic = state, traffic
         self._talk.current = self._pacing.next_round(self.agent, state)
         if previous is not None:

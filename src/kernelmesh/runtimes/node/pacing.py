@@ -22,15 +22,15 @@ _GONE = 60.0  # seconds of silence after which a neighbor in lock step counts as
 
 @dataclass(eq=False, slots=True)
 class LocalRound:
-    """The step that this agent is about to take, or has just taken, as its neighbors may ask about it."""
+    """The step that this agent is about to take, or has just taken, for answering queries about it."""
 
     step: int
     outbox: Outbox
     batch: Batch | None = None
     position: Mapping[str, Any] | None = None
-    """Where the stream stands after the mini-batch; None if the mini-batch is replayed."""
+    """The position in the stream after the mini-batch; None if the mini-batch is replayed."""
     exchanges: bool = True
-    """Whether agents talk before this step."""
+    """Whether agents exchange before this step."""
     open: bool = False
     """Whether it is known if there are samples for it."""
     question: bytes = b""
@@ -42,15 +42,15 @@ class LocalRound:
 
 
 class OutOfStep(Exception):
-    """A question about a step that this agent is nowhere near."""
+    """A query about a step that is too far from this agent's."""
 
 
 @dataclass(frozen=True)
 class LockStep:
     """Lock step: every round waits for all neighbors; a query about step t is answered from the state before step t.
 
-    The rounds are those of `simulate`, bit for bit. Where agents talk in every k-th round only, nobody is asked or waited for
-    in the others, so that two neighbors can be up to k steps apart.
+    The rounds equal those of `simulate`, bit for bit. If agents exchange only in every k-th round, no neighbor is queried
+    or waited for in the others, so that two neighbors can be up to k steps apart.
     """
 
     name: ClassVar[str] = "lock-step"
@@ -61,7 +61,7 @@ class LockStep:
     relays: ClassVar[bool] = False
     """Whether an agent without samples takes part in rounds."""
     timeout: float = 5.0
-    """Seconds after which a question is given up."""
+    """Seconds after which a query expires."""
     patience: float = 0.5
     """Seconds after which a round that is not complete is late."""
 
@@ -92,7 +92,7 @@ class LockStep:
         return None
 
     def reply(self, local: LocalRound, peer: Peer, share: float, header: Header, question: Message | None) -> Message | None:
-        """What a neighbor is told, as it travels."""
+        """The encoded reply to a neighbor."""
         key = (peer.name, header.step)
         packed = local.packed.get(key)
         if packed is None or (header.full and isinstance(packed, Difference)):
@@ -158,7 +158,7 @@ class LockStep:
 
     def may_leave(self, peer: Peer, now: float, began: float) -> bool:
         """Whether a neighbor does not need us any more once our stream has ended."""
-        # who is silent may come back, and could never go on without us
+        # a silent neighbor may come back, and could never continue without us
         return peer.finished or now - peer.seen > _GONE
 
 
@@ -166,14 +166,14 @@ class LockStep:
 class FreeRunning:
     """Free running: replies come from the latest state, and a step uses what has arrived so far.
 
-    A neighbor is waited for while it answers within a few milliseconds, or within half of the time that the agent would
-    spend on waiting for samples anyway; one that was late is not waited for until a second later. Functions, offers and
-    statistics that arrive later are used in the step that comes next. Values belong to the points that were asked about, so
-    that a late one is of no use; where values are exchanged, up to a tenth of the time goes into waiting for slow neighbors
-    up to `patience` seconds, so that each is heard now and then. A slow link costs freshness, not speed.
+    A step waits for a neighbor that answers within a few milliseconds, or within half of the time that the agent would spend
+    waiting for samples anyway; after a late answer, it does not wait for that neighbor for a second. Functions, offers and
+    statistics that arrive later are used in the next step. Values belong to the queried points, so late ones are useless; if
+    values are exchanged, up to a tenth of the time is spent waiting for slow neighbors for up to `patience` seconds, so that
+    each is heard occasionally. A slow link costs freshness, not speed.
 
-    Where agents talk in every k-th round only, each counts its own: it asks before every k-th of its steps, and answers at
-    any time.
+    If agents exchange only in every k-th round, each counts its own: it queries before every k-th of its steps, and replies
+    at any time.
     """
 
     name: ClassVar[str] = "free"

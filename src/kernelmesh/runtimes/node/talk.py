@@ -25,7 +25,7 @@ _PAUSE = 0.05  # seconds before a neighbor whose answer was refused is asked aga
 
 
 class Talk:
-    """All conversations of one agent. Whoever owns it moves `state`, `current`, `previous` and `ended` on."""
+    """All exchanges of one agent with its neighbors. The owner updates `state`, `current`, `previous` and `ended`."""
 
     def __init__(
         self, agent: Agent, membership: Membership, pacing: Pacing, state: State, *, tokens: tuple[int, int]
@@ -38,21 +38,21 @@ class Talk:
         self.peers = {name: Peer(name, membership.name < name) for name in membership.neighbors}
         self.guard = Guard()
         self.left_out: Counter[str] = Counter()
-        """How often a neighbor's words had to wait for another step, by name."""
+        """How often a neighbor's messages had to wait for another step, by name."""
         self.out_of_step: set[str] = set()
         self.state, self.ended = state, False
         self.current = pacing.next_round(agent, state)
         self.previous: LocalRound | None = None
         """The round of the exchange before."""
         self.active = -math.inf
-        """When anybody is known to have learned something."""
+        """When any agent is last known to have learned something."""
         self._floats = self._bytes = 0
         self.actions: list[Action] = []
-        """What is to be done, in this order."""
+        """The pending actions, in order."""
         self._held: dict[str, Frame] = {}
 
     def open(self, now: float) -> None:
-        """It is known whether there are samples for the current round: whoever has asked about it too early is answered."""
+        """Answer the early queries about the current round, now that it is known whether there are samples for it."""
         self.current.open = True
         self._pacing.begin(self.current, self.peers.values(), self.share)
         held, self._held = self._held, {}
@@ -61,12 +61,12 @@ class Talk:
 
     @property
     def is_on(self) -> bool:
-        """Whether the current round, which is not open yet, takes place elsewhere: a neighbor asks about it or is past it."""
+        """Whether the current round, which is not open yet, has started elsewhere: a neighbor asks about it or is past it."""
         current = self.current
         return not current.open and (bool(self._held) or any(peer.step > current.step for peer in self.peers.values()))
 
     def presence(self, name: str, there: bool, now: float) -> None:
-        """A neighbor has begun to listen, or has gone."""
+        """A neighbor has started listening, or is gone."""
         peer = self.peers[name]
         peer.present = there
         if there:
@@ -75,7 +75,7 @@ class Talk:
             self._give_up(peer, now)
 
     def exclude(self, names: Collection[str], now: float) -> None:
-        """Neither listen to nor answer these neighbors any more, and all others again."""
+        """Ignore these neighbors from now on, and no others."""
         for peer in self.peers.values():
             before, peer.excluded = peer.excluded, peer.name in names
             if before and not peer.excluded:
@@ -89,7 +89,7 @@ class Talk:
                 self._held.pop(peer.name, None)
 
     def receive(self, sender: str, data: bytes, now: float) -> None:
-        """Something has arrived under a neighbor's name."""
+        """Process bytes that arrived under a neighbor's name."""
         peer = self.peers.get(sender)
         try:
             if peer is None:
@@ -106,13 +106,13 @@ class Talk:
             self._question(peer, frame, now)
 
     def give_up_overdue(self, now: float) -> None:
-        """Give up questions that nobody has answered in time."""
+        """Drop queries that were not answered in time."""
         for peer in self.peers.values():
             if peer.ticket and now >= peer.overdue:
                 self._give_up(peer, now)
 
     def ask(self, peer: Peer, purpose: Purpose, now: float) -> None:
-        """Ask a neighbor, unless a question is out or it is not to be asked yet."""
+        """Query a neighbor, unless a query is pending or it is too early."""
         if peer.ticket or peer.excluded or now < peer.ask_again:
             return
         if self.guard.ignores(peer.name, peer.token, now=now):
@@ -155,7 +155,7 @@ class Talk:
         self._pacing.heed_end(peer, frame.header, of_step=False)
 
     def _reply(self, peer: Peer, frame: Frame, now: float) -> None:
-        """What has come back to a question of ours."""
+        """Process the reply to a query of ours."""
         if frame.prefix.ticket != peer.ticket:
             return
         peer.ticket = 0

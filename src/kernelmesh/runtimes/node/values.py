@@ -15,14 +15,14 @@ __all__ = ["Action", "Entry", "GiveUp", "Previous", "Recover", "Send", "Stepped"
 
 
 class Traffic(NamedTuple):
-    """What was sent since the beginning, restarts included."""
+    """What was sent since the beginning, including restarts."""
 
     floats: int = 0
     bytes: int = 0
 
 
 class Turn(Struct, frozen=True, eq=False, kw_only=True):
-    """What is there to see after a step of one agent.
+    """The result of one step of one agent.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Turn(Struct, frozen=True, eq=False, kw_only=True):
     info : Info
         What the step reported.
     traffic : Traffic
-        What was sent since the beginning, restarts included.
+        What was sent since the beginning, including restarts.
     """
 
     number: int
@@ -43,14 +43,14 @@ class Turn(Struct, frozen=True, eq=False, kw_only=True):
 
 
 class Entry(Struct, frozen=True, eq=False, kw_only=True):
-    """The input of one step: whoever has the state before it and this has the state after it, bit for bit."""
+    """The input of one step; together with the state before it, it determines the state after it, bit for bit."""
 
     step: int
     """The number of the step, from 1."""
     batch: Batch
     """Empty for a step without samples."""
     position: Mapping[str, Any] | None
-    """Where the stream stands after this mini-batch; None for a step without samples, or with samples that are replayed."""
+    """The position in the stream after this mini-batch; None for a step without samples, or with replayed samples."""
     heard: Sequence[Heard]
     replies: Mapping[str, bytes] = {}
     """Those of the replies that need not be encoded again, as they arrived, by neighbor."""
@@ -88,11 +88,11 @@ class Stepped(Struct, frozen=True):
     turn: Turn | None
     entry: Entry
     save: bool = False
-    """Whether a checkpoint is due: the step was taken anew from a workspace that a failure had broken."""
+    """Whether a checkpoint is due because the step was retaken after a failure had broken the workspace."""
 
 
 class Recover(Struct, frozen=True):
-    """The agent's own function is absurd: it should go on from an earlier one."""
+    """The agent's own function is absurd: it should continue from an earlier one."""
 
     reason: str
     good: int

@@ -30,7 +30,7 @@ def _ray() -> Any:
 
 
 def connect(address: str | None, *, cpus: int) -> bool:
-    """Join the cluster at an address, or start one on this machine; whether we have started or joined it."""
+    """Join the cluster at an address, or start one on this machine; returns whether this call started or joined it."""
     ray = _ray()
     if ray.is_initialized():
         return False
@@ -48,7 +48,7 @@ def connect(address: str | None, *, cpus: int) -> bool:
 
 
 def _check_reachable(address: str) -> None:
-    """Find out within seconds whether anybody listens at HOST:PORT that Ray can talk to; Ray would try for minutes."""
+    """Check within seconds whether a Ray server listens at HOST:PORT; Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return
@@ -58,13 +58,13 @@ def _check_reachable(address: str) -> None:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as talk:
             if os.environ.get("RAY_USE_TLS", "0") == "0" and not _greets(talk):
-                raise _unreachable(address, "whatever listens there is not Ray")
+                raise _unreachable(address, "the server there is not Ray")
     except OSError as error:
         raise _unreachable(address, error.strerror or str(error)) from None
 
 
 def _greets(talk: socket.socket) -> bool:
-    """Whether the other end speaks HTTP/2, as Ray does: it answers a greeting with its settings."""
+    """Whether the server speaks HTTP/2, as Ray does: it answers a greeting with its settings."""
     talk.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
     answer = b""
     try:
@@ -84,8 +84,8 @@ def _unreachable(address: str, reason: str) -> InvalidArgument:
 class RayEngine(Partitioned):
     """Runs agents in the actors of a Ray cluster.
 
-    Each round, every pair of actors that share an edge exchanges one batch of messages (two where agents answer questions),
-    which Ray moves from one to the other; dictionaries stay where they are.
+    In each round, every pair of actors that share an edge exchanges one batch of messages (two if agents answer queries),
+    which Ray moves directly between them; dictionaries stay where they are.
 
     Parameters
     ----------
@@ -94,10 +94,10 @@ class RayEngine(Partitioned):
     address : str, optional
         The address of a running cluster, HOST:PORT or "auto"; by default, one is started on this machine.
     checkpoints : str or Path, optional
-        A folder that all hosts share, or an address that fsspec knows, from which the run goes on should an actor be lost;
-        without one it begins again.
+        A shared folder or fsspec URL for checkpoints, from which the run continues if an actor is lost;
+        without one, it starts over.
     every : int
-        Rounds between two checkpoints.
+        Rounds between checkpoints.
 
     Examples
     --------
@@ -118,9 +118,9 @@ class RayEngine(Partitioned):
     def _launch(self, specs: Sequence[Spec]) -> None:
         try:
             self._specs = [self._ray.put(spec) for spec in specs]
-        except TypeError as error:  # what Ray makes of something that cannot be pickled
+        except TypeError as error:  # what Ray raises for something that cannot be pickled
             found = Verbatim(str(error).partition("\n")[0])
-            raise InvalidArgument("RayEngine", "the network", "be one that can go to another process", found) from None
+            raise InvalidArgument("RayEngine", "the network", "be picklable", found) from None
         self._relaunch()
 
     def _relaunch(self) -> None:
@@ -137,7 +137,7 @@ class RayEngine(Partitioned):
 
     @contextmanager
     def _watched(self, part: int | None = None) -> Iterator[None]:
-        """Tell the loss of an actor from what happens in it."""
+        """Distinguish the loss of an actor from errors inside it."""
         try:
             yield
         except self._ray.exceptions.RayError as error:
@@ -175,7 +175,7 @@ class RayEngine(Partitioned):
             return found
 
     def close(self) -> None:
-        """End all actors, and leave the cluster or end it where this engine has started it."""
+        """End all actors, and leave the cluster, or stop it if this engine started it."""
         for actor in self._actors if self._ray.is_initialized() else ():
             self._ray.kill(actor)
         self._actors, self._specs = [], []

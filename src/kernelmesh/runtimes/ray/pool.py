@@ -17,7 +17,7 @@ class _Tasks(Executor):
         ray = _ray()
         self._task = ray.remote(num_cpus=1, max_retries=0)(_call)
         self.capacity = max(int(ray.cluster_resources().get("CPU", 1)), 1)
-        """How many can be computed at the same time."""
+        """The number of jobs that can run at the same time."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
         out: Future[Any] = Future()
@@ -39,8 +39,8 @@ def _settle(out: Future[Any], done: Future[Any]) -> None:
 
 
 def ray_pool(address: str | None) -> Callable[[int], AbstractContextManager[Executor]]:
-    """What starts an executor on the cluster at an address, or on a local one; it takes the number of workers."""
-    connect(address, cpus=os.cpu_count() or 1)  # a wrong address is told at once
+    """A factory of executors on the cluster at an address, or on a local one; it takes the number of workers."""
+    connect(address, cpus=os.cpu_count() or 1)  # a wrong address is reported at once
 
     @contextmanager
     def pool(workers: int) -> Iterator[Executor]:

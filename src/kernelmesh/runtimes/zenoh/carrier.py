@@ -1,7 +1,7 @@
 """Moving bytes over zenoh, peer to peer: every neighbor by its address, no broker, no discovery.
 
     kernelmesh/MESH/AGENT/from/SENDER   what a neighbor says to AGENT
-    kernelmesh/MESH/AGENT/predict       a prediction, for whoever may ask
+    kernelmesh/MESH/AGENT/predict       a prediction, for permitted clients
     kernelmesh/MESH/AGENT/status        how the agent is doing
 
 The sender's name is part of the key, so that access rules by certificate keep anybody from using another's name.
@@ -89,7 +89,7 @@ class ZenohCarrier:
         from zenoh.handlers import Callback
 
         session, mesh, own = self.session, f"kernelmesh/{self._membership.mesh}", self._membership.name
-        # in lock step a lost message would stop everybody until it is missed; otherwise nobody may stop us
+        # in lock step, a lost message would stop all agents until it is noticed; otherwise, no agent may block us
         congestion = CongestionControl.BLOCK if self._membership.lock_step else CongestionControl.DROP
         for name in neighbors:
             publisher = session.declare_publisher(f"{mesh}/{name}/from/{own}", congestion_control=congestion)

@@ -50,14 +50,14 @@ def open_client(endpoint: str, tls: Tls | None) -> zenoh.Session:
 
 
 def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
-    # an agent has a handful of neighbors: more threads of zenoh only wake each other
+    # an agent has few neighbors: more zenoh threads would only wake each other
     others = ", ".join(f"{pool}: (handover: rx)" for pool in ("acc", "app", "net", "tx"))
     os.environ.setdefault("ZENOH_RUNTIME", f"(rx: (worker_threads: 1), {others})")
     try:
         import zenoh
     except ImportError:
         raise ImportError("agents on a network need zenoh: pip install 'kernelmesh[zenoh]'") from None
-    zenoh.init_log_from_env_or("off")  # what matters is told by us; RUST_LOG turns it on
+    zenoh.init_log_from_env_or("off")  # we log what matters ourselves; RUST_LOG turns it on
     config = zenoh.Config()
     everything = {
         "scouting/multicast/enabled": False,
@@ -66,9 +66,9 @@ def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
         "connect/exit_on_failure": False,
         "connect/retry": {"period_init_ms": 200, "period_max_ms": 1000, "period_increase_factor": 2},
         "transport/shared_memory/enabled": False,
-        # by default a message is given up when the queue is busy for a millisecond, which a busy machine often is
+        # by default, a message is dropped if the queue is busy for a millisecond, which is common on a busy machine
         "transport/link/tx/queue/congestion_control/drop/wait_before_drop": 50_000,
-        # whoever stops reading is hung up on before it holds us up for long
+        # a peer that stops reading is disconnected before it can block us for long
         "transport/link/tx/queue/congestion_control/block/wait_before_close": 1_000_000,
         **settings,
     }
@@ -78,7 +78,7 @@ def _open(settings: dict[str, Any], aim: str) -> zenoh.Session:
         return zenoh.open(config)
     except zenoh.ZError as error:
         reason = str(error).partition(" at ")[0][:200]
-        for words, plain in (("in use", "the address is in use"), ("Unable to connect", "nobody answers there")):
+        for words, plain in (("in use", "the address is in use"), ("Unable to connect", "no agent answers there")):
             reason = plain if words in str(error) else reason
         raise ConnectionError(f"zenoh: cannot {aim}: {reason}") from None
 
@@ -101,7 +101,7 @@ def _tls(tls: Tls, *, listens: bool) -> dict[str, Any]:
 
 
 def _rules(membership: Membership, tls: Tls, feeds: tuple[str, ...]) -> dict[str, Any]:
-    """Each neighbor may ask and answer under its own name, clients may ask and feed; nothing else passes."""
+    """Neighbors may query and reply under their own names, clients may query and publish; everything else is denied."""
     root = f"kernelmesh/{membership.mesh}"
     rules: list[dict[str, Any]] = []
     subjects: list[dict[str, Any]] = []
@@ -133,7 +133,7 @@ def _rules(membership: Membership, tls: Tls, feeds: tuple[str, ...]) -> dict[str
     requests = [f"{root}/{membership.name}/{kind}" for kind in ("predict", "status")]
     for client in tls.clients:
         if client in membership.neighbors:
-            raise InvalidArgument("Tls", "clients", "be other names than the neighbors'", client)
+            raise InvalidArgument("Tls", "clients", "be names other than the neighbors'", client)
         allow(
             client,
             [
