@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.dashboard.recording import FILE, TOTALS, Frame
+from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame
 from kernelmesh.errors import InvalidArgument, UnreadableFile, Verbatim
 
-__all__ = ["Documents", "check_run", "find_recording", "rounds_of", "run_of"]
+__all__ = ["Documents", "check_run", "find_recording", "parts_message", "rounds_of", "run_of"]
 
 _ROWS = 200  # of a table that are shown
 
@@ -61,6 +61,19 @@ def find_recording(folder: Path) -> Path | None:
     return max(inside, key=lambda path: (path.stat().st_mtime, path), default=None)
 
 
+def parts_message(folder: Path) -> str:
+    """Which of the networks of a run is shown, if it has several and the folder is that of all."""
+    shown = find_recording(folder)
+    parts = sorted(path.parent.name for path in folder.glob(f"*/{FILE}"))
+    if shown is None or shown.parent == folder or len(parts) < 2:
+        return ""
+    other = next(name for name in parts if name != shown.parent.name)
+    return (
+        f"This run trained {len(parts)} networks: {', '.join(parts)}. The page shows {shown.parent.name}. "
+        f"To see another one, name its folder, as in `kernelmesh dashboard {folder / other}`."
+    )
+
+
 def run_of(folder: Path) -> Path:
     """The folder of the run that a folder is a part of, or the folder itself."""
     whole = folder.resolve().parent
@@ -81,7 +94,7 @@ def rounds_of(folder: Path) -> list[Frame]:
         raise UnreadableFile(f"{file}: must be a table of numbers ({error})") from None
 
 
-_NOBODY = (np.zeros((0, 7), dtype=np.float32), np.zeros((0, 2), dtype=np.float32))
+_NOBODY = (np.zeros((0, len(AGENT)), dtype=np.float32), np.zeros((0, len(EDGE)), dtype=np.float32))
 
 
 def _number(text: str) -> float:

@@ -119,6 +119,7 @@ async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tic
             message: dict[str, Any] = {"run": run, **vars(news)}
             if fresh and news.version != last[run].version:
                 message["frames"] = await run_in_threadpool(source.frames_after, sent[run])
+                message["marks"] = source.marks()
                 sent[run] = max(sent[run], message["frames"]["newest"])
             elif not fresh:
                 sent[run] = await run_in_threadpool(_newest_round, source)

@@ -31,15 +31,17 @@ KM.NetworkFigure = class {
     this.wide = this.root.clientWidth;
     this.width = Math.max(this.wide / KM.unit(), 240);
     this.legendRows = this.width < 460 ? 2 : 1;
-    const plot = Math.min(this.width * 0.86, 560), legend = 52 * this.legendRows;
+    // as high as the graph needs, so that a line of agents leaves no empty space
+    const tall = Math.max(...about.positions.map((at) => at[1])) - Math.min(...about.positions.map((at) => at[1]));
+    const plot = Math.min(this.width * Math.max(0.76 * tall, 0.36), 560), legend = 52 * this.legendRows;
     this.height = plot + legend;
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.replaceChildren();
-    const pad = 30, size = [this.width - 2 * pad, plot - 2 * pad];
-    this.at = about.positions.map(([x, y]) => [pad + x * size[0], pad + y * size[1]]);
+    const pad = 34, size = [this.width - 2 * pad, plot - 2 * pad];
+    this.at = about.positions.map(([x, y]) => [pad + x * size[0], pad + (0.5 + (y - 0.5) / Math.max(tall, 0.36 / 0.76)) * size[1]]);
     let nearest = Infinity; // between two agents
     this.at.forEach(([x, y], i) => { for (let j = 0; j < i; j++) nearest = Math.min(nearest, Math.hypot(x - this.at[j][0], y - this.at[j][1])); });
-    this.biggest = Math.max(Math.min((0.22 * Math.min(...size)) / Math.sqrt(this.run.agents || 1), 0.42 * nearest, 24), 5);
+    this.biggest = Math.max(Math.min((0.16 * size[0]) / Math.sqrt(this.run.agents || 1), 0.42 * nearest, 24), 5);
     const edges = KM.svg("g", { "stroke-linecap": "round" }, this.svg);
     this.lines = about.edges.map(([i, j], n) => KM.svg("line", {
       x1: this.at[i][0], y1: this.at[i][1], x2: this.at[j][0], y2: this.at[j][1], "data-edge": n,
@@ -74,7 +76,7 @@ KM.NetworkFigure = class {
       KM.svg("text", { x, y: y + 27 }, group, low);
       KM.svg("text", { x: x + Math.min(width, 130), y: y + 27, "text-anchor": "end" }, group, high);
     };
-    const range = ranges[this.colorBy], show = this.colorBy === "score" && this.run.about.classifies ? (v) => `${Math.round(100 * v)} %` : (v) => KM.number(v, 2);
+    const range = ranges[this.colorBy], show = this.colorBy === "score" && this.run.about.classifies ? (v) => KM.percent(v, 0) : (v) => KM.number(v, 2);
     const label = this.colorBy === "loss" ? "Loss" : this.run.about.classifies ? "Accuracy" : "Error";
     const better = label === "Accuracy";
     bar(0, label, this.run.about.viridis, (better ? "≤ " : "") + show(range.low), (better ? "" : "≥ ") + show(range.high));
@@ -125,18 +127,21 @@ KM.NetworkFigure = class {
       KM.put(circle, "fill", away ? palette.card : color);
       KM.put(circle, "stroke", away ? color : palette.card);
       KM.put(circle, "stroke-width", away ? 3 : 1.5);
-      KM.put(mark, "visibility", run.agent(frame, i, "refused") > 0 ? "visible" : "hidden");
-      KM.put(mark, "r", r + 5);
+      KM.put(mark, "visibility", this.doubted(i) ? "visible" : "hidden");
+      KM.put(mark, "r", r + 8);
       if (label) KM.put(label, "fill", away ? palette.ink : share > 0.55 ? "#14181d" : "#ffffff");
       if (i === this.selected) {
         KM.put(this.halo, "r", r + 4);
         KM.put(this.halo, "transform", `translate(${this.at[i].join(" ")})`);
       }
     }
-    const count = (name, holds) => this.nodes.filter((_, i) => holds(run.agent(frame, i, name))).length;
-    const away = count("state", (state) => state === 1), refused = count("refused", (number) => number > 0);
-    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; hollow: ${away} away` : "") + (refused ? `; dashed: ${refused} whose messages are refused` : ""));
+    const count = (holds) => this.nodes.filter((_, i) => holds(i)).length;
+    const away = count((i) => run.agent(frame, i, "state") === 1), doubted = count((i) => this.doubted(i));
+    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; ${away} away (hollow)` : "") + (doubted ? `; ${doubted} with refused or clipped messages (dashed)` : ""));
   }
+
+  // Whether neighbors refuse or clip the messages of an agent.
+  doubted(i) { return this.run.agent(this.frame, i, "refused") > 0 || this.run.agent(this.frame, i, "clipped") > 0; }
 
   hover(event) {
     const node = event.target.closest("[data-agent]"), edge = event.target.closest("[data-edge]");
@@ -151,13 +156,13 @@ KM.NetworkFigure = class {
     if (Number.isFinite(score)) lines.push(run.about.classifies ? `accuracy ${KM.percent(score)}` : `error ${KM.number(score)}`);
     if (Number.isFinite(run.agent(frame, i, "loss"))) lines.push(`loss ${KM.number(run.agent(frame, i, "loss"))}`);
     lines.push(`sent ${KM.bytes(run.agent(frame, i, "bytes"))}`);
-    if (run.agent(frame, i, "refused") > 0) lines.push(`neighbors refused ${KM.count(run.agent(frame, i, "refused"))} of its messages`);
+    for (const verb of ["refused", "clipped"]) if (run.agent(frame, i, verb) > 0) lines.push(`neighbors ${verb} ${KM.count(run.agent(frame, i, verb))} of its messages`);
     return lines.join("\n");
   }
 
   edgeText(n) {
     const [i, j] = this.run.about.edges[n], names = this.run.about.names;
-    return `${names[i]} – ${names[j]}\ndisagreement ${KM.number(this.frame.edges[2 * n])}\n${KM.bytes(this.frame.edges[2 * n + 1])}`;
+    return `${KM.named(names[i])} – ${names[j]}\ndisagreement ${KM.number(this.frame.edges[2 * n])}\n${KM.bytes(this.frame.edges[2 * n + 1])} so far`;
   }
 
   label(text) { this.svg.setAttribute("aria-label", text); }
