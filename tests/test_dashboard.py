@@ -541,6 +541,21 @@ class TestServer:
         assert get(f"{page.url}api/runs/0/function?{query}")[0] == 404
         assert get(f"{page.url}api/runs/7/frames")[0] == 404
 
+    @pytest.mark.parametrize("run", ["7", "-1", "x", "9" * 5000, "%00"])
+    def test_runs_that_are_not_there(self, page, run, capfd):
+        assert get(f"{page.url}api/runs/{run}/frames")[0] == 404
+        assert capfd.readouterr().err == ""
+
+    def test_a_web_socket_is_refused_without_a_word(self, page, capfd):
+        upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        status, _, _ = get(f"{page.url}api/runs", **{**upgrade, **key, "Origin": "http://evil.example"})
+        assert status == 403
+        assert capfd.readouterr().err == ""
+
+    def test_asking_for_the_head_of_the_events_ends(self, page):
+        assert get(f"{page.url}api/events", method="HEAD")[0] == 200
+
     @pytest.mark.parametrize(
         "path",
         [
@@ -607,7 +622,10 @@ class TestServer:
             assert "HttpOnly" in cookie
             assert "SameSite=strict" in cookie
             assert get(f"{base}api/runs", Cookie=cookie.split(";")[0])[0] == 200
-            assert get(f"{base}api/runs", Cookie=f"{COOKIE}=wrong")[0] == 401
+            assert get(f"{base}api/runs", Cookie=f"{COOKIE}-{page.policy.port}=wrong")[0] == 401
+            assert get(f"{base}api/runs", Cookie=f"{COOKIE}-{page.policy.port + 1}={token}")[0] == 401
+            assert page.url == f"{base}?token={token}"
+            assert page.policy.remote_url == f"http://{socket.gethostname()}:{page.policy.port}/?token={token}"
             assert get(f"{base}api/runs", Cookie=cookie.split(";")[0], Origin="http://evil.example")[0] == 403
 
     def test_a_port_in_use_is_named(self, page, folder):
@@ -631,7 +649,7 @@ class TestCommands:
     def test_mistakes_are_told_in_one_sentence(self, tmp_path, folder):
         done = self.kernelmesh("dashboard", tmp_path)
         assert done.returncode == 2
-        assert "dashboard: DIR must be a folder that `kernelmesh run` has written" in done.stderr
+        assert "dashboard: DIR must be the folder of a run, got" in done.stderr
         assert "Traceback" not in done.stderr
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -639,6 +657,13 @@ class TestCommands:
             done = self.kernelmesh("dashboard", folder, "--port", taken.getsockname()[1])
         assert done.returncode == 2
         assert "which is in use" in done.stderr
+
+    def test_nothing_is_written_where_something_is_wrong(self, copy, tmp_path):
+        gif = tmp_path / "nowhere" / "agree.gif"
+        done = self.kernelmesh("report", copy, "--animation", gif)
+        assert done.returncode == 2
+        assert f"report: --animation must be a file in an existing folder, got '{gif}'" in done.stderr.replace("\n", "")
+        assert not (copy / "report.html").exists()
 
     def test_report_and_animation(self, copy, tmp_path):
         done = self.kernelmesh("report", copy, "--animation", tmp_path / "agree.gif")

@@ -47,10 +47,10 @@ class Documents:
 def check_run(owner: str, folder: Path) -> None:
     """Refuse a folder that no run has written."""
     if find_recording(folder) is None and not (folder / "summary.json").is_file():
-        what = "it has neither a recording nor a summary.json" if folder.is_dir() else "it is not a folder"
-        remedy = f"{what}; `kernelmesh run NAME` writes such a folder"
-        rule = "be a folder that `kernelmesh run` has written"
-        raise InvalidArgument(owner, "DIR", rule, Verbatim(repr(str(folder))), remedy=remedy)
+        what = "has neither a recording nor a summary.json" if folder.is_dir() else "is not a folder"
+        remedy = "`kernelmesh run NAME` writes such a folder"
+        rule = "be the folder of a run"
+        raise InvalidArgument(owner, "DIR", rule, Verbatim(f"{str(folder)!r}, which {what}"), remedy=remedy)
 
 
 def find_recording(folder: Path) -> Path | None:
