@@ -45,6 +45,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """Where a server listens, and the token that it asks for; None if it asks for none."""
@@ -61,12 +68,12 @@ class Policy:
     @property
     def url(self) -> str:
         """What to open in a browser on this machine."""
-        return self._url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host))
+        return self._url(("::1" if ":" in self.host else "127.0.0.1") if _is_wildcard(self.host) else self.host)
 
     @property
     def remote_url(self) -> str:
         """What to open elsewhere."""
-        return self._url(socket.gethostname() if self.host in ("0.0.0.0", "::") else self.host)
+        return self._url(socket.gethostname() if _is_wildcard(self.host) else self.host)
 
     def _url(self, host: str) -> str:
         host = f"[{host}]" if ":" in host else host
