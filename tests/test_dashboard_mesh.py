@@ -83,6 +83,17 @@ def test_polls_of_a_mesh_that_does_not_learn_are_not_all_kept():
     assert [mark["kind"] for mark in source.marks()] == ["away", "back"]
 
 
+def test_when_nobody_answers_any_more_all_are_away():
+    nobody = [AgentView(name=name) for name in "abc"]
+    gone = [view(name, samples=64, stale=True) for name in "abc"]
+    source = Polled([nobody, seen(64, 64, 64), gone, gone])
+    source.poll_all(1)
+    assert not source.recording.frames
+    source.poll_all(3)
+    assert source.news().status == "waiting"
+    assert [frame.away.all() for frame in source.recording.frames] == [False, True, True]
+
+
 def test_time_does_not_go_back_when_one_agent_begins_anew_but_with_all_of_them_a_new_run_begins():
     source = Polled([seen(64, 128, 64), seen(96, 0, 96), seen(128, 32, 128), seen(0, 0, 0), seen(32, 32, 32)])
     source.poll_all(3)

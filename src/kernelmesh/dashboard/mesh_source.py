@@ -86,8 +86,8 @@ class MeshSource(RecordedSource):
     def poll(self) -> None:
         """Ask every agent how it is doing, and those that somebody looks at what they predict."""
         self._views = self._watcher.poll()
-        if not any(view.answers for view in self._views) or not self.recording:
-            return
+        if not self.recording or not (self.recording.frames or any(view.answers for view in self._views)):
+            return  # nobody has answered yet
         self._number += 1
         frame = frame_of(self._number, self._views, self.subject)
         newest = self.recording.frames[-2:]

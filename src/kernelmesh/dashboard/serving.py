@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import threading
 from collections.abc import Sequence
@@ -29,6 +30,14 @@ __all__ = ["PORT", "Dashboard"]
 PORT = 8765
 
 
+class _Server(uvicorn.Server):
+    """A server that ends without a word about answers that it was still working on."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
 class Dashboard:
     """A server for sources; a context manager that serves in a thread of its own, or `serve` in this one.
 
@@ -51,7 +60,7 @@ class Dashboard:
         app = application(sources, self.policy, closing=lambda: self._stopping or self._server.should_exit)
         quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "proxy_headers": False}
         settings = uvicorn.Config(app, **quiet, ws="none", lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(settings)
+        self._server = _Server(settings)
         self._thread = threading.Thread(target=self.serve, daemon=True, name="kernelmesh-dashboard")
 
     @property

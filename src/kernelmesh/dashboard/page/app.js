@@ -68,8 +68,8 @@ KM.App = class {
 
   // Why there is no function to draw.
   noFunctions() {
-    if (this.runs.some((run) => run.about.mesh)) return "Functions of agents on a network are drawn for two-dimensional inputs only.";
-    return this.isLive ? "No functions recorded yet." : "This run recorded no functions.";
+    if (this.runs.some((run) => run.about.mesh && !run.about.has_functions)) return "Functions of agents on a network are drawn for two-dimensional inputs only.";
+    return this.isLive || !this.runs.some((run) => run.frames.length) ? "No functions recorded yet." : "This run recorded no functions.";
   }
 
   bounds() { this.clock.bounds(this.end, this.isLive, this.runs.flatMap((run) => run.about.marks)); }
@@ -102,6 +102,7 @@ KM.App = class {
       if (color) line.style.color = color;
     };
     key.replaceChildren();
+    if (!this.runs.some((run) => run.frames.length)) return;
     if (this.comparing) this.runs.forEach((run, k) => item(k ? "dashed" : "strong", `${"AB"[k]}: ${run.about.title}`, `var(--${k ? "second" : "accent"})`));
     else item("strong", "mean");
     if (this.runs.some((run) => run.agents > 1)) item("faint", "each agent");
@@ -130,7 +131,8 @@ KM.App = class {
     pill.dataset.status = worst;
     const messages = abouts.filter((each) => each.message && (each.status !== "complete" || !each.live)).map((each) => (this.comparing ? `${each.title}: ` : "") + each.message);
     this.banner(messages.join(" "));
-    this.find("banner").dataset.kind = ["unreadable", "diverged", "waiting"].includes(worst) ? "bad" : "info";
+    const bad = ["unreadable", "diverged"].includes(worst) || (worst === "waiting" && abouts.some((each) => each.mesh));
+    this.find("banner").dataset.kind = bad ? "bad" : "info";
     this.find("live").hidden = !this.isLive;
     this.remarks(abouts.flatMap((each) => each.remarks || []));
   }

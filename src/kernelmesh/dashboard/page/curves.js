@@ -89,7 +89,7 @@ KM.CurveFigure = class {
     const steps = high - low < 2 ? [1, 2, 5] : [1], every = Math.max(1, Math.ceil((high - low) / 5));
     const powers = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, n) => Math.floor(low) + n).filter((p) => p % every === 0);
     const tickvals = powers.flatMap((power) => steps.map((step) => step * 10 ** power));
-    return { tickvals, ticktext: tickvals.map((value) => KM.number(value).replace("1.0 × ", "")) };
+    return { tickvals, ticktext: tickvals.map((value) => (value < 1e5 ? KM.number(value) : KM.scientific(value)).replace("1.0 × ", "")) };
   }
 
   draw() {
@@ -135,7 +135,9 @@ KM.CurveFigure = class {
   async saveImage(format, name) {
     const size = { width: 900, height: 520 };
     const colors = KM.colors();
-    const figure = { data: this.traces(), layout: { ...this.layout(), paper_bgcolor: colors.card, title: { text: this.title, font: { size: 16, color: colors.ink }, x: 0.02 }, margin: { l: 64, r: 20, t: 44, b: 48 } } };
+    const titled = (name) => this.runs.reduce((text, run, k) => (this.runs.length > 1 ? text.replace(`${"AB"[k]} `, `${run.about.title}, `) : text), name);
+    const data = this.traces().map((trace) => (trace.name ? { ...trace, name: titled(trace.name) } : trace));
+    const figure = { data, layout: { ...this.layout(), showlegend: true, legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" }, paper_bgcolor: colors.card, title: { text: this.title, font: { size: 16, color: colors.ink }, x: 0.02 }, margin: { l: 64, r: 20, t: 44, b: 48 } } };
     const url = await Plotly.toImage(figure, { format, ...size, scale: format === "png" ? 2 : 1 });
     KM.download(KM.fromDataUrl(url), `${name}.${format}`);
   }

@@ -14,7 +14,7 @@ KM.number = (value, digits = 3) => {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size < 1e-3 || size >= 1e7) return KM.scientific(value);
+  if (size < 1e-3 || size >= 1e6) return KM.scientific(value);
   return size >= 1000 ? KM.whole.format(value) : String(Number(value.toPrecision(digits)));
 };
 // 2.5 × 10⁻⁴

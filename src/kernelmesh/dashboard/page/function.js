@@ -9,7 +9,7 @@ KM.FunctionFigure = class {
     this.root = KM.html("div", { class: "figure" }, parent);
     const name = () => `function-${run.about.title}-agent-${run.about.names[this.agent]}-${this.shown ? this.shown.samples : 0}`;
     this.caption = KM.figureHead(this.root, "the function", {
-      PNG: () => KM.saveRaster(this.svg, name()), SVG: () => KM.saveVector(this.svg, name()), CSV: () => this.saveTable(name()),
+      PNG: () => KM.saveRaster(this.svg, this.title, name()), SVG: () => KM.saveVector(this.svg, this.title, name()), CSV: () => this.saveTable(name()),
     });
     const animation = provider.animation(run.index);
     if (animation && ["regions", "surface"].includes(run.about.picture) && !run.about.mesh) {
@@ -231,6 +231,8 @@ KM.FunctionFigure = class {
     });
     if (found.mistakes && !found.mistakes.length) KM.svg("text", { x: side.x + 8, y: top, "font-size": 11.5, fill: colors.soft }, this.side, "No mistakes on the recorded held-out samples");
   }
+
+  get title() { return `${this.run.about.title}: ${this.caption.textContent.slice(this.run.prefix.length)}`; }
 
   words(found) {
     const { about } = this.run, seen = about.seen[this.agent] || [];

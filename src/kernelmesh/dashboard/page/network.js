@@ -8,7 +8,7 @@ KM.NetworkFigure = class {
     this.root = KM.html("div", { class: "figure" }, parent);
     const name = () => `network-${run.about.title}-${Math.round(run.total(this.frame, "samples"))}`;
     this.caption = KM.figureHead(this.root, "the network", {
-      PNG: () => KM.saveRaster(this.svg, name()), SVG: () => KM.saveVector(this.svg, name()), CSV: () => this.saveTable(name()),
+      PNG: () => KM.saveRaster(this.svg, this.title, name()), SVG: () => KM.saveVector(this.svg, this.title, name()), CSV: () => this.saveTable(name()),
     });
     this.svg = KM.svg("svg", { role: "img" }, this.root);
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
@@ -165,6 +165,7 @@ KM.NetworkFigure = class {
     return `${KM.named(names[i])} – ${names[j]}\ndisagreement ${KM.number(this.frame.edges[2 * n])}\n${KM.bytes(this.frame.edges[2 * n + 1])} so far`;
   }
 
+  get title() { return `${this.run.about.title} after ${KM.count(this.run.total(this.frame, "samples"))} samples per agent`; }
   label(text) { this.svg.setAttribute("aria-label", text); }
 
   saveTable(name) {
