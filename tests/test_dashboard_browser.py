@@ -134,6 +134,19 @@ def test_scrubbing_changes_what_is_shown(opened, folders):
     browser.wait(opened, "document.querySelector('#summary').textContent.includes('accuracy')")  # for those who listen
 
 
+def test_the_table_of_agents_follows(opened, folders):
+    recording = Recording.read(folders[0] / FILE)
+    opened.find_element(By.CSS_SELECTOR, "#agents-details summary").click()
+    body = opened.find_element(By.TAG_NAME, "body")
+    for _ in range(3):
+        body.send_keys(Keys.ARROW_LEFT)
+    frame = recording.frames[-4]
+    wanted = [f"{100 * score:.1f}%" for score in frame.agents[:, AGENT.index("score")]]
+    cells = "[...document.querySelectorAll('#agents-table td:nth-child(5)')].map((cell) => cell.textContent)"
+    browser.wait(opened, f"JSON.stringify({cells}) === JSON.stringify({wanted})")
+    opened.find_element(By.CSS_SELECTOR, "#agents-details summary").click()
+
+
 def test_playing_and_pausing(opened):
     Select(opened.find_element(By.ID, "speed")).select_by_value("20")
     opened.find_element(By.TAG_NAME, "h1").click()

@@ -241,13 +241,13 @@ KM.App = class {
   tell(samples, frames) {
     const parts = this.runs.map((run, k) => {
       const f = frames[k];
-      if (!f) return `${run.about.title}: nothing yet.`;
+      if (!f) return `${run.about.title}: no measurements yet.`;
       const score = run.total(f, "score_mean");
       const how = Number.isFinite(score) ? (run.about.classifies ? `accuracy ${KM.percent(score)}, worst agent ${KM.percent(run.total(f, "score_worst"))}, ` : `error ${KM.number(score)}, `) : "";
-      return `${this.comparing ? `${run.about.title}: ` : ""}after ${KM.count(run.total(f, "samples"))} samples per agent ${how}disagreement ${KM.number(run.total(f, "disagreement"))}, model order ${KM.number(run.total(f, "order_mean"))}.`;
+      return `${this.comparing ? `${run.about.title}, after` : "After"} ${KM.count(run.total(f, "samples"))} samples per agent: ${how}disagreement ${KM.number(run.total(f, "disagreement"))}, model order ${KM.number(run.total(f, "order_mean"))}.`;
     });
     this.find("summary").textContent = parts.join(" ");
-    this.figures.networks.forEach((figure) => figure.label(`The network of ${figure.run.about.title}: ${figure.run.agents} agents and ${figure.run.edges} edges. ${parts[figure.run.index]} The table of agents has the numbers of each.`));
+    this.figures.networks.forEach((figure) => figure.label(`The network of ${figure.run.about.title}: ${figure.run.agents} agents and ${figure.run.edges} edges. ${parts[figure.run.index]} The table of agents lists every agent.`));
     this.figures.curves.forEach((figure) => figure.label());
   }
 
@@ -300,7 +300,10 @@ KM.App = class {
 
   agentTable() {
     const root = this.find("agents-table");
-    if (!this.find("agents-details").open || performance.now() - (this.tabled || 0) < 250) return;
+    clearTimeout(this.tableLater);
+    if (!this.find("agents-details").open) return;
+    const wait = 250 - (performance.now() - (this.tabled || -250));
+    if (wait > 0) { this.tableLater = setTimeout(() => this.agentTable(), wait); return; } // a few times a second; the newest wish counts
     this.tabled = performance.now();
     root.replaceChildren();
     this.figures.networks.forEach((figure) => {

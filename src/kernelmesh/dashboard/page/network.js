@@ -31,14 +31,15 @@ KM.NetworkFigure = class {
     this.wide = this.root.clientWidth;
     this.width = Math.max(this.wide / KM.unit(), 240);
     this.legendRows = this.width < 460 ? 2 : 1;
-    // as high as the graph needs, so that a line of agents leaves no empty space
-    const tall = Math.max(...about.positions.map((at) => at[1])) - Math.min(...about.positions.map((at) => at[1]));
+    // as high as the graph needs, so that a line of agents leaves no empty space, and as wide as there is room
+    const [wide, tall] = [0, 1].map((axis) => Math.max(...about.positions.map((at) => at[axis])) - Math.min(...about.positions.map((at) => at[axis])));
+    this.stroke = Math.min(1, Math.sqrt(80 / Math.max(about.edges.length, 1))); // thinner lines where there are many
     const plot = Math.min(this.width * Math.max(0.76 * tall, 0.36), 560), legend = 52 * this.legendRows;
     this.height = plot + legend;
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.replaceChildren();
     const pad = 34, size = [this.width - 2 * pad, plot - 2 * pad];
-    this.at = about.positions.map(([x, y]) => [pad + x * size[0], pad + (0.5 + (y - 0.5) / Math.max(tall, 0.36 / 0.76)) * size[1]]);
+    this.at = about.positions.map(([x, y]) => [pad + (0.5 + (x - 0.5) / Math.max(wide, 0.5)) * size[0], pad + (0.5 + (y - 0.5) / Math.max(tall, 0.36 / 0.76)) * size[1]]);
     let nearest = Infinity; // between two agents
     this.at.forEach(([x, y], i) => { for (let j = 0; j < i; j++) nearest = Math.min(nearest, Math.hypot(x - this.at[j][0], y - this.at[j][1])); });
     this.biggest = Math.max(Math.min((0.16 * size[0]) / Math.sqrt(this.run.agents || 1), 0.42 * nearest, 24), 5);
@@ -94,7 +95,7 @@ KM.NetworkFigure = class {
     [x, y] = slot(3);
     KM.svg("text", { x, y, fill: ink }, group, "Bytes so far");
     KM.svg("line", { x1: x, y1: y + 12, x2: x + 40, y2: y + 12, stroke: soft, "stroke-width": 1 }, group);
-    KM.svg("line", { x1: x, y1: y + 22, x2: x + 40, y2: y + 22, stroke: soft, "stroke-width": 4.3 }, group);
+    KM.svg("line", { x1: x, y1: y + 22, x2: x + 40, y2: y + 22, stroke: soft, "stroke-width": 4.3 * this.stroke }, group);
     KM.svg("text", { x: x + 46, y: y + 26 }, group, KM.bytes(ranges.bytes.high));
   }
 
@@ -116,7 +117,7 @@ KM.NetworkFigure = class {
     for (let n = 0; n < this.lines.length; n++) {
       const line = this.lines[n];
       KM.put(line, "stroke", ramp(ranges.disagreement.logShare(frame.edges[2 * n])));
-      KM.put(line, "stroke-width", Math.round(4 * (0.8 + 3.5 * Math.sqrt(Math.max(frame.edges[2 * n + 1], 0) / most))) / 4);
+      KM.put(line, "stroke-width", Math.round(4 * this.stroke * (0.8 + 3.5 * Math.sqrt(Math.max(frame.edges[2 * n + 1], 0) / most))) / 4);
     }
     const range = ranges[this.colorBy];
     for (let i = 0; i < this.nodes.length; i++) {
