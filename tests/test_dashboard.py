@@ -1,6 +1,8 @@
 """What a page is fed with: recordings, down-sampling, sources, pictures, reports; without a browser."""
 
 import asyncio
+import contextlib
+import http.client
 import io
 import json
 import os
@@ -603,6 +605,30 @@ class TestServer:
             assert "default-src 'none'" in headers["content-security-policy"]
             assert headers["x-frame-options"] == "DENY"
             assert headers["cross-origin-resource-policy"] == "same-origin"
+
+    def test_ends_without_a_word_while_it_works_on_an_answer(self, capfd):
+        asked, done = threading.Event(), threading.Event()
+
+        class Slow(RecordedSource):
+            def news(self):
+                return News(0, 0, "complete")
+
+            def frames(self):
+                asked.set()
+                done.wait(10)
+                return {}
+
+        def ask(url):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                get(f"{url}api/runs/0/frames")
+
+        with Dashboard([Slow("slow")], port=0) as page:
+            thread = threading.Thread(target=ask, args=(page.url,))
+            thread.start()
+            assert asked.wait(10)
+            threading.Timer(1.5, done.set).start()  # after the second that it is given
+        thread.join()
+        assert capfd.readouterr().err == ""
 
     def test_listens_on_loopback_only(self, page):
         assert page.policy.host == "127.0.0.1"

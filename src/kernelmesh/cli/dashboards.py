@@ -103,10 +103,10 @@ def report(
         try:
             for folder in folders:
                 check_run("report", folder)
-            moving = None if animation is None else _animation(folders[0])
             _check_place("--out", file)
             if animation is not None:
                 _check_place("--animation", animation)
+            moving = None if animation is None else _animation(folders[0])
             write_report(folders, file)
             say(f"Written to {file}.")
             if animation is not None and moving is not None:
