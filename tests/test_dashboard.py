@@ -1,6 +1,8 @@
 """What a page is fed with: recordings, down-sampling, sources, pictures, reports; without a browser."""
 
 import asyncio
+import contextlib
+import http.client
 import io
 import json
 import os
@@ -24,9 +26,10 @@ from kernelmesh import ArrayStream, Diffusion, Faults, Graph, Penalty, Screening
 from kernelmesh.dashboard.animation import animation
 from kernelmesh.dashboard.documents import check_run, find_recording
 from kernelmesh.dashboard.export import write_report
-from kernelmesh.dashboard.frames import frame_limit, frame_table, frames_after, marks
+from kernelmesh.dashboard.frames import frame_limit, frame_table, frames_after
 from kernelmesh.dashboard.layout import place
 from kernelmesh.dashboard.live_source import LiveSource
+from kernelmesh.dashboard.marks import marks
 from kernelmesh.dashboard.portraits import Canvas, class_image, portrait
 from kernelmesh.dashboard.recorder import Recorder, frame_of, subject_of
 from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame, Recording, Snapshot, State, Subject
@@ -43,7 +46,7 @@ from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.slabs import EXPERIMENT as SLABS
 from kernelmesh.experiments.slabs import Config as SlabsConfig
 from kernelmesh.metrics import measure_agents, summarize
-from kernelmesh.runtimes.attacks import SignFlip
+from kernelmesh.runtimes.attacks import FarPoints, SignFlip
 from kernelmesh.runtimes.engines import Processes
 from kernelmesh.streams import StreamSlice
 
@@ -206,6 +209,22 @@ class TestRecording:
         news = FolderSource(whole / "old").news()
         assert (news.status, news.message) == ("complete", "")
 
+    def test_which_of_several_networks_is_shown_is_said(self, copy, tmp_path):
+        whole = tmp_path / "whole"
+        for part in ("paper", "shared"):
+            (whole / part).mkdir(parents=True)
+            shutil.copy(copy / FILE, whole / part / FILE)
+        os.utime(whole / "paper" / FILE, (1e9, 1e9))
+        shutil.copy(copy / "summary.json", whole / "summary.json")
+        source = FolderSource(whole)
+        assert source.describe()["part"] == "shared"
+        assert source.news().message == (
+            "This run trained 2 networks: paper, shared. The page shows shared. "
+            f"To see another one, name its folder, as in `kernelmesh dashboard {whole / 'paper'}`."
+        )
+        assert FolderSource(whole / "paper").describe()["part"] == "paper"
+        assert FolderSource(copy).describe()["part"] == ""
+
     def test_a_table_removes_the_recording_of_an_earlier_run(self, copy):
         found = Findings(summary={}, tables={"table": [{"protocol": "none", "error": 0.5}]})
         table = Experiment(name="table", about="", config=SlabsConfig, run=lambda *_: found)
@@ -226,27 +245,47 @@ class TestRecording:
         states = np.array([frame.agents[:, AGENT.index("state")] for frame in frames])
         assert states[2:6, 2].tolist() == [State.AWAY] * 4
         assert states[4:, 0].tolist() == [State.ENDED] * (len(frames) - 4)
-        told = [mark["text"] for mark in marks(subject_of(network), frames)]
+        told = [mark["text"] for mark in marks(subject_of(network).names, frames).shown]
         assert told[:2] == ["Agent 2 went away.", "Agent 2 came back."]
 
-    def test_an_agent_whose_messages_are_left_out_is_marked(self):
+    @pytest.mark.parametrize(("attack", "column"), [(SignFlip(), "refused"), (FarPoints(), "clipped")])
+    def test_an_agent_whose_messages_are_left_out_or_clipped_is_marked(self, attack, column):
         network = Task.draw(LogisticConfig(**TINY)).network()
-        agent = replace(network.agent, consensus=Diffusion(), screening=Screening())
-        faults, refused = Faults(byzantine={1: [(SignFlip(), 5, 10)]}, rng=np.random.default_rng(0)), []
+        agent = replace(network.agent, consensus=Diffusion(), screening=Screening(youth=4))
+        faults, counted = Faults(byzantine={1: [(attack, 5, 10)]}, rng=np.random.default_rng(0)), []
         for now in simulate(agent, network.graph, network.streams, faults=faults):
             each = measure_agents(now, agent=agent, graph=network.graph, points=network.points, targets=network.targets)
             frame = frame_of(now, summarize(now, each, agent=agent), each, network)
-            refused.append(frame.agents[:, AGENT.index("refused")])
-        assert max(counts[1] for counts in refused[4:10]) > 0
-        assert sum(counts[1] for counts in refused) == np.sum(refused)
+            counted.append(frame.agents[:, AGENT.index(column)])
+        assert max(counts[1] for counts in counted[4:10]) > 0
+        assert sum(counts[1] for counts in counted) == np.sum(counted)
 
     def test_marks_where_the_penalty_doubles(self):
         frames = []
         for number, penalty in enumerate((0.01, 0.015, 0.02, 0.03, 0.08), start=1):
             frame = numbers(rounds=number, samples=100 * number)
             frames.append(Frame({**frame.totals, "penalty": penalty}, frame.agents, frame.edges))
-        found = marks(Subject(names=("a", "b", "c"), edges=np.zeros((0, 2), dtype=int)), frames)
+        found = marks(("a", "b", "c"), frames).shown
         assert [(mark["samples"], mark["kind"]) for mark in found] == [(300, "penalty"), (500, "penalty")]
+
+    def test_marks_are_of_rounds_that_were_dropped_too_and_follow_a_rewind(self, monkeypatch):
+        monkeypatch.setattr("kernelmesh.dashboard.recording._NUMBERS_BUDGET", 1.0)  # two frames
+        recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
+        for number in range(1, 101):
+            frame = numbers(rounds=number, samples=number)
+            frame.agents[1, AGENT.index("state")] = State.AWAY if number in (40, 60) else State.LEARNING
+            recording.add(frame)
+        assert len(recording.frames) == 2
+        assert [mark["samples"] for mark in recording.marks] == [40, 41, 60, 61]
+        recording.rewind(1)
+        assert recording.marks == []
+
+    def test_marks_are_bounded(self):
+        frames = []
+        for number in range(1, 2001):
+            frames.append(numbers(rounds=number, samples=number))
+            frames[-1].agents[0, AGENT.index("state")] = State.AWAY if number % 2 else State.LEARNING
+        assert 12 <= len(marks(("a", "b", "c"), frames).shown) <= 24
 
 
 def test_the_server_sends_no_more_than_a_page_can_hold():
@@ -369,7 +408,7 @@ class TestSources:
         (copy / FILE).unlink()
         source = FolderSource(copy)
         assert source.describe()["names"] == []
-        assert "no recording" in source.news().message
+        assert "recorded no agents" in source.news().message
         assert source.frames()["count"] == len(expected)
         assert source.shown.frames[-1].totals["objective"] == pytest.approx(expected[-1].totals["objective"])
 
@@ -408,12 +447,15 @@ class TestSources:
                     if len(heard) == 4:
                         break
                     for _ in range(2):
-                        recording.add(numbers(rounds=recording.frames[-1].round + 1))
+                        frame = numbers(rounds=recording.frames[-1].round + 1)
+                        frame.agents[1, AGENT.index("state")] = State.AWAY
+                        recording.add(frame)
             return heard
 
         heard = asyncio.run(listen())
         assert [message["newest"] for message in heard] == [1, 3, 5, 7]
         assert [message["frames"]["count"] for message in heard[1:]] == [2, 2, 2]
+        assert [[mark["text"] for mark in message["marks"]] for message in heard[1:]] == [["Agent b went away."]] * 3
 
 
 class TestReport:
@@ -437,7 +479,7 @@ class TestReport:
 
     def test_a_run_that_cannot_be_read_has_none(self, copy):
         (copy / FILE).write_bytes(b"short")
-        with pytest.raises(UnreadableFile, match="cannot be read"):
+        with pytest.raises(UnreadableFile, match="Cannot read the run"):
             write_report([copy], copy / "report.html")
         assert not (copy / "report.html").exists()
 
@@ -501,6 +543,21 @@ class TestServer:
         assert get(f"{page.url}api/runs/0/function?{query}")[0] == 404
         assert get(f"{page.url}api/runs/7/frames")[0] == 404
 
+    @pytest.mark.parametrize("run", ["7", "-1", "x", "9" * 5000, "%00"])
+    def test_runs_that_are_not_there(self, page, run, capfd):
+        assert get(f"{page.url}api/runs/{run}/frames")[0] == 404
+        assert capfd.readouterr().err == ""
+
+    def test_a_web_socket_is_refused_without_a_word(self, page, capfd):
+        upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+        status, _, _ = get(f"{page.url}api/runs", **{**upgrade, **key, "Origin": "http://evil.example"})
+        assert status == 403
+        assert capfd.readouterr().err == ""
+
+    def test_asking_for_the_head_of_the_events_ends(self, page):
+        assert get(f"{page.url}api/events", method="HEAD")[0] == 200
+
     @pytest.mark.parametrize(
         "path",
         [
@@ -549,6 +606,30 @@ class TestServer:
             assert headers["x-frame-options"] == "DENY"
             assert headers["cross-origin-resource-policy"] == "same-origin"
 
+    def test_ends_without_a_word_while_it_works_on_an_answer(self, capfd):
+        asked, done = threading.Event(), threading.Event()
+
+        class Slow(RecordedSource):
+            def news(self):
+                return News(0, 0, "complete")
+
+            def frames(self):
+                asked.set()
+                done.wait(10)
+                return {}
+
+        def ask(url):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                get(f"{url}api/runs/0/frames")
+
+        with Dashboard([Slow("slow")], port=0) as page:
+            thread = threading.Thread(target=ask, args=(page.url,))
+            thread.start()
+            assert asked.wait(10)
+            threading.Timer(1.5, done.set).start()  # after the second that it is given
+        thread.join()
+        assert capfd.readouterr().err == ""
+
     def test_listens_on_loopback_only(self, page):
         assert page.policy.host == "127.0.0.1"
         assert page._socket.getsockname()[0] == "127.0.0.1"
@@ -567,7 +648,10 @@ class TestServer:
             assert "HttpOnly" in cookie
             assert "SameSite=strict" in cookie
             assert get(f"{base}api/runs", Cookie=cookie.split(";")[0])[0] == 200
-            assert get(f"{base}api/runs", Cookie=f"{COOKIE}=wrong")[0] == 401
+            assert get(f"{base}api/runs", Cookie=f"{COOKIE}-{page.policy.port}=wrong")[0] == 401
+            assert get(f"{base}api/runs", Cookie=f"{COOKIE}-{page.policy.port + 1}={token}")[0] == 401
+            assert page.url == f"{base}?token={token}"
+            assert page.policy.remote_url == f"http://{socket.gethostname()}:{page.policy.port}/?token={token}"
             assert get(f"{base}api/runs", Cookie=cookie.split(";")[0], Origin="http://evil.example")[0] == 403
 
     def test_a_port_in_use_is_named(self, page, folder):
@@ -591,7 +675,7 @@ class TestCommands:
     def test_mistakes_are_told_in_one_sentence(self, tmp_path, folder):
         done = self.kernelmesh("dashboard", tmp_path)
         assert done.returncode == 2
-        assert "dashboard: DIR must be a folder that `kernelmesh run` has written" in done.stderr
+        assert "dashboard: DIR must be the folder of a run, got" in done.stderr
         assert "Traceback" not in done.stderr
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -599,6 +683,13 @@ class TestCommands:
             done = self.kernelmesh("dashboard", folder, "--port", taken.getsockname()[1])
         assert done.returncode == 2
         assert "which is in use" in done.stderr
+
+    def test_nothing_is_written_where_something_is_wrong(self, copy, tmp_path):
+        gif = tmp_path / "nowhere" / "agree.gif"
+        done = self.kernelmesh("report", copy, "--animation", gif)
+        assert done.returncode == 2
+        assert f"report: --animation must be a file in an existing folder, got '{gif}'" in done.stderr.replace("\n", "")
+        assert not (copy / "report.html").exists()
 
     def test_report_and_animation(self, copy, tmp_path):
         done = self.kernelmesh("report", copy, "--animation", tmp_path / "agree.gif")

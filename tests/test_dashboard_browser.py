@@ -18,9 +18,9 @@ import browser
 from kernelmesh.dashboard.export import write_report
 from kernelmesh.dashboard.live_source import LiveSource
 from kernelmesh.dashboard.recorder import Recorder
-from kernelmesh.dashboard.recording import FILE, Recording
+from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame, Recording, State, Subject
 from kernelmesh.dashboard.serving import Dashboard
-from kernelmesh.dashboard.sources import FolderSource
+from kernelmesh.dashboard.sources import FolderSource, News, RecordedSource, Shown
 from kernelmesh.experiments import run
 from kernelmesh.experiments.events import Measured
 from kernelmesh.experiments.gmm import LOGISTIC, LogisticConfig
@@ -111,7 +111,7 @@ def test_a_finished_run_is_shown(opened, folders):
     assert len(opened.find_elements(By.CSS_SELECTOR, "#curves .figure")) == 5
     last = recording.frames[-1].totals
     assert count_of(opened) == last["samples"]
-    assert f"{100 * last['score_mean']:.1f} %" in text(opened, "#numbers")
+    assert f"{100 * last['score_mean']:.1f}%" in text(opened, "#numbers")
     browser.wait(opened, "document.querySelector('#functions image').getAttribute('href')")
 
 
@@ -124,7 +124,7 @@ def test_scrubbing_changes_what_is_shown(opened, folders):
     body.send_keys(Keys.HOME, Keys.ARROW_RIGHT)
     shown = count_of(opened)
     assert shown == totals[1]["samples"]
-    browser.wait(opened, f"document.querySelector('#numbers').innerText.includes('{100 * totals[1]['score_mean']:.1f} %')")
+    browser.wait(opened, f"document.querySelector('#numbers').innerText.includes('{100 * totals[1]['score_mean']:.1f}%')")
     wanted = f"after {shown} samples"
     browser.wait(opened, f"document.querySelector('#functions .caption').textContent.includes('{wanted}')")
     slider = opened.find_element(By.ID, "scrub")
@@ -132,6 +132,19 @@ def test_scrubbing_changes_what_is_shown(opened, folders):
     browser.wait(opened, f"Math.abs(KM.app.clock.samples - {totals[-1]['samples'] / 2}) < 40")
     assert abs(count_of(opened) - totals[-1]["samples"] / 2) < 40
     browser.wait(opened, "document.querySelector('#summary').textContent.includes('accuracy')")  # for those who listen
+
+
+def test_the_table_of_agents_follows(opened, folders):
+    recording = Recording.read(folders[0] / FILE)
+    opened.find_element(By.CSS_SELECTOR, "#agents-details summary").click()
+    body = opened.find_element(By.TAG_NAME, "body")
+    for _ in range(3):
+        body.send_keys(Keys.ARROW_LEFT)
+    frame = recording.frames[-4]
+    wanted = [f"{100 * score:.1f}%" for score in frame.agents[:, AGENT.index("score")]]
+    cells = "[...document.querySelectorAll('#agents-table td:nth-child(5)')].map((cell) => cell.textContent)"
+    browser.wait(opened, f"JSON.stringify({cells}) === JSON.stringify({wanted})")
+    opened.find_element(By.CSS_SELECTOR, "#agents-details summary").click()
 
 
 def test_playing_and_pausing(opened):
@@ -265,6 +278,70 @@ def test_a_live_run_grows(driver, tmp_path):
         check_quiet(driver, page)
 
 
+class Told(RecordedSource):
+    """A source that a test adds frames to."""
+
+    live = True
+
+    def __init__(self):
+        super().__init__("told")
+        self.shown = Shown(Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]]))))
+        self.remarks = ()
+
+    def news(self):
+        return News(0, self.recording.version, "running", "", self.remarks)
+
+    def add(self, rounds, *, samples, away=False, clipped=0):
+        agents = np.ones((3, len(AGENT)), dtype=np.float32)
+        agents[:, AGENT.index("state")] = [State.LEARNING, State.AWAY if away else State.LEARNING, State.ENDED]
+        agents[:, AGENT.index("refused")] = 0
+        agents[:, AGENT.index("clipped")] = [clipped, 0, 0]
+        totals = {**dict.fromkeys(TOTALS, 1.0), "round": rounds, "samples": samples}
+        self.recording.add(Frame(totals, agents, np.ones((2, len(EDGE)), dtype=np.float32)))
+
+
+def test_absence_clipping_and_remarks_are_shown_as_they_happen(driver):
+    source = Told()
+    source.add(1, samples=100)
+    with Dashboard([source], port=0) as page:
+        visit(driver, page)
+        fills = (
+            "[...document.querySelectorAll('.node')].map((node) => node.querySelectorAll('circle')[1].getAttribute('fill'))"
+        )
+        before = driver.execute_script(f"return {fills}")
+        source.remarks = ("a: 2 invalid rows",)
+        source.add(2, samples=200, away=True, clipped=7)
+        browser.wait(driver, "KM.app.runs[0].frames.length === 2")
+        browser.wait(driver, "document.querySelector('#networks .caption').textContent.includes('1 away (hollow)')")
+        after = driver.execute_script(f"return {fills}")
+        assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True]
+        rings = (
+            "[...document.querySelectorAll('.node')].map((node) => node.querySelector('circle').getAttribute('visibility'))"
+        )
+        assert driver.execute_script(f"return {rings}") == ["visible", "hidden", "hidden"]
+        ActionChains(driver).move_to_element(driver.find_element(By.CSS_SELECTOR, '.node[data-agent="0"]')).perform()
+        assert "neighbors clipped 7 of its messages" in browser.wait(driver, "document.querySelector('#tip').textContent")
+        assert text(driver, "#remarks summary") == "1 remark"
+        browser.wait(driver, "KM.app.figures.curves[0].canvas.layout.shapes.length === 1")  # a mark on every curve
+        assert driver.execute_script("return document.querySelector('#marks i.away').title") == "Agent b went away."
+        assert "agent away or back" in text(driver, "#curves-key")
+        check_quiet(driver, page)
+
+
+def test_rounds_without_samples_do_not_stop_the_arrow_keys(driver):
+    source = Told()
+    for number, samples in enumerate((100, 200, 200, 200, 200, 300, 300), start=1):
+        source.add(number, samples=samples)
+    with Dashboard([source], port=0) as page:
+        visit(driver, page)
+        shown = []
+        for key in (Keys.ARROW_LEFT, Keys.ARROW_LEFT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT):
+            driver.find_element(By.TAG_NAME, "body").send_keys(key)
+            shown.append(count_of(driver))
+        assert shown == [200, 100, 200, 300, 300]
+        check_quiet(driver, page)
+
+
 def test_a_file_that_is_broken_is_told_and_recovers(driver, folders, tmp_path):
     folder = shutil.copytree(folders[0], tmp_path / "run")
     good = (folder / FILE).read_bytes()
@@ -272,8 +349,8 @@ def test_a_file_that_is_broken_is_told_and_recovers(driver, folders, tmp_path):
         visit(driver, page)
         assert not driver.find_element(By.ID, "banner").is_displayed()
         (folder / FILE).write_bytes(good[:1000])
-        browser.wait(driver, "document.querySelector('#banner').textContent.includes('cannot be read')")
-        assert text(driver, "#status") == "Cannot be read"
+        browser.wait(driver, "document.querySelector('#banner').textContent.includes('Cannot read the run')")
+        assert text(driver, "#status") == "Unreadable"
         assert len(driver.find_elements(By.CSS_SELECTOR, ".node")) == 4  # what was shown stays
         (folder / FILE).write_bytes(good)
         browser.wait(driver, "document.querySelector('#banner').hidden")
@@ -286,7 +363,7 @@ def test_a_server_that_ends_is_told_and_the_page_goes_on(driver, folders):
         visit(driver, page)
         port = page.policy.port
     browser.wait(driver, "document.querySelector('#status').textContent === 'Disconnected'")
-    assert "does not answer any more" in text(driver, "#banner")
+    assert "no longer responds" in text(driver, "#banner")
     with Dashboard([FolderSource(folders[0])], port=port):
         browser.wait(driver, "document.querySelector('#status').textContent === 'Finished'")
     browser.complaints(driver)

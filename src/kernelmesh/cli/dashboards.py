@@ -33,7 +33,7 @@ def dashboard(
     ] = None,
     host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
     port: Annotated[int, typer.Option(help=_PORT)] = 8765,
-    browser: Annotated[bool, typer.Option("--open", help="Also open the page in a browser.")] = False,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Serve a live page that shows a run, compares two runs, or monitors a mesh.
 
@@ -61,7 +61,8 @@ def announce(page: Dashboard) -> None:
     """Print the address of the page."""
     say(f"Dashboard at {page.url} (press Ctrl-C to stop).")
     if page.policy.token:
-        say("Anyone with this address can read the page: it ends with the access token.")
+        say(f"From other machines: {page.policy.remote_url}")
+        say("Anyone who has this address can read the page. The connection is not encrypted.")
 
 
 def _sources(folders: Sequence[Path], mesh: Path | None, stack: contextlib.ExitStack) -> list[Source]:
@@ -102,15 +103,27 @@ def report(
         try:
             for folder in folders:
                 check_run("report", folder)
+            _check_place("--out", file)
+            if animation is not None:
+                _check_place("--animation", animation)
+            moving = None if animation is None else _animation(folders[0])
             write_report(folders, file)
             say(f"Written to {file}.")
-            if animation is not None:
-                _write_animation(folders[0], animation)
+            if animation is not None and moving is not None:
+                animation.write_bytes(moving)
+                say(f"Written to {animation}.")
         except UnreadableFile as error:
             fail(f"report: {error}", code=1)
 
 
-def _write_animation(folder: Path, file: Path) -> None:
+def _check_place(option: str, file: Path) -> None:
+    """Refuse a file that cannot be written, before the work."""
+    if not file.parent.is_dir():
+        found = Verbatim(f"{str(file)!r}, whose folder does not exist")
+        raise InvalidArgument("report", option, "be a file in an existing folder", found)
+
+
+def _animation(folder: Path) -> bytes:
     from kernelmesh.dashboard.animation import animation
     from kernelmesh.dashboard.documents import find_recording
     from kernelmesh.dashboard.recording import Recording
@@ -118,7 +131,6 @@ def _write_animation(folder: Path, file: Path) -> None:
     found = find_recording(folder)
     data = animation(Recording.read(found)) if found else None
     if data is None:
-        rule = "come from a run whose agents learn functions of two-dimensional points"
-        raise InvalidArgument("report", "--animation", rule, Verbatim(f"{str(folder)!r}, which has no such recording"))
-    file.write_bytes(data)
-    say(f"Written to {file}.")
+        rule = "be left out unless the run recorded functions of two-dimensional inputs"
+        raise InvalidArgument("report", "--animation", rule, Verbatim(f"{str(folder)!r}, which has none"))
+    return data

@@ -58,7 +58,7 @@ def _picture(recording: Recording, canvas: Canvas, agents: Any, snapshot: Snapsh
     apart = totals["disagreement"]
     facts = f"disagreement {apart:,.0f}" if apart >= 10 else f"disagreement {apart:.2g}"
     if recording.subject.classifies:
-        facts = f"worst agent {totals['score_worst']:.0%} right,  {facts}"
+        facts = f"worst accuracy {totals['score_worst']:.0%},  {facts}"
     draw.text((size[0] - _GAP, 12), facts, fill=_INK, font=large, anchor="ra")
     for n, agent in enumerate(agents):
         left, top = _GAP + n % columns * (_SIDE + _GAP), _HEAD + n // columns * (_SIDE + _LABEL + _GAP)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.dashboard.recording import FILE, TOTALS, Frame
+from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame
 from kernelmesh.errors import InvalidArgument, UnreadableFile, Verbatim
 
-__all__ = ["Documents", "check_run", "find_recording", "rounds_of", "run_of"]
+__all__ = ["Documents", "check_run", "find_recording", "parts_message", "rounds_of", "run_of"]
 
 _ROWS = 200  # of a table that are shown
 
@@ -47,10 +47,10 @@ class Documents:
 def check_run(owner: str, folder: Path) -> None:
     """Refuse a folder that no run has written."""
     if find_recording(folder) is None and not (folder / "summary.json").is_file():
-        what = "it has neither a recording nor a summary.json" if folder.is_dir() else "it is not a folder"
-        remedy = f"{what}; `kernelmesh run NAME` writes such a folder"
-        rule = "be a folder that `kernelmesh run` has written"
-        raise InvalidArgument(owner, "DIR", rule, Verbatim(repr(str(folder))), remedy=remedy)
+        what = "has neither a recording nor a summary.json" if folder.is_dir() else "is not a folder"
+        remedy = "`kernelmesh run NAME` writes such a folder"
+        rule = "be the folder of a run"
+        raise InvalidArgument(owner, "DIR", rule, Verbatim(f"{str(folder)!r}, which {what}"), remedy=remedy)
 
 
 def find_recording(folder: Path) -> Path | None:
@@ -59,6 +59,19 @@ def find_recording(folder: Path) -> Path | None:
         return folder / FILE
     inside = [path for path in folder.glob(f"*/{FILE}") if path.is_file()] if folder.is_dir() else []
     return max(inside, key=lambda path: (path.stat().st_mtime, path), default=None)
+
+
+def parts_message(folder: Path) -> str:
+    """Which of the networks of a run is shown, if it has several and the folder is that of all."""
+    shown = find_recording(folder)
+    parts = sorted(path.parent.name for path in folder.glob(f"*/{FILE}"))
+    if shown is None or shown.parent == folder or len(parts) < 2:
+        return ""
+    other = next(name for name in parts if name != shown.parent.name)
+    return (
+        f"This run trained {len(parts)} networks: {', '.join(parts)}. The page shows {shown.parent.name}. "
+        f"To see another one, name its folder, as in `kernelmesh dashboard {folder / other}`."
+    )
 
 
 def run_of(folder: Path) -> Path:
@@ -81,7 +94,7 @@ def rounds_of(folder: Path) -> list[Frame]:
         raise UnreadableFile(f"{file}: must be a table of numbers ({error})") from None
 
 
-_NOBODY = (np.zeros((0, 7), dtype=np.float32), np.zeros((0, 2), dtype=np.float32))
+_NOBODY = (np.zeros((0, len(AGENT)), dtype=np.float32), np.zeros((0, len(EDGE)), dtype=np.float32))
 
 
 def _number(text: str) -> float:

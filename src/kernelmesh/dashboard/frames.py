@@ -1,20 +1,19 @@
 """Down-sampling on the server: a recording as a page can hold it, however long the run."""
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.dashboard.recording import AGENT, EDGE, TOTALS, Frame, State, Subject
+from kernelmesh.dashboard.recording import AGENT, EDGE, TOTALS, Frame, Subject
 from kernelmesh.dashboard.thinning import evenly
 
-__all__ = ["frame_limit", "frame_table", "frames_after", "marks", "packed"]
+__all__ = ["frame_limit", "frame_table", "frames_after", "packed"]
 
 _NUMBERS = 450_000  # that a page holds of one run
 _MOST_FRAMES = 500
-_MOST_MARKS = 24
 _NEWS = 20  # frames that are sent at a time
 
 
@@ -53,34 +52,3 @@ def _table(subject: Subject, chosen: Sequence[Frame]) -> dict[str, Any]:
         "agents": packed(agents),
         "edges": packed(edges),
     }
-
-
-def marks(subject: Subject, frames: Sequence[Frame]) -> list[dict[str, Any]]:
-    """Where the penalty has doubled and where agents went away or came back, with a sentence each."""
-    found = [*_doublings(frames), *_absences(subject, frames)]
-    found = [found[n] for n in evenly(len(found), _MOST_MARKS)]
-    return sorted(found, key=lambda mark: float(mark["samples"]))
-
-
-def _doublings(frames: Sequence[Frame]) -> Iterator[dict[str, Any]]:
-    last = 0.0
-    for frame in frames:
-        penalty = frame.totals["penalty"]
-        if last and penalty >= 2 * last * (1 - 1e-9):
-            yield {
-                "samples": frame.totals["samples"],
-                "kind": "penalty",
-                "text": f"The penalty has doubled to {penalty:.3g}.",
-            }
-        if not last or penalty >= 2 * last * (1 - 1e-9):
-            last = penalty
-
-
-def _absences(subject: Subject, frames: Sequence[Frame]) -> Iterator[dict[str, Any]]:
-    away = np.zeros(len(subject.names), dtype=bool)
-    for frame in frames:
-        now = frame.agents[:, AGENT.index("state")] == State.AWAY
-        for agent in np.flatnonzero(now != away):
-            text = f"Agent {subject.names[agent]} {'went away' if now[agent] else 'came back'}."
-            yield {"samples": frame.totals["samples"], "kind": "away" if now[agent] else "back", "text": text}
-        away = now

@@ -34,6 +34,11 @@ class LiveSource(RecordedSource):
         self._generation, self._complete = 0, False
         self._looking = threading.Lock()
 
+    @property
+    def part(self) -> str:
+        """Which network of a run with several learns."""
+        return self._recorder.part
+
     def news(self) -> News:
         """How it is doing."""
         recorder = self._recorder
@@ -49,5 +54,5 @@ class LiveSource(RecordedSource):
         version = recording.version if recording else 0
         if finished is not None:
             return News(generation, version, finished.outcome.name, str(finished.outcome) or "The run has ended.")
-        waiting = "The run has not measured anything yet." if not version else ""
+        waiting = "The run has started; no measurements yet." if not version else ""
         return News(generation, version, "running" if version else "waiting", waiting)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kernelmesh import registry
 from kernelmesh.checks import Floats
 from kernelmesh.dashboard.documents import Documents
 from kernelmesh.dashboard.portraits import Canvas, class_image, data_uri, value_image
@@ -51,13 +53,13 @@ class MeshSource(RecordedSource):
         paths = [each.path for each in self._configs]
         self._watcher = MeshWatcher([AgentClient.from_file(path, timeout=timeout) for path in paths])
         self._clients = [AgentClient.from_file(path, timeout=timeout) for path in paths]
-        consensus = type(self._configs[0].agent.consensus).__name__
-        documents = Documents(config={"mesh": folder.name, "protocol": consensus})
+        consensus = registry.kebab(type(self._configs[0].agent.consensus).__name__)
+        documents = Documents(config={"mesh": folder.resolve().name, "protocol": consensus})
         self.shown = Shown(Recording(subject_of(self._configs)), (), documents)
         self._views: Sequence[AgentView] = ()
         self._portraits: dict[int, Thinned[dict[str, Any]]] = defaultdict(lambda: Thinned(120))
         self._asked: dict[int, float] = {}
-        self._number = 0
+        self._number = self._generation = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll_for_ever, daemon=True, name="kernelmesh-mesh")
 
@@ -84,26 +86,38 @@ class MeshSource(RecordedSource):
     def poll(self) -> None:
         """Ask every agent how it is doing, and those that somebody looks at what they predict."""
         self._views = self._watcher.poll()
-        if any(view.answers for view in self._views) and self.recording:
-            self._number += 1
-            self.recording.add(frame_of(self._number, self._views, self.subject))
-            for agent in [agent for agent, when in self._asked.items() if time.monotonic() - when < _WATCHED]:
-                self._ask(agent)
+        if not self.recording or not (self.recording.frames or any(view.answers for view in self._views)):
+            return  # nobody has answered yet
+        self._number += 1
+        frame = frame_of(self._number, self._views, self.subject)
+        newest = self.recording.frames[-2:]
+        if newest and _began_anew(newest[-1], frame):
+            self._generation += 1
+            self._portraits.clear()
+            self.shown = Shown(Recording(self.subject), (), self.shown.documents)
+            newest = ()
+        samples = max(frame.totals["samples"], *(before.totals["samples"] for before in newest), 0.0)
+        frame = dataclasses.replace(frame, totals={**frame.totals, "samples": samples})
+        idle = len(newest) == 2 and all(_is_idle(before, frame) for before in newest)
+        self.recording.add(frame, replace=idle)
+        for agent in [agent for agent, when in self._asked.items() if time.monotonic() - when < _WATCHED]:
+            self._ask(agent)
 
     def news(self) -> News:
         """How the mesh is doing, with what its agents are troubled by."""
         version = self.recording.version if self.recording else 0
-        silent = [view.name for view in self._views if not view.answers]
-        remarks = [f"{view.name}: {'; '.join(view.remarks)}" for view in self._views if view.remarks and view.answers]
-        if self._views and all(view.stream_ended and len(view.remarks) == 1 for view in self._views if view.answers):
-            remarks = ["All streams have ended; the agents continue to answer"]
-        if not self._views:
-            return News(0, version, "waiting", "Asking the agents …")
-        if len(silent) == len(self._views):
-            return News(0, version, "waiting", "No agent answers. The page goes on when one does.")
-        if silent:
-            remarks.insert(0, f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer")
-        return News(0, version, "running", "".join(f"{remark}. " for remark in remarks).strip())
+        views = self._views
+        silent = [view.name for view in views if not view.answers]
+        if not views:
+            return News(self._generation, version, "waiting", "Connecting to the agents …")
+        if len(silent) == len(views):
+            return News(self._generation, version, "waiting", "No agent answers. The page resumes when one does.")
+        message = f"{', '.join(silent)} {'does' if len(silent) == 1 else 'do'} not answer." if silent else ""
+        if not silent and all(view.stream_ended for view in views):
+            message = "All streams have ended. The agents continue to answer."
+        troubled = [view for view in views if view.answers and len(view.remarks) > view.stream_ended]
+        remarks = tuple(f"{view.name}: {'; '.join(view.remarks)}" for view in troubled)
+        return News(self._generation, version, "running", message, remarks)
 
     def describe(self) -> dict[str, Any]:
         """What does not change from frame to frame."""
@@ -202,10 +216,25 @@ def _preview(each: config.Config) -> tuple[Floats, Floats]:
     return points, np.asarray(targets, dtype=np.float64).reshape(len(points), -1)[:, 0]
 
 
+def _began_anew(before: Frame, now: Frame) -> bool:
+    """Whether the mesh was started without its checkpoints: every agent that answers has fewer samples than it had."""
+    column = AGENT.index("samples")
+    present = ~now.away & (before.agents[:, column] > 0)
+    return bool(present.any() and (now.agents[present, column] < before.agents[present, column]).all())
+
+
+def _is_idle(before: Frame, now: Frame) -> bool:
+    """Whether nobody has learned, left or returned since an earlier poll: such polls need not all be kept."""
+    columns = [AGENT.index(name) for name in ("samples", "state")]
+    return bool(np.array_equal(before.agents[:, columns], now.agents[:, columns]))
+
+
 def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame:
     """A poll of all agents as a frame; along an edge, disagreement is the mean of what its two ends report."""
-    refused = _refused(views)
-    agents = np.array([_row(view, refused[view.name]) for view in views], dtype=np.float32).reshape(-1, len(AGENT))
+    refused, clipped = _doubts(views)
+    agents = np.array([_row(view, refused[view.name], clipped[view.name]) for view in views], dtype=np.float32).reshape(
+        -1, len(AGENT)
+    )
     disagreements = np.array([np.nan if v.status is None else _number(v.status.disagreement) for v in views])
     degrees = np.maximum(np.bincount(subject.edges.ravel(), minlength=len(views)), 1)
     sent = np.nan_to_num(agents[:, AGENT.index("bytes")]) / degrees
@@ -214,13 +243,13 @@ def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame
         ends = disagreements[[i, j]]
         edges[n] = ends[np.isfinite(ends)].mean() if np.isfinite(ends).any() else np.nan, sent[i] + sent[j]
     samples, orders, losses = (agents[:, AGENT.index(name)] for name in ("samples", "order", "loss"))
-    known = np.isfinite(disagreements)
+    there = np.array([view.status is not None for view in views])
     totals = {
         "round": number,
         "samples": float(np.nan_to_num(samples).max()),
-        "objective": float(np.nansum(losses)) if np.isfinite(losses).any() else np.nan,
-        "disagreement": float(disagreements[known].sum()) if known.any() else np.nan,
-        "order_mean": float(np.nan_to_num(orders).mean()),
+        "objective": _total(losses),
+        "disagreement": _total(disagreements),
+        "order_mean": float(orders[there].mean()) if there.any() else 0.0,
         "order_max": float(np.nan_to_num(orders).max()),
         "score_mean": np.nan,
         "score_worst": np.nan,
@@ -230,21 +259,29 @@ def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame
     return Frame(totals, agents, edges)
 
 
-def _refused(views: Sequence[AgentView]) -> Counter[str]:
-    """How many messages of each agent its neighbors have refused or left out."""
-    counts: Counter[str] = Counter()
+def _total(values: NDArray[np.floating[Any]]) -> float:
+    """The sum over all agents, of which those that nobody knows count as the mean of the others."""
+    known = values[np.isfinite(values)]
+    return float(known.mean() * len(values)) if len(known) else np.nan
+
+
+def _doubts(views: Sequence[AgentView]) -> tuple[Counter[str], Counter[str]]:
+    """How many messages of each agent its neighbors have refused or left out, and how many they have clipped."""
+    refused: Counter[str] = Counter()
+    clipped: Counter[str] = Counter()
     for view in views:
         for name, neighbor in view.status.neighbors.items() if view.status is not None else ():
-            counts[name] += neighbor.refused + neighbor.left_out
-    return counts
+            refused[name] += neighbor.refused + neighbor.left_out + neighbor.disbelieved
+            clipped[name] += neighbor.clipped
+    return refused, clipped
 
 
-def _row(view: AgentView, refused: int) -> list[float]:
+def _row(view: AgentView, refused: int, clipped: int) -> list[float]:
     status = view.status
     if status is None:
-        return [0.0, np.nan, np.nan, 0.0, 0.0, State.AWAY, float(refused)]
+        return [0.0, np.nan, np.nan, 0.0, 0.0, State.AWAY, refused, clipped]
     state = State.AWAY if view.stale else State.ENDED if status.ended else State.LEARNING
-    return [status.samples, _number(status.loss), np.nan, status.order, status.bytes_sent, state, refused]
+    return [status.samples, _number(status.loss), np.nan, status.order, status.bytes_sent, state, refused, clipped]
 
 
 def _number(value: float | None) -> float:

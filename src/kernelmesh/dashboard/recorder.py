@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +38,7 @@ class Recorder:
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
         self._network: Network | None = None
-        self._part, self._written, self._took = "", -np.inf, 0.0
+        self.part, self._written, self._took = "", -np.inf, 0.0
         self.recording: Recording | None = None
         """Of the network that learns, or learned last."""
         self.finished: events.Finished | None = None
@@ -46,7 +46,7 @@ class Recorder:
 
     @property
     def _file(self) -> Path:
-        return self._folder / self._part / FILE
+        return self._folder / self.part / FILE
 
     def __call__(self, event: events.Event) -> None:
         """Take an event in."""
@@ -70,7 +70,7 @@ class Recorder:
     def _begin(self, part: str, network: Network, rounds: int) -> None:
         if self.recording is not None:
             self._write()  # of the part before
-        self._part, self._network = part, network
+        self.part, self._network = part, network
         self.recording = Recording(subject_of(network))
         if rounds:
             try:
@@ -148,11 +148,11 @@ def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Net
         State.LEARNING if info is not None else State.ENDED if over else State.AWAY
         for info, over in zip(now.infos, ended, strict=True)
     ]
-    refused = np.zeros(len(states))  # of each agent's messages, by those who received them in this round
-    for info in now.infos:
-        for neighbor in info.left_out if info is not None else ():
-            refused[cast(int, neighbor)] += 1
-    columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, refused)
+    refused, clipped = np.zeros((2, len(states)))  # of each agent's messages, by those who received them in this round
+    for info in filter(None, now.infos):
+        for counts, neighbors in ((refused, info.left_out), (clipped, info.clipped)):
+            counts[list(cast(Iterable[int], neighbors))] += 1
+    columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, refused, clipped)
     totals = {
         "round": now.number,
         "samples": measures.samples,

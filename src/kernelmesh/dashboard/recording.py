@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kernelmesh import registry, storage
 from kernelmesh.checks import Floats, Ints, integer, matrix
+from kernelmesh.dashboard.marks import Marks, marks
 from kernelmesh.dashboard.thinning import Thinned
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics.expansion import Expansion
@@ -38,8 +39,8 @@ TOTALS = (
     "penalty",
 )
 """The numbers of the network in each frame."""
-AGENT = ("samples", "loss", "score", "order", "bytes", "state", "refused")
-"""The numbers of each agent; NaN where nobody knows."""
+AGENT = ("samples", "loss", "score", "order", "bytes", "state", "refused", "clipped")
+"""The numbers of each agent; NaN where nobody knows. `refused` and `clipped` count those of its messages."""
 EDGE = ("disagreement", "bytes")
 """The numbers of each edge."""
 
@@ -113,6 +114,11 @@ class Frame:
         """Rounds so far."""
         return int(self.totals["round"])
 
+    @property
+    def away(self) -> NDArray[np.bool_]:
+        """Which agents are away."""
+        return np.asarray(self.agents[:, AGENT.index("state")] == State.AWAY)
+
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
@@ -162,11 +168,16 @@ class Recording:
         size = 8 * len(TOTALS) + 4 * (len(AGENT) * len(subject.names) + len(EDGE) * len(subject.edges))
         self._frames: Thinned[Frame] = Thinned(max(_NUMBERS_BUDGET / size, 2))
         self._snapshots: Thinned[Snapshot] = Thinned(_SNAPSHOT_BUDGET, lambda snapshot: snapshot.size)
+        self._marks = Marks(subject.names)
 
-    def add(self, frame: Frame, snapshot: Snapshot | None = None) -> None:
-        """Record a round."""
+    def add(self, frame: Frame, snapshot: Snapshot | None = None, *, replace: bool = False) -> None:
+        """Record a round; with `replace`, in the place of the newest frame."""
         with self._lock:
+            if replace and self._frames.newest is not None:
+                before = self._frames.newest.round
+                self._frames.drop_after(lambda other: other.round < before)
             self._frames.append(frame)
+            self._marks.add(frame)
             if snapshot is not None:
                 self._snapshots.append(snapshot)
             self.version += 1
@@ -176,6 +187,7 @@ class Recording:
         with self._lock:
             self._frames.drop_after(lambda frame: frame.round <= rounds)
             self._snapshots.drop_after(lambda snapshot: snapshot.round <= rounds)
+            self._marks = marks(self.subject.names, self._frames.items)
             self.version += 1
 
     @property
@@ -183,6 +195,12 @@ class Recording:
         """What there is, in order."""
         with self._lock:
             return self._frames.items
+
+    @property
+    def marks(self) -> list[dict[str, Any]]:
+        """What happened when, as a page shows it."""
+        with self._lock:
+            return self._marks.shown
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
@@ -232,6 +250,7 @@ class Recording:
             frames, snapshots = _frames(arrays, subject), _snapshots(arrays, subject)
             for frame in frames:
                 recording._frames.append(frame)
+                recording._marks.add(frame)
             for snapshot in snapshots:
                 recording._snapshots.append(snapshot)
         return recording

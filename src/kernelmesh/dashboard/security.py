@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+import socket
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["COOKIE", "HEADERS", "Guard", "Policy", "is_loopback"]
 
 COOKIE = "kernelmesh-token"
+"""The beginning of the cookie's name; the port follows, because browsers share cookies among the ports of a host."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -43,6 +45,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """Where a server listens, and the token that it asks for; None if it asks for none."""
@@ -58,9 +67,22 @@ class Policy:
 
     @property
     def url(self) -> str:
-        """What to open in a browser."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        """What to open in a browser on this machine."""
+        return self._url(("::1" if ":" in self.host else "127.0.0.1") if _is_wildcard(self.host) else self.host)
+
+    @property
+    def remote_url(self) -> str:
+        """What to open elsewhere."""
+        return self._url(socket.gethostname() if _is_wildcard(self.host) else self.host)
+
+    def _url(self, host: str) -> str:
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie that holds the token."""
+        return f"{COOKIE}-{self.port}"
 
     def refusal(self, headers: Headers, *, navigation: bool) -> str | None:
         """Why a request must not be answered, or None.
@@ -70,7 +92,7 @@ class Policy:
         """
         host = headers.get("host", "")
         if self.token is None and host not in self._names():
-            return "This address is not one of the dashboard's."
+            return "The Host header does not name this machine."
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
             return "Requests from other origins are refused."
@@ -106,7 +128,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # there are no web sockets
+        if scope["type"] != "http":  # the server takes web sockets for plain requests
             return
 
         async def send_guarded(message: Message) -> None:
@@ -121,27 +143,27 @@ class Guard:
     def _check(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("This page can only be read.", status_code=405, headers={"Allow": "GET, HEAD"})
+            return PlainTextResponse("The dashboard is read-only.", status_code=405, headers={"Allow": "GET, HEAD"})
         home = scope["path"] == "/"
         if reason := self._policy.refusal(headers, navigation=home):
             return PlainTextResponse(reason, status_code=403)
-        if self._policy.admits(_cookie(headers)):
+        if self._policy.admits(_cookie(headers, self._policy.cookie)):
             return None
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]
         if not self._policy.admits(given):
-            text = "The dashboard needs the token that it has printed: open the address with ?token=… at its end."
+            text = "This dashboard requires its token. Open the address that it printed, with ?token=… at the end."
             return PlainTextResponse(text, status_code=401)
         if not home:
             return None
         # from now on in a cookie, so that the token does not stay in the address and in the history
         response = RedirectResponse("/", status_code=303)
-        response.set_cookie(COOKIE, given or "", httponly=True, samesite="strict")
+        response.set_cookie(self._policy.cookie, given or "", httponly=True, samesite="strict")
         return response
 
 
-def _cookie(headers: Headers) -> str | None:
+def _cookie(headers: Headers, name: str) -> str | None:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return None
     return found.value if found else None

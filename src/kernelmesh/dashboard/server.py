@@ -44,10 +44,10 @@ class _Views:
             Route("/", self.page),
             Route("/static/{name}", self.static),
             Route("/api/runs", self.runs),
-            Route("/api/runs/{run:int}/frames", self.frames),
-            Route("/api/runs/{run:int}/function", self.function),
-            Route("/api/runs/{run:int}/animation.gif", self.animation),
-            Route("/api/runs/{run:int}/figures/{name}", self.figure),
+            Route("/api/runs/{run}/frames", self.frames),
+            Route("/api/runs/{run}/function", self.function),
+            Route("/api/runs/{run}/animation.gif", self.animation),
+            Route("/api/runs/{run}/figures/{name}", self.figure),
             Route("/api/events", self.events),
         ]
 
@@ -94,14 +94,14 @@ class _Views:
         return FileResponse(path) if path is not None and _inside(path) else _nothing()
 
     async def events(self, request: Request) -> Response:
-        def lines() -> AsyncIterator[str]:
-            return changes(self._sources, lambda: self._closing())
-
-        return StreamingResponse(lines(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        kind: dict[str, Any] = {"media_type": "text/event-stream", "headers": {"X-Accel-Buffering": "no"}}
+        if request.method == "HEAD":  # which must end
+            return Response(**kind)
+        return StreamingResponse(changes(self._sources, self._closing), **kind)
 
     def _source(self, request: Request) -> Source | None:
-        run = request.path_params["run"]
-        return self._sources[run] if run < len(self._sources) else None
+        run = _integer(request.path_params["run"])
+        return self._sources[run] if run is not None and run < len(self._sources) else None
 
 
 async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tick: float = _TICK) -> AsyncIterator[str]:
@@ -119,6 +119,7 @@ async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tic
             message: dict[str, Any] = {"run": run, **vars(news)}
             if fresh and news.version != last[run].version:
                 message["frames"] = await run_in_threadpool(source.frames_after, sent[run])
+                message["marks"] = source.marks()
                 sent[run] = max(sent[run], message["frames"]["newest"])
             elif not fresh:
                 sent[run] = await run_in_threadpool(_newest_round, source)
@@ -148,7 +149,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def _nothing() -> Response:
-    return PlainTextResponse("There is nothing here.", status_code=404)
+    return PlainTextResponse("Not found.", status_code=404)
 
 
 def _json(value: Any) -> Response:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import threading
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from kernelmesh.checks import integer
 from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
@@ -29,6 +30,14 @@ __all__ = ["PORT", "Dashboard"]
 PORT = 8765
 
 
+class _Server(uvicorn.Server):
+    """A server that ends without a word about answers that it was still working on."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
 class Dashboard:
     """A server for sources; a context manager that serves in a thread of its own, or `serve` in this one.
 
@@ -49,8 +58,9 @@ class Dashboard:
         self.policy = Policy.choose(host, self._socket.getsockname()[1])
         self._stopping = False
         app = application(sources, self.policy, closing=lambda: self._stopping or self._server.should_exit)
-        settings = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(settings)
+        quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "proxy_headers": False}
+        settings = uvicorn.Config(app, **quiet, ws="none", lifespan="off", timeout_graceful_shutdown=1)
+        self._server = _Server(settings)
         self._thread = threading.Thread(target=self.serve, daemon=True, name="kernelmesh-dashboard")
 
     @property
@@ -96,6 +106,6 @@ def _refusal(error: OSError | OverflowError, host: str, port: int) -> InvalidArg
     if isinstance(error, OverflowError):
         return InvalidArgument("dashboard", "--port", "be below 65536", port)
     if error.errno == errno.EADDRINUSE:
-        remedy = "another dashboard may be running; --port 0 takes any free port"
+        remedy = "another dashboard may be running; --port 0 picks a free port"
         return InvalidArgument("dashboard", "--port", "be free", Verbatim(f"{port}, which is in use"), remedy=remedy)
     return InvalidArgument("dashboard", "--host", f"be an address to listen on ({error.strerror})", host)

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from kernelmesh.dashboard.documents import Documents, check_run, find_recording, rounds_of, run_of
-from kernelmesh.dashboard.frames import frame_limit, frame_table, frames_after, marks, packed
+from kernelmesh.dashboard.documents import Documents, check_run, find_recording, parts_message, rounds_of, run_of
+from kernelmesh.dashboard.frames import frame_limit, frame_table, frames_after, packed
 from kernelmesh.dashboard.layout import place
+from kernelmesh.dashboard.marks import marks
 from kernelmesh.dashboard.palette import VIRIDIS, class_colors
 from kernelmesh.dashboard.portraits import Canvas, portrait
 from kernelmesh.dashboard.recording import AGENT, EDGE, TOTALS, Frame, Recording, Subject
@@ -33,6 +34,8 @@ class News:
     status: str
     """running, complete, interrupted, diverged, waiting or unreadable."""
     message: str = ""
+    remarks: tuple[str, ...] = ()
+    """What single agents have to say."""
 
 
 class Source(Protocol):
@@ -52,6 +55,9 @@ class Source(Protocol):
 
     def frames_after(self, rounds: int) -> dict[str, Any]:
         """The frames after a round."""
+
+    def marks(self) -> list[dict[str, Any]]:
+        """What has happened so far, and when."""
 
     def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
         """One agent's function after a round."""
@@ -85,6 +91,11 @@ class Shown:
     def frames(self) -> tuple[Frame, ...]:
         """All that there are."""
         return self.recording.frames if self.recording else self._bare
+
+    @property
+    def marks(self) -> list[dict[str, Any]]:
+        """What has happened so far, and when."""
+        return self.recording.marks if self.recording else marks((), self._bare).shown
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -123,6 +134,11 @@ class RecordedSource:
         return self.shown.recording
 
     @property
+    def part(self) -> str:
+        """Which network of a run with several is shown; empty where there is one."""
+        return ""
+
+    @property
     def subject(self) -> Subject:
         """Who is shown."""
         return self.shown.subject
@@ -138,11 +154,12 @@ class RecordedSource:
         documents = shown.documents
         return {
             "title": self.title,
+            "part": self.part,
             "live": self.live,
             **dataclasses.asdict(news),
             **shown.about,
             "has_functions": bool(shown.recording and shown.recording.snapshots),
-            "marks": marks(shown.subject, shown.frames),
+            "marks": shown.marks,
             "summary": _rows(documents.summary),
             "config": _rows(documents.config),
             "paragraphs": list(documents.paragraphs),
@@ -159,6 +176,10 @@ class RecordedSource:
         """The frames after a round."""
         shown = self.shown
         return frames_after(shown.subject, shown.frames, rounds)
+
+    def marks(self) -> list[dict[str, Any]]:
+        """What has happened so far, and when."""
+        return self.shown.marks
 
     def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
         """One agent's function after a round."""
@@ -202,10 +223,18 @@ class FolderSource(RecordedSource):
         summary = shown.documents.summary
         status, message = str(summary.get("outcome", "running")), str(summary.get("remark", ""))
         if status == "running":
-            message = "The run has not written its summary yet; this page shows what it has recorded so far."
+            message = "The run is still in progress or was killed. The page shows what it has recorded so far."
         elif not shown.recording:
-            message = message or "This run has no recording of its agents; its page has its curves, tables and figures."
+            message = message or "This run recorded no agents. The page shows its curves, tables and figures."
+        elif not message:
+            message = parts_message(self._folder)
         return News(generation, 0, status, message)
+
+    @property
+    def part(self) -> str:
+        """Which network of a run with several is shown; empty where there is one."""
+        file = find_recording(self._folder)
+        return file.parent.name if file and (file.parent != self._folder or run_of(self._folder) != self._folder) else ""
 
     def _stamp_now(self) -> tuple[Any, ...]:
         files = [
@@ -216,7 +245,7 @@ class FolderSource(RecordedSource):
         return tuple(_stamp(file) for file in files)
 
     def _load(self) -> None:
-        """Read the folder; what cannot be read is told, and what was shown before stays."""
+        """Read the folder; if that fails, what was shown before stays."""
         try:
             check_run("dashboard", self._folder)
             documents, file = Documents.read(self._folder), find_recording(self._folder)
@@ -224,7 +253,7 @@ class FolderSource(RecordedSource):
             self.shown = Shown(recording, () if recording else rounds_of(self._folder), documents)
             self._problem = ""
         except (OSError, KernelMeshError) as error:
-            self._problem = f"The run cannot be read: {error}. The page tries again when its files change."
+            self._problem = f"Cannot read the run: {error}. The page retries when the files change."
 
 
 def about_subject(subject: Subject, canvas: Canvas) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 "use strict";
 // The curves: one faint line per agent, the mean strong, against samples; two runs share their axes.
 KM.CURVES = [
-  { key: "objective", title: "Objective per agent", unit: "mean held-out loss", agent: (run, f, i) => run.agent(f, i, "loss"), mean: (run, f) => run.total(f, "objective") / Math.max(run.agents, 1) },
+  { key: "objective", title: "Objective per agent", unit: "mean over agents", agent: (run, f, i) => run.agent(f, i, "loss"), mean: (run, f) => run.total(f, "objective") / Math.max(run.agents, 1) },
   { key: "disagreement", title: "Disagreement per agent", unit: "mean over agents, log scale", log: true, agents: (run, f) => run.agentDisagreements(f), mean: (run, f) => run.total(f, "disagreement") / Math.max(run.agents, 1) },
-  { key: "score", title: "Accuracy", unit: "mean, dotted: worst", agent: (run, f, i) => run.agent(f, i, "score"), mean: (run, f) => run.total(f, "score_mean"), worst: (run, f) => run.total(f, "score_worst") },
-  { key: "order", title: "Model order", unit: "points kept", agent: (run, f, i) => run.agent(f, i, "order"), mean: (run, f) => run.total(f, "order_mean") },
-  { key: "bytes", title: "Bytes per sample", unit: "sent, all edges", agent: (run, f, i) => run.agent(f, i, "bytes") / Math.max(run.agent(f, i, "samples"), 1), mean: (run, f) => run.total(f, "bytes_per_sample") },
+  { key: "score", title: "Accuracy", unit: "mean over agents; dotted: worst agent", agent: (run, f, i) => run.agent(f, i, "score"), mean: (run, f) => run.total(f, "score_mean"), worst: (run, f) => run.total(f, "score_worst") },
+  { key: "order", title: "Model order", unit: "dictionary points, mean over agents", agent: (run, f, i) => run.agent(f, i, "order"), mean: (run, f) => run.total(f, "order_mean") },
+  { key: "bytes", title: "Bytes per sample", unit: "sent over all edges, mean over agents", agent: (run, f, i) => run.agent(f, i, "bytes") / Math.max(run.agent(f, i, "samples"), 1), mean: (run, f) => run.total(f, "bytes_per_sample") },
 ];
 KM.LINE_POINTS = 6000; // of all agents' lines in one panel
 
@@ -53,7 +53,7 @@ KM.CurveFigure = class {
         }
         x.push(null); y.push(null);
       }
-      if (run.agents > 1) out.push({ x, y, mode: "lines", line: { color: strong[k], width: 1 }, opacity: run.agents > 40 ? 0.14 : 0.24, hoverinfo: "skip", showlegend: false });
+      if (run.agents > 1) out.push({ x, y, mode: "lines", line: { color: strong[k], width: 1 }, opacity: run.agents > 40 ? 0.16 : run.agents > 8 ? 0.28 : 0.45, hoverinfo: "skip", showlegend: false });
     });
     this.runs.forEach((run, k) => {
       const x = run.frames.map((frame) => run.total(frame, "samples"));
@@ -78,7 +78,7 @@ KM.CurveFigure = class {
       hoverlabel: { bgcolor: colors.card, bordercolor: colors.line, font: { color: colors.ink, size: 11 } },
       xaxis: { ...axis, title: { text: "samples per agent", font: { size: 11 * unit }, standoff: 4 }, rangemode: "tozero", nticks: 6, tickformat: ",d", fixedrange: true },
       yaxis: { ...axis, type: this.spec.log ? "log" : "linear", nticks: 6, fixedrange: true, ...(this.spec.log ? this.logTicks() : {}),
-        rangemode: this.spec.log || this.spec.key === "score" ? "normal" : "tozero", tickformat: this.spec.key === "score" && this.runs[0].about.classifies ? ".0%" : "" },
+        rangemode: this.spec.log || this.spec.key === "score" ? "normal" : "tozero", tickformat: this.spec.key === "score" && this.runs[0].about.classifies ? ".1~%" : ",~g" },
     };
   }
 
@@ -89,7 +89,7 @@ KM.CurveFigure = class {
     const steps = high - low < 2 ? [1, 2, 5] : [1], every = Math.max(1, Math.ceil((high - low) / 5));
     const powers = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, n) => Math.floor(low) + n).filter((p) => p % every === 0);
     const tickvals = powers.flatMap((power) => steps.map((step) => step * 10 ** power));
-    return { tickvals, ticktext: tickvals.map((value) => KM.number(value)) };
+    return { tickvals, ticktext: tickvals.map((value) => (value < 1e5 ? KM.number(value) : KM.scientific(value)).replace("1.0 × ", "")) };
   }
 
   draw() {
@@ -112,12 +112,16 @@ KM.CurveFigure = class {
     const now = this.runs.map((run) => (run.frames.length ? this.spec.mean(run, run.frames[run.at(samples)]) : NaN));
     const text = now.map((value) => (this.spec.key === "score" && this.runs[0].about.classifies ? KM.percent(value) : KM.number(value)));
     this.text = `${this.title}: ${text.join(" and ")}`;
-    if (!this.value) {
+    if (!this.shownValues) {
       this.caption.title = this.spec.unit;
       KM.html("b", {}, this.caption, `${this.title} `);
-      this.value = KM.html("span", {}, this.caption);
+      this.shownValues = text.map((_, k) => {
+        const value = KM.html("span", { class: this.runs.length > 1 ? `value ${"ab"[k]}` : "value" }, this.caption);
+        this.caption.append(" ");
+        return value;
+      });
     }
-    KM.write(this.value, text.join(" · "));
+    text.forEach((each, k) => KM.write(this.shownValues[k], each));
   }
 
   // Where the curve is within the figure; only the veil within moves, which costs next to nothing.
@@ -131,7 +135,9 @@ KM.CurveFigure = class {
   async saveImage(format, name) {
     const size = { width: 900, height: 520 };
     const colors = KM.colors();
-    const figure = { data: this.traces(), layout: { ...this.layout(), paper_bgcolor: colors.card, title: { text: this.title, font: { size: 16, color: colors.ink }, x: 0.02 }, margin: { l: 64, r: 20, t: 44, b: 48 } } };
+    const titled = (name) => this.runs.reduce((text, run, k) => (this.runs.length > 1 ? text.replace(`${"AB"[k]} `, `${run.about.title}, `) : text), name);
+    const data = this.traces().map((trace) => (trace.name ? { ...trace, name: titled(trace.name) } : trace));
+    const figure = { data, layout: { ...this.layout(), showlegend: true, legend: { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom" }, paper_bgcolor: colors.card, title: { text: this.title, font: { size: 16, color: colors.ink }, x: 0.02 }, margin: { l: 64, r: 20, t: 44, b: 48 } } };
     const url = await Plotly.toImage(figure, { format, ...size, scale: format === "png" ? 2 : 1 });
     KM.download(KM.fromDataUrl(url), `${name}.${format}`);
   }

@@ -14,10 +14,15 @@ KM.number = (value, digits = 3) => {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1000) return KM.whole.format(value);
-  return size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
+  if (size < 1e-3 || size >= 1e6) return KM.scientific(value);
+  return size >= 1000 ? KM.whole.format(value) : String(Number(value.toPrecision(digits)));
 };
-KM.percent = (value) => (Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : "–");
+// 2.5 × 10⁻⁴
+KM.scientific = (value) => {
+  const [mantissa, exponent] = value.toExponential(1).split("e");
+  return `${mantissa} × 10${[...String(Number(exponent))].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("")}`;
+};
+KM.percent = (value, digits = 1) => (Number.isFinite(value) ? `${(100 * value).toFixed(digits)}%` : "–");
 KM.count = (value) => KM.whole.format(value);
 KM.bytes = (value) => {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) if (value >= size) return `${KM.number(value / size)} ${unit}`;
@@ -65,6 +70,7 @@ KM.Run = class {
     for (const name of ["loss", "score"]) {
       const sorted = values[name].sort((a, b) => a - b), tenth = Math.floor(0.1 * sorted.length), better = name === "score" && this.about.classifies;
       if (sorted.length) [sorted[better ? tenth : 0], sorted[sorted.length - 1 - (better ? 0 : tenth)]].forEach((value) => ranges[name].add(value));
+      if (better) ranges[name].add(ranges[name].high - 0.02); // differences below a percentage point or two deserve no contrast
     }
     return ranges;
   }
@@ -75,9 +81,11 @@ KM.Run = class {
     const [t, a, e] = [this.about.columns.totals.length, this.agents * this.about.columns.agents.length, this.edges * 2];
     for (let n = 0; n < table.count; n++) {
       const frame = { totals: totals.slice(n * t, n * t + t), agents: agents.slice(n * a, n * a + a), edges: edges.slice(n * e, n * e + e) };
-      const last = this.frames.length - 1;
+      const last = this.frames.length - 1, samples = (at) => this.frames[at].totals[this.T.samples];
       if (last >= 0 && frame.totals[0] <= this.frames[last].totals[0]) continue;
-      if (last >= 1 && this.frames[last].totals[0] - this.frames[last - 1].totals[0] < this.gap) this.frames.pop();
+      // while nobody learns, the first and the newest frame tell everything
+      if (last >= 1 && samples(last) === frame.totals[this.T.samples] && samples(last - 1) === samples(last)) this.frames.pop();
+      else if (last >= 1 && this.frames[last].totals[0] - this.frames[last - 1].totals[0] < this.gap) this.frames.pop();
       this.frames.push(frame);
     }
     if (this.frames.length > this.about.limit) {
@@ -104,11 +112,11 @@ KM.Run = class {
     return low;
   }
 
-  // Each agent's share of the disagreement: the sum over its edges.
+  // Each agent's share of the disagreement: the sum over its edges; their mean where agents report means.
   agentDisagreements(frame) {
-    const out = new Float64Array(this.agents);
-    this.about.edges.forEach(([i, j], n) => { out[i] += frame.edges[2 * n]; out[j] += frame.edges[2 * n]; });
-    return out;
+    const out = new Float64Array(this.agents), degrees = new Float64Array(this.agents);
+    this.about.edges.forEach(([i, j], n) => [i, j].forEach((end) => { out[end] += frame.edges[2 * n]; degrees[end] += 1; }));
+    return this.about.mesh ? out.map((sum, i) => sum / Math.max(degrees[i], 1)) : out;
   }
 };
 
@@ -162,10 +170,16 @@ KM.ServerProvider = class {
   animation(k) { return `api/runs/${k}/animation.gif`; }
   listen(onMessage, onLost, onBack) {
     let lost = false;
-    const events = new EventSource("api/events");
-    events.onmessage = (event) => onMessage(JSON.parse(event.data));
-    events.onerror = () => { if (!lost) { lost = true; onLost(); } };
-    events.onopen = () => { if (lost) { lost = false; onBack(); } };
+    const connect = () => {
+      const events = new EventSource("api/events");
+      events.onmessage = (event) => onMessage(JSON.parse(event.data));
+      events.onopen = () => { if (lost) { lost = false; onBack(); } };
+      events.onerror = () => {
+        if (!lost) { lost = true; onLost(); }
+        if (events.readyState === EventSource.CLOSED) setTimeout(connect, 2000); // refused: the browser itself does not try again
+      };
+    };
+    connect();
   }
 };
 
@@ -179,7 +193,7 @@ KM.EmbeddedProvider = class {
     for (const each of this.data[k].functions) {
       if (each && each.agent === agent && (each.round <= round || best === null)) best = each;
     }
-    return best || { problem: "This report has no picture of this function." };
+    return best || { problem: "The report does not contain this function." };
   }
   image(k, name) { return this.data[k].images[name]; }
   animation() { return null; }

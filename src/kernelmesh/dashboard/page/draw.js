@@ -64,24 +64,23 @@ KM.fromDataUrl = (url) => {
   return new Blob([Uint8Array.from(atob(body), (c) => c.charCodeAt(0))], { type: head.split(";")[0] });
 };
 
-// A copy that needs no style sheet: background and font inside.
-KM.standalone = (svg) => {
-  const copy = svg.cloneNode(true);
-  const { width, height } = svg.viewBox.baseVal;
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("width", width);
-  copy.setAttribute("height", height);
-  copy.setAttribute("font-family", KM.FONT);
-  const paper = KM.svg("rect", { width, height, fill: KM.colors().card });
-  copy.insertBefore(paper, copy.firstChild);
+// A copy that needs no style sheet: background, font and caption inside.
+KM.HEAD = 30;
+KM.standalone = (svg, caption) => {
+  const copy = svg.cloneNode(true), colors = KM.colors();
+  const { width } = svg.viewBox.baseVal, height = svg.viewBox.baseVal.height + KM.HEAD;
+  const attributes = { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 ${-KM.HEAD} ${width} ${height}`, "font-family": KM.FONT };
+  for (const [key, value] of Object.entries(attributes)) copy.setAttribute(key, value);
+  copy.insertBefore(KM.svg("text", { x: 6, y: -11, "font-size": 13, "font-weight": 600, fill: colors.ink }, null, caption), copy.firstChild);
+  copy.insertBefore(KM.svg("rect", { y: -KM.HEAD, width, height, fill: colors.card }), copy.firstChild);
   return new XMLSerializer().serializeToString(copy);
 };
 
-KM.saveVector = (svg, name) => KM.download(new Blob([KM.standalone(svg)], { type: "image/svg+xml" }), `${name}.svg`);
-KM.saveRaster = async (svg, name) => {
-  const { width, height } = svg.viewBox.baseVal;
+KM.saveVector = (svg, caption, name) => KM.download(new Blob([KM.standalone(svg, caption)], { type: "image/svg+xml" }), `${name}.svg`);
+KM.saveRaster = async (svg, caption, name) => {
+  const { width } = svg.viewBox.baseVal, height = svg.viewBox.baseVal.height + KM.HEAD;
   const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(KM.standalone(svg))}`;
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(KM.standalone(svg, caption))}`;
   await image.decode();
   const canvas = KM.html("canvas", { width: 2 * width, height: 2 * height });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);

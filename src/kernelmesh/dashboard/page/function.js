@@ -9,11 +9,11 @@ KM.FunctionFigure = class {
     this.root = KM.html("div", { class: "figure" }, parent);
     const name = () => `function-${run.about.title}-agent-${run.about.names[this.agent]}-${this.shown ? this.shown.samples : 0}`;
     this.caption = KM.figureHead(this.root, "the function", {
-      PNG: () => KM.saveRaster(this.svg, name()), SVG: () => KM.saveVector(this.svg, name()), CSV: () => this.saveTable(name()),
+      PNG: () => KM.saveRaster(this.svg, this.title, name()), SVG: () => KM.saveVector(this.svg, this.title, name()), CSV: () => this.saveTable(name()),
     });
     const animation = provider.animation(run.index);
     if (animation && ["regions", "surface"].includes(run.about.picture) && !run.about.mesh) {
-      const button = KM.html("button", { type: "button", title: "Save an animation of all functions coming to agree", "aria-label": "Save the animation as GIF" }, this.root.querySelector(".saves"), "GIF");
+      const button = KM.html("button", { type: "button", title: "Save an animation of the agents' functions as GIF", "aria-label": "Save the animation as GIF" }, this.root.querySelector(".saves"), "GIF");
       button.addEventListener("click", () => KM.html("a", { href: animation, download: `agree-${run.about.title}.gif` }).click());
     }
     this.svg = KM.svg("svg", { role: "img" }, this.root);
@@ -36,7 +36,7 @@ KM.FunctionFigure = class {
     this.plots = [{ x: 5, y: 22, w: side, h: tall }];
     if (!single) this.plots.push(stacked ? { x: 5, y: 22 + tall + 78, w: side, h: tall } : { x: 5 + side + gap, y: 22, w: side, h: tall });
     const bottom = Math.max(...this.plots.map((plot) => plot.y + plot.h));
-    this.height = bottom + (about.classes.length ? 66 : 34);
+    this.height = bottom + (about.classes.length ? 66 : 46);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.titles = this.plots.map((plot) => KM.svg("text", { x: plot.x, y: plot.y - 8, "font-size": 12, fill: colors.ink }, this.svg));
     this.layers = this.plots.map((plot, n) => {
@@ -53,6 +53,7 @@ KM.FunctionFigure = class {
     this.curve = KM.svg("path", { fill: "none", stroke: colors.accent, "stroke-width": 2.5 }, this.layers[0].layer);
     this.points = KM.svg("g", {}, this.layers[0].layer);
     this.side = KM.svg("g", {}, this.svg);
+    this.keys = KM.svg("g", { "font-size": 11, fill: colors.soft }, this.svg);
     this.problem = KM.svg("text", { x: main.x + main.w / 2, y: main.y + main.h / 2, "text-anchor": "middle", "font-size": 12, fill: colors.soft }, this.svg, "Drawing …");
     this.drawnFor = null;
   }
@@ -75,17 +76,21 @@ KM.FunctionFigure = class {
     const { about } = this.run, colors = this.palette;
     this.under.replaceChildren();
     this.side.replaceChildren();
+    this.keys.replaceChildren();
     if (about.picture === "curve") {
       const [main] = this.plots;
       for (let n = 0; n < this.held.length; n += 3) this.dot(this.under, main, this.held[n], this.held[n + 1], colors.soft, 1.4, 0.5);
       for (let n = 0; n < this.own.length; n += 4) if (this.own[n + 3] === this.agent) this.dot(this.under, main, this.own[n], this.own[n + 1], colors.second, 2.4, 0.9);
-      this.titles[0].textContent = "Fitted curve; gray: truth, orange: the agent's own samples";
+      this.titles[0].textContent = "What it has learned: fitted curve";
+      this.key(36, [["line", colors.accent, "fitted curve"], ["spot", colors.soft, "held-out samples"], ["dot", colors.second, "its own samples"], ["dot", colors.dot, "dictionary"]]);
+      this.scales();
       return;
     }
     if (about.picture === "projection") {
       for (let n = 0; n < this.held.length; n += 3) this.dot(this.under, this.plots[0], this.held[n], this.held[n + 1], this.color(this.held[n + 2]), 2, 0.3);
-      this.titles[0].textContent = "Dictionary, in the two main directions of the data";
-      this.titles[1].textContent = about.classes.length ? "Weights per class, and recent mistakes" : "Weights per output";
+      this.titles[0].textContent = "Dictionary, on the first two principal components";
+      this.titles[1].textContent = about.classes.length ? "Weights per class, and latest mistakes" : "Weights per output";
+      this.key(20, [["dot", colors.dot, `dictionary point${about.classes.length ? ", in the color of its largest weight" : ""}`], ...(this.held.length ? [["spot", colors.soft, "held-out sample"]] : [])]);
       return;
     }
     this.titles[0].textContent = about.picture === "regions" ? "What it has learned: decision regions" : "What it has learned: fitted surface";
@@ -94,7 +99,7 @@ KM.FunctionFigure = class {
     for (let n = 0; n < this.own.length; n += 4) {
       if (this.own[n + 3] === this.agent) this.dot(group, this.plots[1], this.own[n], this.own[n + 1], this.color(this.own[n + 2]), 3, 0.9);
     }
-    if (!this.own.length) KM.svg("text", { x: this.plots[1].x + this.plots[1].w / 2, y: this.plots[1].y + this.plots[1].h / 2, "text-anchor": "middle", "font-size": 12, fill: colors.soft }, group, "its samples cannot be read from here");
+    if (!this.own.length) KM.svg("text", { x: this.plots[1].x + this.plots[1].w / 2, y: this.plots[1].y + this.plots[1].h / 2, "text-anchor": "middle", "font-size": 12, fill: colors.soft }, group, "Its samples are not available here");
     this.drawSeen();
   }
 
@@ -107,6 +112,7 @@ KM.FunctionFigure = class {
       about.viridis.forEach((color, n) => KM.svg("stop", { offset: n / (about.viridis.length - 1), "stop-color": color }, gradient));
       KM.svg("rect", { x: main.x, y: main.y + main.h + 8, width: 120, height: 8, fill: `url(#${id})` }, this.side);
       KM.svg("text", { x: main.x + 126, y: main.y + main.h + 16, "font-size": 11, fill: colors.soft }, this.side, `${KM.number(low)} to ${KM.number(high)}`);
+      if (!about.mesh) this.key(36, [["dot", colors.dot, "dictionary point"]]);
       return;
     }
     let x = main.x;
@@ -117,15 +123,38 @@ KM.FunctionFigure = class {
       x += 20 + Math.max(text.getComputedTextLength(), 10) + 8;
       if (x > main.x + main.w - 40) break;
     }
-    KM.svg("circle", { cx: main.x + 5, cy: y + 16, r: 4, fill: colors.dot, stroke: colors.ring, "stroke-width": 1.5 }, this.side);
-    if (!about.mesh) KM.svg("text", { x: main.x + 14, y: y + 20, "font-size": 11, fill: colors.soft }, this.side, "a point of its dictionary");
-    else this.side.lastChild.remove();
+    if (!about.mesh) this.key(40, [["dot", colors.dot, "dictionary point"]]);
     const seen = about.seen[this.agent] || [], most = Math.max(...seen, 1), width = (side.w - 8) / classes;
     for (let c = 0; c < classes; c++) {
       const share = (seen[c] || 0) / most;
       KM.svg("rect", { x: side.x + c * width + 2, y: side.y + side.h + 34 - 22 * share, width: Math.max(width - 4, 2), height: Math.max(22 * share, 1), rx: 2, fill: seen[c] ? about.colors[c] : colors.line }, this.side);
-      if (width > 26) KM.svg("text", { x: side.x + c * width + width / 2, y: side.y + side.h + 48, "text-anchor": "middle", "font-size": 11, fill: seen[c] ? colors.ink : colors.soft }, this.side, !seen[c] ? "none" : about.mesh ? `${Math.round((100 * seen[c]) / seen.reduce((a, b) => a + b))} %` : KM.count(seen[c]));
+      if (width > 26) KM.svg("text", { x: side.x + c * width + width / 2, y: side.y + side.h + 48, "text-anchor": "middle", "font-size": 11, fill: seen[c] ? colors.ink : colors.soft }, this.side, !seen[c] ? "none" : about.mesh ? `${Math.round((100 * seen[c]) / seen.reduce((a, b) => a + b))}%` : KM.count(seen[c]));
     }
+  }
+
+  // What dots and lines stand for, in rows below the first plot.
+  key(below, items) {
+    const [main] = this.plots;
+    let x = main.x, y = main.y + main.h + below;
+    for (const [kind, color, words] of items) {
+      const group = KM.svg("g", {}, this.keys), text = KM.svg("text", { x: 14 }, group, words);
+      if (kind === "line") KM.svg("line", { x1: 0, x2: 10, y1: -4, y2: -4, stroke: color, "stroke-width": 2.5 }, group);
+      else KM.svg("circle", { cx: 5, cy: -4, r: kind === "dot" ? 4 : 2, fill: color, stroke: kind === "dot" ? this.palette.ring : "none" }, group);
+      const wide = text.getComputedTextLength() + 28;
+      if (x > main.x && x + wide > main.x + main.w + 20) [x, y] = [main.x, y + 16];
+      group.setAttribute("transform", `translate(${x.toFixed(1)} ${y})`);
+      x += wide;
+    }
+  }
+
+  // The ends of both axes.
+  scales() {
+    const [left, right, bottom, top] = this.run.about.box, [main] = this.plots;
+    const write = (x, y, anchor, value) => KM.svg("text", { x, y, "text-anchor": anchor }, this.keys, KM.number(value));
+    write(main.x, main.y + main.h + 14, "start", left);
+    write(main.x + main.w, main.y + main.h + 14, "end", right);
+    write(main.x + 6, main.y + 14, "start", top);
+    write(main.x + 6, main.y + main.h - 18, "start", bottom);
   }
 
   dot(parent, plot, x, y, fill, r, opacity) {
@@ -163,7 +192,7 @@ KM.FunctionFigure = class {
 
   render(found) {
     this.drawOwn();
-    this.problem.textContent = found.problem ? "No picture of this function" : "";
+    this.problem.textContent = found.problem ? "This function is not available" : "";
     if (found.problem) return;
     this.shown = found;
     const { about } = this.run, [main] = this.plots, colors = this.palette;
@@ -197,11 +226,13 @@ KM.FunctionFigure = class {
     });
     const top = side.y + 26 + shown.length * high;
     (found.mistakes || []).slice(0, Math.floor((side.y + side.h - top) / 17)).forEach((mistake, n) => {
-      const text = `held-out sample ${mistake.sample}: ${mistake.truth}, taken for ${mistake.guess}${mistake.new ? " (new)" : ""}`;
+      const text = `Sample ${mistake.sample}: class ${mistake.truth}, predicted ${mistake.guess}${mistake.new ? " (new)" : ""}`;
       KM.svg("text", { x: side.x + 8, y: top + 17 * n, "font-size": 11.5, fill: mistake.new ? colors.ink : colors.soft }, this.side, text);
     });
-    if (found.mistakes && !found.mistakes.length) KM.svg("text", { x: side.x + 8, y: top, "font-size": 11.5, fill: colors.soft }, this.side, "no mistakes among the recorded held-out samples");
+    if (found.mistakes && !found.mistakes.length) KM.svg("text", { x: side.x + 8, y: top, "font-size": 11.5, fill: colors.soft }, this.side, "No mistakes on the recorded held-out samples");
   }
+
+  get title() { return `${this.run.about.title}: ${this.caption.textContent.slice(this.run.prefix.length)}`; }
 
   words(found) {
     const { about } = this.run, seen = about.seen[this.agent] || [];

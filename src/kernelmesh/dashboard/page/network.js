@@ -8,7 +8,7 @@ KM.NetworkFigure = class {
     this.root = KM.html("div", { class: "figure" }, parent);
     const name = () => `network-${run.about.title}-${Math.round(run.total(this.frame, "samples"))}`;
     this.caption = KM.figureHead(this.root, "the network", {
-      PNG: () => KM.saveRaster(this.svg, name()), SVG: () => KM.saveVector(this.svg, name()), CSV: () => this.saveTable(name()),
+      PNG: () => KM.saveRaster(this.svg, this.title, name()), SVG: () => KM.saveVector(this.svg, this.title, name()), CSV: () => this.saveTable(name()),
     });
     this.svg = KM.svg("svg", { role: "img" }, this.root);
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
@@ -31,15 +31,18 @@ KM.NetworkFigure = class {
     this.wide = this.root.clientWidth;
     this.width = Math.max(this.wide / KM.unit(), 240);
     this.legendRows = this.width < 460 ? 2 : 1;
-    const plot = Math.min(this.width * 0.86, 560), legend = 52 * this.legendRows;
+    // as high as the graph needs, so that a line of agents leaves no empty space, and as wide as there is room
+    const [wide, tall] = [0, 1].map((axis) => Math.max(...about.positions.map((at) => at[axis])) - Math.min(...about.positions.map((at) => at[axis])));
+    this.stroke = Math.min(1, Math.sqrt(80 / Math.max(about.edges.length, 1))); // thinner lines where there are many
+    const plot = Math.min(this.width * Math.max(0.76 * tall, 0.36), 560), legend = 52 * this.legendRows;
     this.height = plot + legend;
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.replaceChildren();
-    const pad = 30, size = [this.width - 2 * pad, plot - 2 * pad];
-    this.at = about.positions.map(([x, y]) => [pad + x * size[0], pad + y * size[1]]);
+    const pad = 34, size = [this.width - 2 * pad, plot - 2 * pad];
+    this.at = about.positions.map(([x, y]) => [pad + (0.5 + (x - 0.5) / Math.max(wide, 0.5)) * size[0], pad + (0.5 + (y - 0.5) / Math.max(tall, 0.36 / 0.76)) * size[1]]);
     let nearest = Infinity; // between two agents
     this.at.forEach(([x, y], i) => { for (let j = 0; j < i; j++) nearest = Math.min(nearest, Math.hypot(x - this.at[j][0], y - this.at[j][1])); });
-    this.biggest = Math.max(Math.min((0.22 * Math.min(...size)) / Math.sqrt(this.run.agents || 1), 0.42 * nearest, 24), 5);
+    this.biggest = Math.max(Math.min((0.16 * size[0]) / Math.sqrt(this.run.agents || 1), 0.42 * nearest, 24), 5);
     const edges = KM.svg("g", { "stroke-linecap": "round" }, this.svg);
     this.lines = about.edges.map(([i, j], n) => KM.svg("line", {
       x1: this.at[i][0], y1: this.at[i][1], x2: this.at[j][0], y2: this.at[j][1], "data-edge": n,
@@ -74,7 +77,7 @@ KM.NetworkFigure = class {
       KM.svg("text", { x, y: y + 27 }, group, low);
       KM.svg("text", { x: x + Math.min(width, 130), y: y + 27, "text-anchor": "end" }, group, high);
     };
-    const range = ranges[this.colorBy], show = this.colorBy === "score" && this.run.about.classifies ? (v) => `${Math.round(100 * v)} %` : (v) => KM.number(v, 2);
+    const range = ranges[this.colorBy], show = this.colorBy === "score" && this.run.about.classifies ? (v) => KM.percent(v, 0) : (v) => KM.number(v, 2);
     const label = this.colorBy === "loss" ? "Loss" : this.run.about.classifies ? "Accuracy" : "Error";
     const better = label === "Accuracy";
     bar(0, label, this.run.about.viridis, (better ? "≤ " : "") + show(range.low), (better ? "" : "≥ ") + show(range.high));
@@ -92,7 +95,7 @@ KM.NetworkFigure = class {
     [x, y] = slot(3);
     KM.svg("text", { x, y, fill: ink }, group, "Bytes so far");
     KM.svg("line", { x1: x, y1: y + 12, x2: x + 40, y2: y + 12, stroke: soft, "stroke-width": 1 }, group);
-    KM.svg("line", { x1: x, y1: y + 22, x2: x + 40, y2: y + 22, stroke: soft, "stroke-width": 4.3 }, group);
+    KM.svg("line", { x1: x, y1: y + 22, x2: x + 40, y2: y + 22, stroke: soft, "stroke-width": 4.3 * this.stroke }, group);
     KM.svg("text", { x: x + 46, y: y + 26 }, group, KM.bytes(ranges.bytes.high));
   }
 
@@ -114,7 +117,7 @@ KM.NetworkFigure = class {
     for (let n = 0; n < this.lines.length; n++) {
       const line = this.lines[n];
       KM.put(line, "stroke", ramp(ranges.disagreement.logShare(frame.edges[2 * n])));
-      KM.put(line, "stroke-width", Math.round(4 * (0.8 + 3.5 * Math.sqrt(Math.max(frame.edges[2 * n + 1], 0) / most))) / 4);
+      KM.put(line, "stroke-width", Math.round(4 * this.stroke * (0.8 + 3.5 * Math.sqrt(Math.max(frame.edges[2 * n + 1], 0) / most))) / 4);
     }
     const range = ranges[this.colorBy];
     for (let i = 0; i < this.nodes.length; i++) {
@@ -125,18 +128,21 @@ KM.NetworkFigure = class {
       KM.put(circle, "fill", away ? palette.card : color);
       KM.put(circle, "stroke", away ? color : palette.card);
       KM.put(circle, "stroke-width", away ? 3 : 1.5);
-      KM.put(mark, "visibility", run.agent(frame, i, "refused") > 0 ? "visible" : "hidden");
-      KM.put(mark, "r", r + 5);
+      KM.put(mark, "visibility", this.doubted(i) ? "visible" : "hidden");
+      KM.put(mark, "r", r + 8);
       if (label) KM.put(label, "fill", away ? palette.ink : share > 0.55 ? "#14181d" : "#ffffff");
       if (i === this.selected) {
         KM.put(this.halo, "r", r + 4);
         KM.put(this.halo, "transform", `translate(${this.at[i].join(" ")})`);
       }
     }
-    const count = (name, holds) => this.nodes.filter((_, i) => holds(run.agent(frame, i, name))).length;
-    const away = count("state", (state) => state === 1), refused = count("refused", (number) => number > 0);
-    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; hollow: ${away} away` : "") + (refused ? `; dashed: ${refused} whose messages are refused` : ""));
+    const count = (holds) => this.nodes.filter((_, i) => holds(i)).length;
+    const away = count((i) => run.agent(frame, i, "state") === 1), doubted = count((i) => this.doubted(i));
+    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; ${away} away (hollow)` : "") + (doubted ? `; ${doubted} with refused or clipped messages (dashed)` : ""));
   }
+
+  // Whether neighbors refuse or clip the messages of an agent.
+  doubted(i) { return this.run.agent(this.frame, i, "refused") > 0 || this.run.agent(this.frame, i, "clipped") > 0; }
 
   hover(event) {
     const node = event.target.closest("[data-agent]"), edge = event.target.closest("[data-edge]");
@@ -151,15 +157,16 @@ KM.NetworkFigure = class {
     if (Number.isFinite(score)) lines.push(run.about.classifies ? `accuracy ${KM.percent(score)}` : `error ${KM.number(score)}`);
     if (Number.isFinite(run.agent(frame, i, "loss"))) lines.push(`loss ${KM.number(run.agent(frame, i, "loss"))}`);
     lines.push(`sent ${KM.bytes(run.agent(frame, i, "bytes"))}`);
-    if (run.agent(frame, i, "refused") > 0) lines.push(`neighbors refused ${KM.count(run.agent(frame, i, "refused"))} of its messages`);
+    for (const verb of ["refused", "clipped"]) if (run.agent(frame, i, verb) > 0) lines.push(`neighbors ${verb} ${KM.count(run.agent(frame, i, verb))} of its messages`);
     return lines.join("\n");
   }
 
   edgeText(n) {
     const [i, j] = this.run.about.edges[n], names = this.run.about.names;
-    return `${names[i]} – ${names[j]}\ndisagreement ${KM.number(this.frame.edges[2 * n])}\n${KM.bytes(this.frame.edges[2 * n + 1])}`;
+    return `${KM.named(names[i])} – ${names[j]}\ndisagreement ${KM.number(this.frame.edges[2 * n])}\n${KM.bytes(this.frame.edges[2 * n + 1])} so far`;
   }
 
+  get title() { return `${this.run.about.title} after ${KM.count(this.run.total(this.frame, "samples"))} samples per agent`; }
   label(text) { this.svg.setAttribute("aria-label", text); }
 
   saveTable(name) {

@@ -7,6 +7,7 @@ KM.Clock = class {
     this.end = 1;
     this.playing = false;
     this.following = false;
+    this.neighbor = (samples) => samples;
     const find = (id) => document.getElementById(id);
     [this.button, this.slider, this.output, this.speed, this.live, this.ticks] = ["play", "scrub", "clock", "speed", "live", "marks"].map(find);
     this.button.addEventListener("click", () => this.toggle());
@@ -32,6 +33,7 @@ KM.Clock = class {
   step(count) { this.pause(); this.set(this.neighbor(this.samples, count)); }
 
   bounds(end, live, marks) {
+    this.empty = !end;
     this.end = Math.max(end, 1);
     this.slider.max = this.end;
     this.live.hidden = !live;
@@ -72,10 +74,10 @@ KM.Clock = class {
 
   render() {
     this.slider.value = this.samples;
-    const shown = KM.count(this.samples);
+    const shown = KM.count(this.neighbor(this.samples, 0)); // what was recorded there
     this.slider.setAttribute("aria-valuetext", `${shown} of ${KM.count(this.end)} samples per agent`);
-    this.output.replaceChildren(`${shown} samples`);
-    KM.html("small", {}, this.output, `of ${KM.count(this.end)}`);
+    this.output.replaceChildren(this.empty ? "No samples yet" : `${shown} samples`);
+    if (!this.empty) KM.html("small", {}, this.output, `of ${KM.count(this.end)}`);
     const running = this.playing || this.following;
     if (running !== this.drawn) {
       this.button.setAttribute("aria-label", running ? "Pause" : "Play");
