@@ -1,4 +1,4 @@
-"""Smartwatches of ten people learn to recognize seven exercises together, without sharing any labels.
+"""The smartwatches of ten people learn to recognize seven exercises together, without sharing any labels.
 
 Users as agents. Each person does seven shoulder exercises with a watch that measures acceleration and rotation at 50 Hz. Rows
 are two-second windows: the means and standard deviations of the six axes. Eight people are agents in a ring; the two others
