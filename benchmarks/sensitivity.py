@@ -51,9 +51,8 @@ def sensitivity() -> list[Line]:
 
     Every default of the second-order rule is changed alone, on the sets of `defaults` that were looked at while the defaults
     were chosen (at most 2000 rows of each for training), in one pass of partial_fit and in fit. Costs are means over two
-    splits of a set, or over eight where the first two show more than half of what is allowed, or all of it within two
-    standard errors (±). Defaults that hardly ever change a score have one split to begin with. The last lines have all rows
-    of letter.
+    splits of a set, or over eight where the first ones show more than half of what is allowed, ± their standard errors.
+    Defaults that hardly ever change a score have one split to begin with. The last lines have all rows of letter.
     """
     names = (*sets.DEVELOPMENT, *sets.SEEN)
     found: dict[bool, dict[str, list[Loss]]] = {classifies: {each: [] for each in _VARIED} for classifies in _ALLOWED}
@@ -101,15 +100,9 @@ def _matters(varied: str, factor: float) -> bool:
 
 
 def _splits(varied: str, costs: list[np.ndarray], allowed: float) -> int:
-    """How many splits a change is to have, given what it has cost in the first ones."""
+    """How many splits a change is to have: more where the first ones show more than half of what is allowed."""
     first = _FEW if varied in _HARDLY else _SPLITS
-    return _MANY if len(costs) >= first and _doubtful(np.array(costs[:first]), allowed) else first
-
-
-def _doubtful(costs: np.ndarray, allowed: float) -> bool:
-    """Whether a change seems to cost more than half of what is allowed, or may cost all of it by two standard errors."""
-    means, errors = costs.mean(axis=0), _errors(costs)
-    return bool((means > allowed / 2).any() or (means + 2.0 * errors > allowed).any())
+    return _MANY if len(costs) >= first and np.nanmax(np.mean(costs[:first], axis=0)) > allowed / 2 else first
 
 
 @contextmanager
