@@ -105,7 +105,9 @@ def permuted() -> Line:
         f"{100 * before.mean():.2f} % before, {100 * after.mean():.2f} % after, with {points.mean():.0f} points; regained "
         f"{100 * after.mean() / before.mean():.1f} %, on the worst seed {100 * ratio.min():.1f} %"
     )
-    return Line("labels permuted after 5000 samples, 512 later, seeds 0–9", shown, "regained ≥ 90 %", ratio.mean() >= 0.9)
+    return Line(
+        "labels permuted after 5000 samples, 512 later, seeds 0–9", shown, "regained ≥ 90 %", bool(ratio.mean() >= 0.9)
+    )
 
 
 def _permuted(seed: int) -> tuple[float, float, int]:

