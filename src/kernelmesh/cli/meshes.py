@@ -94,6 +94,8 @@ def _start(folder: Path) -> list[AgentProcess]:
         files = mesh_folder.agents_of(folder)
         configs = [config.read(file) for file in files]
         processes.check_together(configs)
+        for each in configs:  # an agent whose file does not match its data would end at once, in a process of its own
+            launch.preview(each)
         say("Starting (the first run on a machine compiles the inner loops) …")
         launch.warm_up(configs[0])
         return processes.start_all(files, folder / "logs")
@@ -119,20 +121,44 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
     from kernelmesh.deploy.watching import MeshWatcher
 
     over = (ProcessState.LEFT, ProcessState.FAILED)
+    news = _StateLog()
     with MeshWatcher(processes) as watcher, Live(console=console, refresh_per_second=4) as live:
         while not stop.is_set() and not all(process.state in over for process in processes):
             for process in processes:
                 process.restart_if_killed()
             views = watcher.poll()
             ended = all(view.stream_ended for view in views)
+            if not console.is_terminal:
+                news.print(processes, views)
             live.update(_table(views, _ALL_ENDED if ended and not until_done else ""))
             if until_done and all(view.is_done for view in views):
                 return
             stop.wait(_POLL_EVERY)
 
 
+class _StateLog:
+    """Prints a line whenever the state of an agent changes, for output that is not a terminal and shows no live table."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    def print(self, processes: Sequence[AgentProcess], views: Sequence[AgentView]) -> None:
+        """Print what has changed since the last call."""
+        for process, view in zip(processes, views, strict=True):
+            answering = "stream has ended" if view.stream_ended else "running" if view.answers else "starting"
+            state = process.remark or answering
+            if self._last.get(process.name) != state:
+                self._last[process.name] = state
+                stderr.print(f"{process.name}: {state}", highlight=False, soft_wrap=True)
+
+
 @mesh.command("status")
-def mesh_status(folder: Annotated[Path, typer.Argument(help="The folder of a running mesh.")]) -> None:
+def mesh_status(
+    folder: Annotated[Path, typer.Argument(help="The folder of a running mesh.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per agent and line instead of a table.")
+    ] = False,
+) -> None:
     """Print the status of every agent of a mesh; exits with 1 if an agent does not answer."""
     from kernelmesh.deploy import client, mesh_folder, watching
 
@@ -140,9 +166,21 @@ def mesh_status(folder: Annotated[Path, typer.Argument(help="The folder of a run
         clients = [client.AgentClient.from_file(file, timeout=2.0) for file in mesh_folder.agents_of(folder)]
     with watching.MeshWatcher(clients) as watcher:
         views = watcher.poll()
-    console.print(_table(views))
+    if as_json:
+        _print_json(views)
+    else:
+        console.print(_table(views))
     if not all(view.answers for view in views):
         raise typer.Exit(1)
+
+
+def _print_json(views: Sequence[AgentView]) -> None:
+    import msgspec
+
+    for view in views:
+        status = msgspec.to_builtins(view.status)
+        line = {"agent": view.name, "answers": view.answers, "remarks": view.remarks, "status": status}
+        typer.echo(msgspec.json.encode(line).decode())
 
 
 @mesh.command("quarantine")

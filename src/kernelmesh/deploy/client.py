@@ -218,6 +218,10 @@ class AgentClient:
                     raise RefusedMessage(f"{self.address.name} rejected the request: {reason}")
         raise UnreachableAgent(
             f"{self.address.name} does not answer at {self.address.endpoint}"
-            + (f" (is {self.address.tls.certificate.stem} among its clients?)" if self.address.tls else "")
+            + (
+                f" (is it still starting, or is {self.address.tls.certificate.stem} not among its clients?)"
+                if self.address.tls
+                else ""
+            )
             + (f" (is a request of {len(payload)} bytes within its max_bytes?)" if len(payload) > _SURE_TO_FIT else "")
         )
