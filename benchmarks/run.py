@@ -42,14 +42,23 @@ CASES = {
     "uneven": uneven.uneven,
     "faults": faults.faults,
     "sizes": sizes.sizes,
-    "scale": scale.scale,
+    "scale_penalty": scale.penalty,
+    "scale_exact-diffusion": scale.exact_diffusion,
+    "scale_shared-statistics": scale.shared_statistics,
+    "scale_capped-statistics": scale.capped_statistics,
+    "scale_given-points": scale.given_points,
+    "scale_engines": scale.engines,
+    "scale_curves": scale.cost_curves,
     "screening": screening.screening,
     "startup": processes.startup,
     "mesh": processes.mesh,
     "dashboard": dashboard.dashboard,
 }
 # Cases that are run together under one name.
-TOGETHER = {"defaults": ("defaults_development", "defaults_seen", "defaults_judged")}
+TOGETHER = {
+    "defaults": ("defaults_development", "defaults_seen", "defaults_judged"),
+    "scale": tuple(name for name in CASES if name.startswith("scale_")),
+}
 
 
 def main() -> None:

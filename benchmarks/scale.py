@@ -1,8 +1,8 @@
 """From twenty agents to ten thousand: time, memory and bytes of a round, on one core, on two, and on Ray.
 
 `python benchmarks/scale.py AGENTS ROUNDS PROTOCOL [ENGINE]` measures one network in a process of its own and prints a line of
-JSON; `python benchmarks/scale.py curves`, `… engines` and `… sizes PROTOCOL` measure these parts only. Time is CPU time: on a
-busy machine it varies less than what the clock says.
+JSON; `python benchmarks/scale.py curves`, `… engines` and `… sizes PROTOCOL` measure one part, as `make bench scale_curves`,
+`scale_engines` and `scale_PROTOCOL` do, which store it. Time is CPU time: on a busy machine it varies less than the clock.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ SIZES = (20, 100, 1000, 10_000)
 GIVEN = 25
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "penalty": {"consensus": Penalty(coupling=0.02)},
-    "exact-diffusion": {"consensus": ExactDiffusion(budget=0.01 * STEP**1.5)},
+    "exact-diffusion": {"consensus": ExactDiffusion(budget=0.01 * STEP**1.5, every=ExactDiffusion.usual_every)},
     "shared-statistics": {"rule": Landmarks(), "consensus": SharedStatistics()},
+    "capped-statistics": {"rule": Landmarks(max_order=30), "consensus": SharedStatistics()},
     "given-points": {"consensus": SharedDiffusion(), "compression": SharedDictionary(novelty=math.inf)},
 }
 """The last one has a dictionary that is given to all agents, so that they are advanced as one tensor."""
@@ -61,6 +62,9 @@ CURVES = ("penalty", "exact-diffusion", "shared-statistics")
 SKIPPED, _STEPS = 2, 20_000
 # So many rounds are drawn at a time: drawing those of a single one would take longer than some protocols do.
 AHEAD = 10
+FIGURE = Path(__file__).parent.parent / "docs" / "scale.png"
+# Networks of so many agents report every round on stderr: they take minutes.
+SLOW = 5000
 
 
 @dataclass(frozen=True)
@@ -132,22 +136,32 @@ def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation")
             for now in simulate(agent, graph, streams, states=states, engine=opened):
                 if now.number == SKIPPED:
                     began = time.process_time(), time.perf_counter(), [0.0] if opened is None else opened.cpu_seconds
+                sent, over_edges, orders = now.bytes_sent, now.edge_bytes, now.orders
+                if agents >= SLOW:
+                    so_far = 1e6 * (time.process_time() - began[0]) / agents / max(now.number - SKIPPED, 1)
+                    print(f"round {now.number}: {so_far:.0f} µs, {_peak():.0f} MB", file=sys.stderr, flush=True)
+                del now  # a round holds all states: they go before the next ones are made
         driver, clock = driver + time.process_time() - began[0], clock + time.perf_counter() - began[1]
         counted += agents * (rounds - SKIPPED)
     out: dict[str, Any] = {"agents": agents, "rounds": rounds, "protocol": protocol, "engine": engine}
     out["wall_us"] = 1e6 * clock / counted
-    out["edges"], out["bytes"] = len(graph.edges), int(now.bytes_sent.sum())
-    out["order"] = float(np.mean(now.orders))
+    out["edges"], out["bytes"] = len(graph.edges), int(sent.sum())
+    out["order"] = float(np.mean(orders))
     if opened is not None:
         # what a round takes on cores of its own: the driver, then the slower shard
         busiest = max(after - before for after, before in zip(opened.cpu_seconds, began[2], strict=True))
         out["batch_bytes"] = opened.batch_bytes
         between = set(crossing(graph, opened.placement))
-        out["crossing_bytes"] = sum(int(n) for n, edge in zip(now.edge_bytes, graph.edges, strict=True) if edge in between)
+        out["crossing_bytes"] = sum(int(n) for n, edge in zip(over_edges, graph.edges, strict=True) if edge in between)
         opened.close()
     out["cpu_us"] = 1e6 * (driver + busiest) / counted
-    out["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    out["megabytes"] = _peak()
     return out
+
+
+def _peak() -> float:
+    """The most memory that this process has had, in MB of 2²⁰ bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 # What a round costs as each of these changes, the others staying as they are.
@@ -160,7 +174,7 @@ VARIED: dict[str, tuple[float, ...]] = {
 }
 
 
-def curves(*, agents: int = 60, rounds: int = 20) -> list[dict[str, Any]]:
+def curves(*, agents: int = 60, rounds: int = 24) -> list[dict[str, Any]]:
     """CPU time and bytes per agent and round, and points kept, along each line of `VARIED`."""
     rows = []
     warnings.simplefilter("ignore")
@@ -197,12 +211,12 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
             across = [row["order"] if name == "parsimony" else row["value"] for row in own]
             axes.plot(across, [row["cpu_us"] for row in own], label=protocol, **style_of(index))
         axes.set(xlabel="points kept" if name == "parsimony" else name, xscale="log", yscale="log")
-        marks = (1, 10, 20, 40) if name == "parsimony" else VARIED[name]
+        marks = (2, 5, 10, 20, 50) if name == "parsimony" else VARIED[name]
         axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
         axes.set_xticks([], minor=True)
         axes.set_xlim(0.8 * min(marks), 1.25 * max(marks))
         axes.grid(alpha=0.3, which="both")
-        axes.set_ylim(50, 20_000)
+        axes.set_ylim(100, 5000)
     figure.axes[0].set_ylabel("µs of CPU time per agent and round")
     figure.axes[0].legend(fontsize="small")
     figure.savefig(file, dpi=110)
@@ -216,33 +230,55 @@ def _apart(*arguments: Any) -> dict[str, Any]:
     return found
 
 
-def scale() -> list[Line]:
-    """A random geometric graph of mean degree 6, the paper's mixture, mini-batches of 32, 50 rounds.
+# All cases: a random geometric graph of mean degree 6, the paper's mixture, mini-batches of 32. With two workers, time is
+# that of the driver and the slower worker: what a round takes where each has a core of its own.
 
-    Times are CPU time per agent and round. With two workers it is that of the driver and the slower worker: what a round
-    takes where each has a core of its own.
-    """
-    lines, largest = [], {}
-    for protocol in PROTOCOLS:
-        more, found = _sizes(protocol)
-        lines += more
-        largest[protocol] = found.get(SIZES[-1], {})
-    gain = largest["penalty"]["cpu_us"] / largest["given-points"]["cpu_us"]
+
+def penalty() -> list[Line]:
+    """20 to 10,000 agents with `Penalty`, 50 rounds; CPU time per agent and round."""
+    return _sizes("penalty")[0]
+
+
+def exact_diffusion() -> list[Line]:
+    """20 to 10,000 agents with `ExactDiffusion`, exchanges in every 6th of 50 rounds; CPU time per agent and round."""
+    return _sizes("exact-diffusion")[0]
+
+
+def shared_statistics() -> list[Line]:
+    """20 to 10,000 agents with `Landmarks` and `SharedStatistics`, 50 rounds; CPU time per agent and round."""
+    return _sizes("shared-statistics")[0]
+
+
+def capped_statistics() -> list[Line]:
+    """The same with dictionaries of at most 30 points."""
+    return _sizes("capped-statistics")[0]
+
+
+def given_points() -> list[Line]:
+    """20 to 10,000 agents that share 25 given points, 50 rounds; CPU time per agent and round."""
+    lines, found = _sizes("given-points")
+    gain = _apart(SIZES[-1], ROUNDS, "penalty")["cpu_us"] / found[SIZES[-1]]["cpu_us"]
     lines.append(at_least(f"{GIVEN} given points: rounds per second by those of penalty, {SIZES[-1]} agents", gain, 10.0))
-    lines += _engines()
-    rows = curves()
-    draw(rows, Path(__file__).parent.parent / "docs" / "scale.png")
-    for row in rows:
-        shown = f"{row['cpu_us']:.0f} µs, {row['order']:.1f} points, {row['bytes']:.0f} bytes sent"
-        lines.append(Line(f"{row['protocol']}, {row['varied']} {row['value']:g}", shown))
     return lines
+
+
+def cost_curves() -> list[Line]:
+    """CPU time, points and bytes of a round as one thing changes at a time; 60 agents, the second half of 24 rounds."""
+    rows = curves()
+    draw(rows, FIGURE)
+    return [
+        Line(
+            f"{row['protocol']}, {row['varied']} {row['value']:g}",
+            f"{row['cpu_us']:.0f} µs, {row['order']:.1f} points, {row['bytes']:.0f} bytes sent",
+        )
+        for row in rows
+    ]
 
 
 def _sizes(protocol: str) -> tuple[list[Line], dict[int, dict[str, Any]]]:
     """One network after the other, up to the largest and back: a machine that is busier for a while weighs on all of them."""
-    sizes = SIZES[:-1] if protocol == "exact-diffusion" else SIZES
-    runs: dict[int, list[dict[str, Any]]] = {agents: [] for agents in sizes}
-    for agents in (*sizes, *sizes[-2::-1]):
+    runs: dict[int, list[dict[str, Any]]] = {agents: [] for agents in SIZES}
+    for agents in (*SIZES, *SIZES[-2::-1]):
         runs[agents].append(_apart(agents, ROUNDS, protocol))
     found = {agents: {**own[0], "cpu_us": float(np.mean([one["cpu_us"] for one in own]))} for agents, own in runs.items()}
     lines = []
@@ -250,17 +286,17 @@ def _sizes(protocol: str) -> tuple[list[Line], dict[int, dict[str, Any]]]:
         shown = f"{one['cpu_us']:.0f} µs, {one['megabytes']:.0f} MB, {one['order']:.1f} points, "
         shown += f"{one['bytes'] / agents / ROUNDS:.0f} bytes sent per agent and round"
         lines.append(Line(f"{protocol}, {agents} agents", shown))
-    largest = found[sizes[-1]]
-    slope = np.polyfit(np.log(sizes[1:]), [math.log(n * found[n]["cpu_us"]) for n in sizes[1:]], 1)[0]
-    lines.append(at_most(f"{protocol}: peak memory, {sizes[-1]} agents", largest["megabytes"] / 1024, 3.0, " GB"))
-    ratio = largest["cpu_us"] / found[sizes[0]]["cpu_us"]
-    lines.append(at_most(f"{protocol}: time per agent and round, {sizes[-1]} agents by 20", ratio, 2.0))
-    lines.append(at_most(f"{protocol}: slope of time over agents, 100 to {sizes[-1]}", float(slope), 1.05, ""))
+    largest = found[SIZES[-1]]
+    slope = np.polyfit(np.log(SIZES[1:]), [math.log(n * found[n]["cpu_us"]) for n in SIZES[1:]], 1)[0]
+    lines.append(at_most(f"{protocol}: peak memory, {SIZES[-1]} agents", largest["megabytes"] / 1024, 3.0, " GB"))
+    ratio = largest["cpu_us"] / found[SIZES[0]]["cpu_us"]
+    lines.append(at_most(f"{protocol}: time per agent and round, {SIZES[-1]} agents by 20", ratio, 2.0))
+    lines.append(at_most(f"{protocol}: slope of time over agents, 100 to {SIZES[-1]}", float(slope), 1.05, ""))
     return lines, found
 
 
-def _engines() -> list[Line]:
-    """Two cores and Ray, each between two runs of the simulation."""
+def engines() -> list[Line]:
+    """200 agents on two workers, between two runs of the simulation; CPU time of the driver and the slower worker."""
     lines = []
     for engine, least in (("processes", 1.6), ("ray", 0.8)):
         before, with_it, after = (_apart(200, 100, "penalty", name) for name in ("simulation", engine, "simulation"))
@@ -275,11 +311,11 @@ def _engines() -> list[Line]:
 
 if __name__ == "__main__" and sys.argv[1:] == ["curves"]:
     found = curves()
-    draw(found, Path(__file__).parent.parent / "docs" / "scale.png")
+    draw(found, FIGURE)
     for line in found:
         print(json.dumps(line))
 elif __name__ == "__main__" and sys.argv[1:] == ["engines"]:
-    for found_line in _engines():
+    for found_line in engines():
         print(found_line.what, found_line.shown, found_line.target)
 elif __name__ == "__main__" and sys.argv[1:2] == ["sizes"]:
     for found_line in _sizes(sys.argv[2])[0]:

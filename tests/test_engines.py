@@ -231,7 +231,7 @@ def test_what_cannot_be_spread_is_refused(processes):
     rng = np.random.default_rng(0)
     points, labels = rng.standard_normal((32, 2)), np.zeros(32, dtype=int)
     line = Graph.line(2)
-    with pytest.raises(InvalidArgument, match=r"workers must be at most one per agent, got 2 for 1 agents; at most 1"):
+    with pytest.raises(InvalidArgument, match=r"at most the number of agents, got 2 workers for 1 agents; set"):
         list(simulate(agent, Graph.line(1), [ArrayStream(points, labels)], engine=processes))
     with pytest.raises(InvalidArgument, match="be readable from the start, got generator"):
         list(simulate(agent, line, [iter(x for x in ())] * 2, engine=processes))
@@ -241,7 +241,7 @@ def test_what_cannot_be_spread_is_refused(processes):
     class Local(ArrayStream):
         pass
 
-    with pytest.raises(InvalidArgument, match="be picklable"):
+    with pytest.raises(InvalidArgument, match=r"the network must be picklable, got .*; define classes"):
         list(simulate(agent, line, [Local(points, labels)] * 2, engine=processes))
     with pytest.raises(InvalidArgument, match=r"Agent: y must be class numbers"):
         list(simulate(agent, line, [ArrayStream(points, labels), ArrayStream(points, labels + 9)], engine=processes))
@@ -291,7 +291,7 @@ def test_checkpoints_go_to_any_address():
         (["violation", "--engine", "processes"], "got violation; gmm-logistic, heterogeneous, slabs and brodatz do"),
         (
             ["gmm-logistic", "--agents", "2", "--samples", "64", "--engine", "processes", "--workers", "3"],
-            "engine: workers must be at most one per agent, got 3 for 2 agents; at most 2 can have work: lower --workers",
+            "engine: workers must be at most the number of agents, got 3 workers for 2 agents; set --workers",
         ),
     ],
 )

@@ -129,13 +129,12 @@ def test_twenty_agents_for_a_hundred_rounds_on_two_and_four_actors(two, four, pr
         assert_equal(rounds(engine, **settings), expected, keep=settings["keep"])
 
 
-def node_of(_):
-    return ray.get_runtime_context().get_node_id()
-
-
 @pytest.mark.slow
 def test_a_node_that_is_killed_costs_nothing_but_time(tmp_path):
     from ray.cluster_utils import Cluster
+
+    def node_of(_):  # here, so that it travels as it is: workers cannot import the tests
+        return ray.get_runtime_context().get_node_id()
 
     expected = rounds(protocol="penalty", samples=640, keep=(20,))
     if ray.is_initialized():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -33,7 +34,9 @@ from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import Link
 from kernelmesh.messages import Function, Offer, Terms, decode, encode, wire_size
 from kernelmesh.numerics.covariance import Covariance
+from kernelmesh.numerics.halves import Half, halved, whole
 from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.runtimes import shard
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing import check_consensus, check_rule
 from test_rules import in_lock_step
@@ -520,3 +523,60 @@ def test_a_model_that_has_just_been_solved_for_is_restored_bit_for_bit():
         state, restored = (agent.step(each, points[one], targets[one])[0] for each in (state, restored))
         np.testing.assert_array_equal(state.model.weights, restored.model.weights)
         np.testing.assert_array_equal(state.model.covariance, restored.model.covariance)
+
+
+@given(seed=st.integers(0, 10_000), order=st.integers(0, 9))
+def test_a_symmetric_matrix_comes_back_from_its_half_bit_for_bit(seed, order):
+    square = np.random.default_rng(seed).normal(size=(order, order))
+    symmetric = square + square.T
+    kept = halved(symmetric)
+    assert isinstance(kept, Half)
+    assert kept.numbers.size == order * (order + 1) // 2
+    np.testing.assert_array_equal(whole(kept), symmetric)
+    if order > 1:
+        assert whole(halved(square)) is square  # which a half could not stand for
+
+
+def test_the_covariance_goes_where_the_next_exchange_replaces_it_and_is_formed_when_it_is_asked_for():
+    """R is as large as the statistics. Who exchanges in every round needs none between two; who does not, keeps it."""
+    graph = Graph.ring(4)
+    *_, often = network(graph, make(consensus=SharedStatistics()), rows=96)
+    *_, seldom = network(graph, make(consensus=SharedStatistics(every=4)), rows=96)
+    assert all(state.model.spread is None for state in often.states)
+    assert all(state.model.spread is not None for state in seldom.states)
+    model = often.states[0].model
+    gram = KERNEL(model.function.centers, model.function.centers)
+    wanted = np.linalg.inv(model.regularization * gram + gram @ model.statistics.moments @ gram)
+    np.testing.assert_allclose(model.covariance, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_a_state_without_its_covariance_goes_on_from_a_file_bit_for_bit():
+    """Also when it hears nobody, so that no exchange replaces R."""
+    agent, graph = make(Landmarks(half_life=500.0), consensus=SharedStatistics()), Graph.ring(4)
+    *_, last = network(graph, agent, rows=96)
+    state, index = last.states[0], {name: n for n, name in enumerate(graph.names)}
+    restored = storage.unpack(agent, storage.pack(state, index, workspace=True), name=0, names=graph.names)
+    for points, targets in (samples(16, seed=8), samples(16, seed=9)):
+        state, restored = (agent.step(each, points, targets)[0] for each in (state, restored))
+        np.testing.assert_array_equal(state.model.weights, restored.model.weights)
+        np.testing.assert_array_equal(state.model.statistics.moments, restored.model.statistics.moments)
+
+
+def test_what_was_before_a_round_goes_while_the_round_is_computed(monkeypatch):
+    """At the last step of a round, only the last agents still have their states and flows of before."""
+    graph, left, advance = Graph.line(12), [], shard.advance
+
+    def watched(agent, state, *rest, **options):
+        left.append((sum(one() is not None for one in states), sum(one() is not None for one in duals)))
+        return advance(agent, state, *rest, **options)
+
+    states, duals = [], []
+    monkeypatch.setattr(shard, "advance", watched)
+    for now in network(graph, make(consensus=SharedStatistics()), rows=64):
+        states = [weakref.ref(state) for state in now.states]
+        duals = [weakref.ref(edge.dual) for state in now.states for edge in state.edges.values()]
+        assert len(duals) == 22
+        del now
+    assert len(left) == 48
+    assert left[-12] == (12, 22)
+    assert left[-1] == (1, 2)

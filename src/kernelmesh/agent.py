@@ -487,6 +487,7 @@ def _advance(
                 regularization=cast(float, agent.regularization),
                 samples=state.learned,
                 combined=combined is not None,
+                exchanges_next=combined is not None and agent.consensus.exchanges(state.steps + 2),
             )
             model, report = agent.rule.learn(
                 model, inputs, lambda inputs: agent.consensus.move(inputs, heard, edges), agent.compression

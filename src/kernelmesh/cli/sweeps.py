@@ -11,7 +11,7 @@ import typer
 from kernelmesh.cli.base import app, reported
 from kernelmesh.cli.engines import chosen_pool
 from kernelmesh.cli.experiments import _check_writable, _experiment, _leave, _report, _run, _settings
-from kernelmesh.errors import InvalidArgument
+from kernelmesh.errors import InvalidArgument, Verbatim
 
 if TYPE_CHECKING:
     from kernelmesh.experiments import Experiment
@@ -61,7 +61,9 @@ def _grid(experiment: Experiment, axes: Sequence[str], seeds: int, changes: Sequ
     from kernelmesh.experiments.sweep import Grid
 
     if not axes:
-        raise InvalidArgument("sweep", "--grid", "be given at least once", "", remedy="for example --grid step_size=1,3,8")
+        raise InvalidArgument(
+            "sweep", "--grid", "be given at least once", Verbatim("none"), remedy="for example --grid step_size=1,3,8"
+        )
     fixed = _read(experiment, changes, "--set")
     values: dict[str, tuple[Any, ...]] = {}
     for axis in axes:
@@ -80,5 +82,7 @@ def _read(experiment: Experiment, changes: Sequence[str], option: str) -> Mappin
     try:
         return _settings(experiment.name, experiment.config, None, {}, changes)
     except InvalidArgument as error:
-        argument = error.argument.replace("--set", option)
-        raise InvalidArgument("sweep", argument, error.rule, error.value, remedy=error.remedy) from None
+        argument, value = error.argument.replace("--set", option), error.value
+        if option == "--grid" and argument == option:  # the name is wrong, whichever of its values comes first
+            value = str(value).partition("=")[0]
+        raise InvalidArgument("sweep", argument, error.rule, value, remedy=error.remedy) from None

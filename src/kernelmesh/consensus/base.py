@@ -142,6 +142,8 @@ class StepInputs:
     samples: int
     combined: bool = False
     """Whether `Consensus.combine` has already averaged with the neighbors."""
+    exchanges_next: bool = False
+    """Whether it will precede the next step as well."""
 
     @property
     def shrink(self) -> float:

@@ -12,12 +12,13 @@ import numpy as np
 from kernelmesh.checks import Floats
 from kernelmesh.messages import Offer
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.halves import halved, whole
 from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["Shared", "digest", "opposite"]
+__all__ = ["Shared", "compact", "digest", "opposite"]
 
 # Under these names an expansion keeps what follows from it and is not part of its value.
-_TWIN, _DIGEST, _ORIGIN = "dual_twin", "dual_digest", "dual_origin"
+_TWIN, _DIGEST, _ORIGIN, _HALF = "dual_twin", "dual_digest", "dual_origin", "dual_half"
 
 
 def opposite(dual: Expansion) -> Expansion:
@@ -49,6 +50,30 @@ class _Opposite(Statistics):
     @property
     def moments(self) -> Floats:
         return _read_only(-self.__dict__[_TWIN].moments)
+
+
+class _Compact(Statistics):
+    """Statistics that hold one triangle of Θ; the whole is made when it is asked for, which happens once in a round."""
+
+    @property
+    def moments(self) -> Floats:
+        return _read_only(whole(self.__dict__[_HALF]))
+
+
+def compact(dual: Statistics) -> Statistics:
+    """The same in half the memory: there is a dual for each edge.
+
+    >>> from kernelmesh import Gaussian
+    >>> dual = Statistics(Gaussian(), np.array([[0.0], [1.0]]), np.zeros((2, 1)), np.array([[2.0, 1.0], [1.0, 3.0]]))
+    >>> compact(dual).moments
+    array([[2., 1.],
+           [1., 3.]])
+    """
+    small = object.__new__(_Compact)
+    small.__dict__.update(kernel=dual.kernel, centers=dual.centers, weights=dual.weights)
+    small.__dict__[_HALF] = halved(dual.moments)
+    small.__dict__[_DIGEST] = digest(dual)  # which every dual is asked for, and takes the whole
+    return small
 
 
 def _read_only(array: Floats) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelmesh.checks import Floats
 from kernelmesh.consensus.base import NUMBERED_STATISTICS, EdgeMemories, EdgeMemory, Heard, Spaced, StepInputs
-from kernelmesh.consensus.duals import Shared, opposite
+from kernelmesh.consensus.duals import Shared, compact, opposite
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.numbered import Completed, complete, offer
 from kernelmesh.messages import Message, Offer
@@ -105,7 +105,7 @@ def _renewed(nothing: Statistics, exchange: Completed, is_first: bool) -> tuple[
         flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
     if dual is None:
         known = nothing if before is None else _known(cast(Statistics, before), flow.centers)
-        dual = known.plus([(exchange.weight, flow)])
+        dual = compact(known.plus([(exchange.weight, flow)]))
         dual.__dict__[_FLOW] = flow
         _SHARED.keep(dual, before, first, second, *settings)
     return flow, dual if is_first else opposite(dual)

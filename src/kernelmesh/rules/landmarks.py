@@ -16,6 +16,7 @@ from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.covariance import Covariance
 from kernelmesh.numerics.expansion import Expansion, padded
+from kernelmesh.numerics.halves import Half, halved, whole
 from kernelmesh.numerics.landmarks import agreed, lower_root, novel
 from kernelmesh.numerics.landmarks import inverse as inverse_of
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
@@ -39,10 +40,10 @@ class LandmarksModel(Model):
 
     weights: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
     """W."""
-    inverse: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
-    """P = K⁻¹."""
-    spread: Covariance = dataclasses.field(default_factory=lambda: Covariance(np.empty((0, 0))))
-    """R = (λ K + K Θ K)⁻¹ = P (λ P + Θ)⁻¹ P."""
+    kept_inverse: Floats | Half = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
+    """P = K⁻¹, or half of it."""
+    spread: Covariance | None = None
+    """R = (λ K + K Θ K)⁻¹ = P (λ P + Θ)⁻¹ P; None where the next exchange replaces it: formed if needed before that."""
     regularization: float = 1.0
     """λ."""
     age: int = 0
@@ -58,9 +59,21 @@ class LandmarksModel(Model):
         return cast(Statistics, self.function)
 
     @property
+    def inverse(self) -> Floats:
+        """P."""
+        return whole(self.kept_inverse)
+
+    @property
     def covariance(self) -> Floats:
         """R as a matrix."""
-        return self.spread.matrix
+        return self.formed.matrix
+
+    @property
+    def formed(self) -> Covariance:
+        """R, from the statistics where it is not kept."""
+        if self.spread is not None:
+            return self.spread
+        return _solved(self.statistics, self.regularization, inverse=self.inverse).formed
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         clock = np.array([[self.age, self.forgotten, self.agreed]])
@@ -143,14 +156,14 @@ class Landmarks(Rule):
         spread = Covariance(matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order))
         if age == 0:  # nothing has been learned since it was solved for, and R was not needed as a whole
             try:
-                spread = _solved(model.statistics, model.regularization, inverse=inverse).spread
+                spread = _solved(model.statistics, model.regularization, inverse=inverse).formed
             except FloatingPointError:
                 rule = "have an inverse that fits its points"
                 raise InvalidArgument("file", "model.inverse", rule, Verbatim("one that does not")) from None
         return dataclasses.replace(
             model,
             weights=matrix("file", "model.solution", arrays["solution"], rows=order, columns=outputs),
-            inverse=inverse,
+            kept_inverse=inverse,
             spread=spread,
             age=integer("file", "model.clock", int(age), minimum=0),
             forgotten=float(forgotten),
@@ -200,6 +213,8 @@ class Landmarks(Rule):
         assert isinstance(model, LandmarksModel)
         batch = len(inputs.points)
         before = model.function.order
+        if model.spread is None:
+            model = dataclasses.replace(model, kept_inverse=model.inverse, spread=model.formed)
         kept = 0.5 ** (batch / self.half_life)
         if kept < 1.0:
             model = _forgetting(model, kept)
@@ -214,6 +229,9 @@ class Landmarks(Rule):
         if after is None:
             raise FloatingPointError("the function is no longer finite")
         new = after.function.order - before
+        if inputs.exchanges_next:  # which solves for R anew: until then it would be the largest part of the state
+            held = halved(after.inverse)
+            after = dataclasses.replace(after, kept_inverse=held, spread=None, age=0, forgotten=0.0)
         return after, CompressionReport(error=0.0, budget=0.0, removed=batch - new, dependent=batch - new)
 
     def _grown(self, model: LandmarksModel, inputs: StepInputs) -> tuple[LandmarksModel, Floats, Floats]:
@@ -234,7 +252,8 @@ class Landmarks(Rule):
         """The model after the mini-batch; None where R is not a covariance any more."""
         statistics = model.statistics
         own = statistics.kernel.diag(inputs.points)
-        spread = model.spread.rows(cross, lifted)
+        before = model.formed
+        spread = before.rows(cross, lifted)
         covariance, credible = compiled.newton.covariance(cross, spread, own / model.regularization)
         if not credible:
             return None
@@ -251,7 +270,7 @@ class Landmarks(Rule):
             model,
             function=Statistics.gathered(statistics.kernel, statistics.centers, sums, moments),
             weights=weights,
-            spread=model.spread.less(lost),
+            spread=before.less(lost),
             age=model.age + 1,
         )
 
@@ -283,7 +302,7 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
         spread = Covariance.factored(root, inverse) if len(root) else Covariance(inverse)
         weights = _applied(root, inverse, statistics.weights)
     return LandmarksModel(
-        statistics, square_norm=math.nan, weights=weights, inverse=inverse, spread=spread, regularization=regularization
+        statistics, square_norm=math.nan, weights=weights, kept_inverse=inverse, spread=spread, regularization=regularization
     )
 
 
@@ -344,7 +363,7 @@ def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floa
         model,
         function=_with_points(model.statistics, points),
         weights=np.concatenate([model.weights, np.zeros((len(points), model.function.outputs))]),
-        inverse=_bordered(model.inverse, lifted, block),
+        kept_inverse=_bordered(model.inverse, lifted, block),
         spread=Covariance(_bordered(model.covariance, lifted, block / model.regularization)),
         agreed=False,
     )

@@ -95,6 +95,7 @@ class Shard:
         ends = [graph.edges[n] for n in self.edges]
         self._places = {pair: place for place, (i, j) in enumerate(ends) for pair in ((i, j), (j, i))}
         self._usual = Faults().ties(graph, 1)
+        self._walk = _neighbors_together(graph, self.members)
         self.begin(states)
 
     def begin(
@@ -128,6 +129,7 @@ class Shard:
         self._links.update(links)
 
     def _end_talk(self) -> None:
+        self._talks = False
         self._outboxes: dict[int, Outbox] = {}
         self._questions: dict[int, Message | None] = {}
         self._replies: dict[tuple[int, int], Message | None] = {}
@@ -167,6 +169,7 @@ class Shard:
     def ask(self, plan: Plan) -> Batches:
         """Say what does not depend on what others say: questions, or functions; what goes to other shards is returned."""
         self._plan, self._ties, self._bad = plan, self._usual if plan.ties is None else plan.ties, plan.bad
+        self._talks = True
         points = {i: batch[0] for i, batch in self._checked.items()}
         self._outboxes = {i: Outbox(self.agent, state, points.get(i)) for i, state in self.states.items()}
         return self._ask() if self.agent.consensus.exchange.question else self._tell()
@@ -241,26 +244,38 @@ class Shard:
             else:
                 self._traveling |= {pair: (message, None) for pair, message in arrived.items()}
         self._open()
-        infos: list[Info | None] = []
-        for i in self.members:
-            batch = self._checked.get(i)
-            info = None
-            if batch is not None:
-                replayed = i in self._replaying
-                self.states[i], info = self._advanced(i, batch, replayed=replayed)
-                self._waiting[i] = None
-                self.taken[i] += not replayed
-            infos.append(info)
+        infos: dict[int, Info | None] = dict.fromkeys(self.members)
+        for n, i in enumerate(self._walk):
+            if i not in self._checked:
+                continue
+            try:
+                self.states[i], infos[i] = self._advanced(i)
+            except Diverged as error:
+                raise self._first_error(i, error, self._walk[n + 1 :]) from None
+            self._waiting[i] = None
+            self.taken[i] += i not in self._replaying
         self._end_talk()
         return Progress(
-            infos, list(self.floats.values()), list(self.bytes.values()), np.array(self.edge_bytes, dtype=np.int64)
+            list(infos.values()),
+            list(self.floats.values()),
+            list(self.bytes.values()),
+            np.array(self.edge_bytes, dtype=np.int64),
         )
 
-    def _advanced(self, i: int, batch: tuple[Floats, Any], *, replayed: bool) -> tuple[State, Info | None]:
+    def _first_error(self, i: int, error: Diverged, left: Sequence[int]) -> Diverged:
+        """Of the agents that diverge in a round the first one is reported, in whichever order they step."""
+        for j in sorted(j for j in left if j < i and j in self._checked):
+            try:
+                self._advanced(j)
+            except Diverged as earlier:
+                return earlier
+        return error
+
+    def _advanced(self, i: int) -> tuple[State, Info | None]:
         """One agent's step. A bad agent that its own lies have led astray begins anew, and does not end the run."""
         state = self.states[i]
         try:
-            return advance(self.agent, state, *batch, self._heard(i), replayed=replayed)
+            return advance(self.agent, state, *self._checked[i], self._heard(i), replayed=i in self._replaying)
         except Diverged:
             if i not in self._bad:
                 raise
@@ -271,9 +286,11 @@ class Shard:
         for (i, j), (packed, message) in self._traveling.items():
             with suppress(MissingBase):  # it builds on something that was lost; the other end will hear of it
                 self._replies[i, j] = self._links[j, i].unpack(packed, message)
+        # what was said has been said: nothing but the states themselves holds what they were before the step
+        self._traveling, self._outboxes = {}, {}
 
     def _heard(self, i: int) -> list[Heard]:
-        if not self._outboxes:  # nobody talks in this round
+        if not self._talks:
             return []
         mutual = self.agent.consensus.exchange.mutual
         return [self._said(i, tie, mutual) for tie in self._ties[i]]
@@ -310,6 +327,23 @@ class Shard:
             place = self._places.get((sender, receiver))
             if place is not None:  # faults may join agents that have no edge in the graph
                 self.edge_bytes[place] += size.bytes
+
+
+def _neighbors_together(graph: Graph, members: Sequence[int]) -> list[int]:
+    """The agents in an order in which neighbors follow each other soon.
+
+    What both ends of an edge hold of it is made by the first and used by the second: so little of it is waiting at a time.
+    """
+    own, walk = set(members), []
+    for start in members:
+        queue = [start] if start in own else []
+        own.discard(start)
+        for i in queue:
+            walk.append(i)
+            fresh = [j for j in graph.neighbors[i] if j in own]
+            own.difference_update(fresh)
+            queue += fresh
+    return walk
 
 
 def _pack(out: Mapping[int, Sequence[_Entry]]) -> Batches:

@@ -126,6 +126,7 @@ def _rounds(
         if number > shown:  # rounds that are computed again have been seen
             shown = number
             yield now
+        del now  # whoever has not kept it lets go of the states before the next ones are made
 
 
 def _round(shards: Engine, plan: Plan, consensus: Consensus) -> Round:

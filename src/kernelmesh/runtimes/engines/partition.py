@@ -16,9 +16,9 @@ def partition(graph: Graph, parts: int) -> tuple[int, ...]:
     (0, 0, 0, 1, 1, 1)
     """
     if parts > len(graph):
-        found = Verbatim(f"{parts} for {len(graph)} agents")
-        remedy = f"at most {len(graph)} can have work: lower --workers, or parts of the engine"
-        raise InvalidArgument("engine", "workers", "be at most one per agent", found, remedy=remedy)
+        found = Verbatim(f"{parts} workers for {len(graph)} agents")
+        remedy = f"set --workers, or `parts` in Python, to {len(graph)} or less"
+        raise InvalidArgument("engine", "workers", "be at most the number of agents", found, remedy=remedy)
     out = [0] * len(graph)
     _split(graph, list(range(len(graph))), parts, 0, out)
     order = {part: n for n, part in enumerate(dict.fromkeys(out))}  # numbered as they first occur

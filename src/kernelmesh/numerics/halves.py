@@ -1,0 +1,39 @@
+"""Symmetric matrices in half the memory, for what is kept between two uses."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmesh.checks import Floats
+from kernelmesh.numerics import compiled
+
+__all__ = ["Half", "halved", "whole"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Half:
+    """The lower triangle of a symmetric matrix, row by row."""
+
+    numbers: Floats
+    order: int
+
+
+def halved(square: Floats) -> Floats | Half:
+    """A matrix that is symmetric to the last bit as its half; any other as it is.
+
+    >>> halved(np.array([[1.0, 2.0], [2.0, 3.0]])).numbers
+    array([1., 2., 3.])
+    """
+    if not np.array_equal(square, square.T):
+        return square
+    return Half(compiled.symmetric.lower_half(np.ascontiguousarray(square)), len(square))
+
+
+def whole(kept: Floats | Half) -> Floats:
+    """The matrix itself, bit for bit; a new one where a half was kept.
+
+    >>> whole(halved(np.array([[1.0, 2.0], [2.0, 3.0]])))
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    return compiled.symmetric.whole(kept.numbers, kept.order) if isinstance(kept, Half) else kept
