@@ -321,8 +321,7 @@ class Screening:
                 sizes[i] += 0.0 if each.moments is None else np.abs(each.moments).sum()
             if not (sizes.max() <= _LARGER * self.reach * (own + 1.0) and np.isfinite(rows.sum())):
                 return False
-            first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(known) :]
-            if not young and self._strangers(bench, known, rows, first, starts) > self.strangers:
+            if not young and self._strangers(bench, known, rows, starts) > self.strangers:
                 return False
             standings = [
                 self._standing(bench, reply, edges.get(each.neighbor)) for reply, each in zip(said, heard, strict=True)
@@ -353,8 +352,9 @@ class Screening:
         cross = bench.kernel(bench.points, opinions[0].centers)  # which are the agent's own in all of them
         return np.concatenate([cross @ opinion.weights for opinion in opinions])
 
-    def _strangers(self, bench: Bench, known: Floats, rows: Floats, first: Ints, starts: Ints) -> int:
+    def _strangers(self, bench: Bench, known: Floats, rows: Floats, starts: Ints) -> int:
         """The most points of one message that are far from everything the agent knows."""
+        first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(known) :]
         fresh = np.flatnonzero(first == np.arange(len(known), len(rows)))  # neither known nor said by somebody before
         if not len(fresh):
             return 0
