@@ -183,8 +183,10 @@ class Screening:
     those of the neighbor were added to its own: once, until the two have completed `youth` exchanges, and may honestly
     disagree; then `weight` times, with half of m where the agent's own loss is low, and paroles eight times as rare, or
     rarer after each time the neighbor was left out. Statistics that differ from the agent's own by less than a fifth are
-    tested in every eighth step. Messages that are not finite, bring too many points, or give
-    outputs far larger than the agent's own are left out, too; weights beyond any use are scaled down.
+    tested in every eighth step.
+
+    Messages that are not finite, bring too many points, or give outputs far larger than the agent's own are left out, too;
+    weights beyond any use are scaled down.
 
     Both ends forget what they remembered of the edge to a neighbor that is left out, so that a dual that it may have poisoned
     acts no longer. The neighbor is heard again as soon as it passes. One that is not hostile but merely ignorant,
@@ -206,7 +208,7 @@ class Screening:
         has more, all of them are taken out, or, once in eight paroles, all but so many. A region that is really new is let
         in by and by: points near others that were let in are not far.
     youth : int
-        The number of steps before which an agent is young.
+        The number of steps before which an agent is young, and of exchanges of statistics before which an edge is.
     parole : int
         Steps between two in which an ignorant neighbor is heard all the same.
     weight : float
