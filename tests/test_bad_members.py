@@ -117,9 +117,7 @@ def test_honest_agents_hold_out_and_recover(consensus, partition, attack):
     print(
         f"during {np.subtract(during, calm).min():+.3f}, after {after - calm_after:+.3f}, order {max(found)} / {max(orders)}"
     )
-    # a bias that grows in every round gets into statistics further than into functions before samples tell
-    most = 0.06 if isinstance(attack, Drift) and isinstance(consensus, SharedStatistics) else 0.03
-    assert min(np.subtract(during, calm)) >= -most
+    assert min(np.subtract(during, calm)) >= -0.03
     assert after >= calm_after - 0.01
     assert max(found) <= 2 * max(orders)
     assert all(status.recoveries == 0 for status in statuses.values())
@@ -131,8 +129,10 @@ def test_screening_costs_nothing_where_everybody_is_honest(consensus):
         calm, *_, statuses = play(consensus, partition)
         (*_, after), *_ = play(consensus, partition, screens=False)
         assert calm[-1] >= after - 0.003
-        for status in statuses.values():
-            assert sum(neighbor.disbelieved + neighbor.clipped for neighbor in status.neighbors.values()) == 0
+        # mini-batches of 8 samples are so small that an honest neighbor may look bad on one of some thousand
+        found = [neighbor for status in statuses.values() for neighbor in status.neighbors.values()]
+        messages = RATE / 8 * LAST * len(found)
+        assert sum(neighbor.disbelieved + neighbor.clipped for neighbor in found) <= 1e-3 * messages
 
 
 SEEN_THROUGH = [attack for attack in ATTACKS if not isinstance(attack, Drift | Replay)]

@@ -206,7 +206,7 @@ def attacked(folder, protocol, partition, attacks, *, told):
 @pytest.mark.parametrize("protocol", ["shared-statistics", "exact-diffusion"])
 def test_a_bad_member(protocol, partition, tmp_path):
     """One of five lies in several ways, one after the other: the others hold out, recover, and say who it is."""
-    attacks = os.environ.get("KERNELMESH_ATTACKS", "SignFlip,Huge,FarPoints").split(",")
+    attacks = os.environ.get("KERNELMESH_ATTACKS", "SignFlip,Huge,Zero,FarPoints").split(",")
     calm, calm_order, _, _ = attacked(tmp_path / "calm", protocol, partition, attacks, told=False)
     found, order, views, logs = attacked(tmp_path / "bad", protocol, partition, attacks, told=True)
     for attack, (during, after), (calm_during, calm_after) in zip(attacks, found, calm, strict=True):

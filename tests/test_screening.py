@@ -27,7 +27,10 @@ from kernelmesh import (
 from kernelmesh.consensus import EdgeMemory, Heard
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import Function, Offer, Terms
-from kernelmesh.runtimes.attacks import ATTACKS, Flood, Replay, SignFlip, Zero
+from kernelmesh.numerics import compiled
+from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Flood, Replay, SignFlip, Zero
 from kernelmesh.screening import Bench, Health
 
 AGENTS, BAD, FIRST, LAST, ROUNDS = 6, 3, 25, 36, 50
@@ -147,7 +150,7 @@ def bench(step=100, order=4):
         loss=agent.loss,
         points=points,
         targets=labels,
-        here=state.function(points),
+        function=state.function,
         step=step,
     )
 
@@ -219,6 +222,147 @@ def test_an_edge_to_somebody_who_is_left_out_begins_anew():
     offer = Offer(own.centers, -own.weights, Terms(4, 10, 9, edge.digest, 0.25))
     found = Screening().screen(bench_, [Heard(None, offer, 0.25, "b")], {"b": edge})
     assert (found.edges["b"].epoch, found.edges["b"].done, found.edges["b"].dual) == (6, 0, None)
+
+
+def test_a_dual_that_is_not_taken_over_is_not_offered_for_ever():
+    """This end has nothing to forget, but the other must begin anew, or it would hand the same dual over again and again."""
+    bench_, offer = statistics_bench()
+    handed = Function(offer.centers, 1e3 * offer.weights, moments=offer.moments)
+    said = dataclasses.replace(offer, dual=handed, terms=Terms(5, 1, 0, 0, 0.25))
+    found = Screening().screen(bench_, [Heard(None, said, 0.25, "b")], {})
+    assert "dual" in found.left_out["b"]
+    assert found.edges["b"].epoch > 6
+
+
+def statistics_bench(step=101):
+    """An agent that gathers statistics, at a step in which everybody is tested unless close; and what it offers itself."""
+    agent = make(SharedStatistics())
+    state, rng = agent.start(), np.random.default_rng(6)
+    for _ in range(40):
+        state, _ = agent.step(state, *MIXTURE.sample(16, rng=rng))
+    points, labels = MIXTURE.sample(32, rng=np.random.default_rng(7))
+    settings = {"kernel": agent.kernel, "rule": agent.rule, "model": state.model, "loss": agent.loss}
+    bench_ = Bench(**settings, points=points, targets=labels, function=state.function, step=step)
+    sent = state.sent
+    return bench_, Offer(sent.centers, sent.weights, Terms(0, 1, 0, 0, 0.25), moments=sent.moments)
+
+
+def test_far_points_of_statistics_are_barred_and_the_message_stays_as_it_is():
+    """Both ends of an edge must count the same flow: so the points are taken out of the update, not of the message."""
+    bench_, offer = statistics_bench()
+    far = 50.0 + 10.0 * np.arange(12.0).reshape(6, 2)
+    order = len(offer.centers)
+    centers, weights = np.concatenate([offer.centers, far]), np.concatenate([offer.weights, np.ones((6, 3))])
+    moments = np.pad(offer.moments, (0, 6)) + np.diag(np.r_[np.zeros(order), np.ones(6)])
+    said = Heard(None, dataclasses.replace(offer, centers=centers, weights=weights, moments=moments), 0.25, "b")
+    found = Screening().screen(bench_, [said], {})
+    assert found.heard[0] is said
+    assert "far from everything" in found.clipped["b"]
+    update = found.admitted(Update(centers, weights, shared=True, moments=moments))
+    np.testing.assert_array_equal(update.points, offer.centers)
+    np.testing.assert_array_equal(update.coefficients, offer.weights)
+    np.testing.assert_array_equal(update.moments, offer.moments)
+    # an offer of an earlier round that is used only now is looked through, too
+    ahead = {"b": EdgeMemory(done=30, early=said.reply)}
+    assert len(Screening().screen(bench_, [Heard(None, offer, 0.25, "b")], ahead).barred) == 6
+
+
+def test_far_points_do_not_set_honest_agents_against_each_other():
+    agent = make(SharedStatistics(), Screening(parole=2))  # every 16th step lets some points in
+    faults = Faults(byzantine={BAD: [(FarPoints(), FIRST, LAST)]}, rng=np.random.default_rng(5))
+    for round in simulate(agent, GRAPH, streams(), faults=faults):
+        left_out = {j for i, info in enumerate(round.infos) if i != BAD for j in info.left_out}
+        assert not left_out - {BAD}
+    assert max(f.order for f in round.functions) > max(f.order for f in play(SharedStatistics(), None)[1].functions)
+
+
+def test_ends_that_know_each_other_are_tested_more_strictly():
+    bench_, offer = statistics_bench()
+    nothing = Heard(None, dataclasses.replace(offer, weights=0.0 * offer.weights), 0.25, "b")
+
+    def left_out(step, edge):
+        return set(Screening().screen(dataclasses.replace(bench_, step=step), [nothing], {"b": edge}).left_out)
+
+    known, betrayed = EdgeMemory(done=30), EdgeMemory(epoch=64)
+    assert left_out(101, EdgeMemory(done=3)) == set()  # two who have just met may disagree by as much
+    assert left_out(101, known) == left_out(101, betrayed) == {"b"}
+    assert left_out(104, known) == {"b"}  # a parole for those who have just met
+    assert left_out(128, known) == left_out(128, betrayed) == set()
+    often = EdgeMemory(epoch=128)
+    assert left_out(192, often) == {"b"}
+    assert left_out(256, often) == set()
+    found = Screening().screen(bench_, [nothing], {"b": known})
+    assert found.edges["b"].epoch == 64
+
+
+def test_statistics_close_to_ones_own_are_tested_now_and_then():
+    bench_, offer = statistics_bench()
+    worse = Heard(None, dataclasses.replace(offer, weights=np.roll(offer.weights, 1, axis=1)), 0.25, "b")
+    strict = Screening(margin=1e-6)
+    known = {"b": EdgeMemory(done=30)}
+    assert set(strict.screen(bench_, [worse], known).left_out) == {"b"}  # not close at all: tested in every step
+    slightly = Heard(None, dataclasses.replace(offer, weights=0.9 * offer.weights), 0.25, "b")
+    assert not strict.screen(bench_, [slightly], known).left_out
+    assert set(strict.screen(dataclasses.replace(bench_, step=104), [slightly], known).left_out) == {"b"}
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2**32 - 1))
+def test_how_far_statistics_are_apart_by_the_literal_formula(old, rows, seed):
+    rng = np.random.default_rng(seed)
+    pool = rng.standard_normal((8, 2))
+    here, there = rng.permutation(8)[:old], rng.integers(8, size=rows)
+    weights, moments, sums, square = (rng.standard_normal(n) for n in ((old, 3), (old, old), (rows, 3), (rows, rows)))
+    found = compiled.symmetric.apart(
+        np.concatenate([pool[here], pool[there]]).view(np.uint64), weights, moments, sums, square
+    )
+    if len(set(there)) < rows or set(there) - set(here):
+        assert found[0] == found[1] == np.inf
+        return
+    at = [list(here).index(each) for each in there]
+    full_sums, full_square = np.zeros_like(weights), np.zeros_like(moments)
+    full_sums[at] = sums
+    full_square[np.ix_(at, at)] = square
+    expected = [
+        ((weights - full_sums) ** 2).sum(),
+        ((moments - full_square) ** 2).sum(),
+        (weights**2).sum(),
+        (moments**2).sum(),
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_an_opinion_of_statistics_that_owe_more_than_they_have():
+    """Somebody has given away more than it had in one direction: there nothing is known, elsewhere it is believed."""
+    bench_, offer = statistics_bench()
+    moments = offer.moments.copy()
+    moments[0, 0] -= 2.0 * moments[0, 0] + 1.0
+    said = Statistics(bench_.kernel, offer.centers, offer.weights, moments)
+    opinion = bench_.rule.opinion(bench_.model, said, 16.0)
+    assert np.isfinite(opinion.weights).all()
+    assert (opinion(HELD[0]).argmax(axis=1) == HELD[1]).mean() > 0.6
+
+
+def test_honest_agents_whose_classes_overlap_learn_from_each_other():
+    """One class each, and classes that overlap so much that pooling makes everybody worse on its own samples."""
+    rng = np.random.default_rng(1)
+    means = rng.uniform(-1, 1, (5, 3, 2))
+
+    def sample(count, labels, rng):
+        own = rng.choice(labels, count)
+        return means[own, rng.integers(3, size=count)] + 0.5 * rng.standard_normal((count, 2)), own
+
+    held, found = sample(1000, np.arange(5), np.random.default_rng(2)), {}
+    for screening in (None, Screening()):
+        agent = Agent(
+            dimension=2, outputs=5, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), rule=Landmarks(),
+            consensus=SharedStatistics(), screening=screening,
+        )  # fmt: skip
+        own = [ArrayStream(*sample(16 * 60, [i], np.random.default_rng([3, i])), batch_size=16) for i in range(5)]
+        *_, last = simulate(agent, Graph.ring(5), own)
+        found[screening] = np.mean([(f(held[0]).argmax(axis=1) == held[1]).mean() for f in last.functions])
+    assert found[None] > 0.3
+    assert found[Screening()] >= found[None] - 0.02
 
 
 def test_distrust_takes_nothing_from_the_sum():

@@ -430,7 +430,7 @@ def relay_screened(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[
         points, targets = state.newest or (np.empty((0, agent.dimension)), None)
         found = _screened(agent, state, points, targets, heard)
         heard = found.heard
-        model, edges, combined = _combined(agent, state, heard, found.edges)
+        model, edges, combined = _combined(agent, state, found)
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
             go = agent.rule.combine if combined is None else agent.rule.absorb  # the only stage, or the second of two
@@ -468,7 +468,7 @@ def _advance(
     try:
         found = _screened(agent, state, points, targets, heard)
         heard = found.heard
-        model, edges, combined = _combined(agent, state, heard, found.edges)
+        model, edges, combined = _combined(agent, state, found)
         f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers)
         here = f.from_cross(cross)
@@ -550,21 +550,19 @@ def _screened(agent: Agent, state: State, points: Floats, targets: Any, heard: S
         loss=agent.loss,
         points=points,
         targets=targets,
-        here=state.function(points),
+        function=state.function,
         step=state.steps + 1,
         health=state.health,
     )
     return agent.screening.screen(bench, heard, state.edges)
 
 
-def _combined(
-    agent: Agent, state: State, heard: Sequence[Heard], edges: EdgeMemories
-) -> tuple[Model, EdgeMemories, Expansion | None]:
+def _combined(agent: Agent, state: State, found: Screened) -> tuple[Model, EdgeMemories, Expansion | None]:
     """The first of two stages, averaging with the neighbors, for protocols that have one; the agent then shows the result."""
-    update, edges = agent.consensus.combine(state.model.function, heard, edges)
+    update, edges = agent.consensus.combine(state.model.function, found.heard, found.edges)
     if update is None:
         return state.model, edges, None
-    model = state.model
+    model, update = state.model, found.admitted(update)
     # without any messages in such a round, the function stays unchanged, but the protocol may still update its memory
     if not update.is_identity or agent.consensus.exchanges(state.steps + 1):
         model = agent.rule.combine(model, update, agent.compression, samples=state.learned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from kernelmesh.checks import Floats, Ints, integer, positive
 from kernelmesh.consensus import EdgeMemories, EdgeMemory, Heard
 from kernelmesh.messages import Function, Message, Offer, Values
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.compression import Model
+from kernelmesh.numerics.compression import Model, Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
@@ -34,10 +35,18 @@ _MEMORY, _OBLIVION = 20, 500
 _CAUTION, _LEAST = 10.0, 0.02
 # A message with too many strangers is let in with some of them once in so many paroles.
 _PAROLES = 8
+# Statistics that differ from the agent's own by at most this share are tested in every so many steps only.
+_CLOSE, _SPARED = 0.2, 8
 # How much of an edge an agent that is not young can have forgotten, as a share of what it knows: rounding, not more.
 _FORGOTTEN = 0.01
-# Epochs by which an end that distrusts the other goes ahead: both then begin without a dual.
-_ANEW = 2
+# Where an agent's own loss is low, it expects less scatter of those that it knows: the margin is this multiple of its loss,
+# as a share of that of predicting nothing, and at least so much.
+_SCATTER, _FAMILIAR = 2.0, 0.5
+# Epochs by which an end that distrusts the other goes ahead, so that both begin without a dual: few, or, where the two had
+# known each other, so many that it shows in the number how often that has happened.
+_ANEW, _BETRAYED = 2, 64
+# Ends that know each other have a parole in the place of so many, times the number of such times, of which so many count.
+_SKIPPED, _COUNTED = 8, 8
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,12 +60,17 @@ class Bench:
     points: Floats
     """X; without any, only sizes are checked."""
     targets: Any
-    here: Floats
-    """f(X), before anybody is listened to."""
+    function: Expansion
+    """f, before anybody is listened to."""
     step: int
     """The step that is about to be taken, from 1."""
     health: Health | None = None
     """How the agent itself has been doing of late."""
+
+    @functools.cached_property
+    def here(self) -> Floats:
+        """f(X)."""
+        return self.function(self.points)
 
 
 class Health(NamedTuple):
@@ -94,15 +108,58 @@ class Screened(NamedTuple):
     """Who is not believed, and why."""
     clipped: Mapping[Hashable, str] = {}
     """Whose words were cut down before they were used, and by how much."""
+    barred: Floats | None = None
+    """Points that come with statistics and must not enter the dictionary."""
+
+    def admitted(self, update: Update) -> Update:
+        """An update without the points that are barred.
+
+        Statistics are cut down here, not in the message: both ends of an edge must count the same flow.
+        """
+        if self.barred is None or update.moments is None:
+            return update
+        rows = np.concatenate([self.barred, update.points])
+        first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(self.barred) :]
+        stays = np.flatnonzero(first >= len(self.barred))
+        moments = np.ascontiguousarray(update.moments[np.ix_(stays, stays)])
+        return replace(update, points=update.points[stays], coefficients=update.coefficients[stays], moments=moments)
 
 
 class _Limits(NamedTuple):
     """What a neighbor's outputs on one's own samples may be."""
 
-    loss: float
-    ignorance: float
-    """The loss up to which somebody counts as ignorant, not hostile."""
+    best: float
+    """The loss of the agent itself, or that of predicting nothing if it is lower."""
+    nothing: float
+    """The loss of predicting nothing."""
+    risen: float
+    """By how much the agent's own loss has risen of late."""
+    usual: float
+    """What the agent's own loss has been of late, as a share of that of predicting nothing."""
     size: float
+
+    def loss(self, standing: _Standing) -> float:
+        """What a neighbor may cost."""
+        margin = standing.margin
+        if standing.is_known:
+            margin *= min(max(_SCATTER * self.usual, _FAMILIAR), 1.0)
+        return self.best + max(margin * self.nothing - _CAUTION * self.risen, min(margin, _LEAST) * self.nothing)
+
+
+class _Standing(NamedTuple):
+    """How strictly one neighbor is tested."""
+
+    margin: float
+    parole: int
+    weight: float = 1.0
+    """How much its statistics weigh in the test, as a multiple of the agent's own."""
+    is_known: bool = False
+    """Whether the two ends have exchanged statistics for so long that they should agree."""
+
+    @property
+    def ahead(self) -> int:
+        """Epochs by which this end goes ahead when the neighbor is left out."""
+        return _BETRAYED if self.is_known else _ANEW
 
 
 class _Bounded(NamedTuple):
@@ -112,6 +169,8 @@ class _Bounded(NamedTuple):
     doubt: str | None = None
     cut: str = ""
     """What was taken away."""
+    barred: Floats | None = None
+    """Points that must not enter the dictionary, where the message itself is left as it is."""
 
 
 @register("screening")
@@ -121,8 +180,13 @@ class Screening:
 
     X, y are the agent's own newest samples. The more the agent's own loss has risen of late, the smaller is m: somebody may
     be leading it astray in small steps. Where statistics are exchanged, f_j is the function that the agent would have if
-    those of the neighbor were added to its own, `weight` times. Messages that are not finite, bring too many points, or give
-    outputs far larger than the agent's own are left out, too; weights beyond any use are scaled down.
+    those of the neighbor were added to its own: once, until the two have completed `youth` exchanges, and may honestly
+    disagree; then `weight` times, with half of m where the agent's own loss is low, and paroles eight times as rare, or
+    rarer after each time the neighbor was left out. Statistics that differ from the agent's own by less than a fifth are
+    tested in every eighth step.
+
+    Messages that are not finite, bring too many points, or give outputs far larger than the agent's own are left out, too;
+    weights beyond any use are scaled down.
 
     Both ends forget what they remembered of the edge to a neighbor that is left out, so that a dual that it may have poisoned
     acts no longer. The neighbor is heard again as soon as it passes. One that is not hostile but merely ignorant,
@@ -144,7 +208,7 @@ class Screening:
         has more, all of them are taken out, or, once in eight paroles, all but so many. A region that is really new is let
         in by and by: points near others that were let in are not far.
     youth : int
-        The number of steps before which an agent is young.
+        The number of steps before which an agent is young, and of exchanges of statistics before which an edge is.
     parole : int
         Steps between two in which an ignorant neighbor is heard all the same.
     weight : float
@@ -172,37 +236,84 @@ class Screening:
 
     def screen(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> Screened:
         """Go through what was heard, and take out what is not to be believed."""
-        own, limits = _size(bench.model.function), self._limits(bench)
-        if self._all_is_well(bench, [said.reply for said in heard if said.reply is not None], own, limits):
+        doubtful = self._doubtful(bench, heard, edges)
+        if not doubtful:
             return Screened(heard, edges)
-        kept, anew, left_out, clipped = [], {}, {}, {}
+        own, limits = _size(bench.model.function), self._limits(bench)
+        if self._all_is_well(bench, doubtful, edges, own, limits):
+            return Screened(heard, edges)
+        kept, anew, left_out, clipped, barred = [], {}, {}, {}, []
         for said in heard:
             if said.reply is None:
                 kept.append(said)
                 continue
             edge = edges.get(said.neighbor)
+            standing = self._standing(bench, said.reply, edge)
             bounded = self._bounded(bench, said.reply, own)
-            reason = bounded.doubt or self._doubt(bench, bounded.reply, limits) or self._dual_doubt(bench, said, edge, limits)
+            reason = (
+                bounded.doubt
+                or self._doubt(bench, bounded.reply, limits, standing)
+                or self._dual_doubt(bench, said, edge, limits)
+            )
             if reason is None:
                 kept.append(said if bounded.reply is said.reply else said._replace(reply=bounded.reply))
                 if bounded.cut:
                     clipped[said.neighbor] = bounded.cut
+                if bounded.barred is not None:
+                    barred.append(bounded.barred)
                 continue
             left_out[said.neighbor] = reason
             kept.append(said._replace(question=None, reply=None))
-            if isinstance(said.reply, Offer) and edge is not None and (edge.done or edge.dual is not None):
-                epoch = max(edge.epoch, min(said.reply.terms.epoch, 1 << 40))
-                anew[said.neighbor] = EdgeMemory(epoch=epoch + _ANEW)
-        return Screened(kept, {**edges, **anew} if anew else edges, left_out, clipped)
+            if isinstance(said.reply, Offer) and (said.reply.dual is not None or (edge is not None and edge.has_begun)):
+                epoch = max(0 if edge is None else edge.epoch, min(said.reply.terms.epoch, 1 << 40))
+                anew[said.neighbor] = EdgeMemory(epoch=epoch + standing.ahead)
+        for neighbor in edges.keys() - anew.keys():
+            early = edges[neighbor].early  # an offer of an earlier round, which may be used only now
+            if early is not None and early.moments is not None and len(far := self._far(bench, early)):
+                barred.append(early.centers[far])
+        return Screened(
+            kept, {**edges, **anew} if anew else edges, left_out, clipped, np.concatenate(barred) if barred else None
+        )
 
-    def _all_is_well(self, bench: Bench, replies: Sequence[Message], own: float, limits: _Limits | None) -> bool:
+    def _standing(self, bench: Bench, reply: Message, edge: EdgeMemory | None) -> _Standing:
+        """How strictly a neighbor is tested, by what has passed over the edge to it.
+
+        Two ends that have not exchanged statistics often may honestly disagree. Who is left out after that must wait the
+        longer, the more often it was.
+        """
+        if getattr(reply, "moments", None) is None:
+            return _Standing(self.margin, self.parole)
+        epoch, done = (0, 0) if edge is None else (edge.epoch, edge.done)
+        betrayed = min(epoch // _BETRAYED, _COUNTED)
+        if not betrayed and done < self.youth:
+            return _Standing(self.margin, self.parole)
+        return _Standing(self.margin, _SKIPPED * max(betrayed, 1) * self.parole, self.weight, is_known=True)
+
+    def _doubtful(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> list[Heard]:
+        """Who must be tested in this step.
+
+        Statistics over one's own points that differ from one's own by little cannot move the agent by more than that. Most
+        do where everybody is honest, so these are tested in every eighth step only.
+        """
+        said = [each for each in heard if each.reply is not None]
+        if bench.step <= self.youth or bench.step % _SPARED == 0 or not isinstance(bench.model.function, Statistics):
+            return said
+        if any(edge.early is not None for edge in edges.values()):
+            return said
+        return [each for each in said if not _is_close(bench.model.function, each.reply)]
+
+    def _all_is_well(
+        self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories, own: float, limits: _Limits | None
+    ) -> bool:
         """Whether there is nothing to object to, found out for all neighbors at once; False: each must be looked at alone."""
-        said = [reply for reply in replies if isinstance(reply, Function | Offer)]
-        if limits is None or len(said) < len(replies) or any(getattr(each, "dual", None) is not None for each in said):
+        said = [each.reply for each in heard if isinstance(each.reply, Function | Offer)]
+        if limits is None or len(said) < len(heard) or any(getattr(each, "dual", None) is not None for each in said):
             return False
         orders, young = [len(each.centers) for each in said], bench.step <= self.youth
         known = np.concatenate([bench.model.function.centers, bench.points])
         if not 0 < min(orders) <= max(orders) <= (self.max_points if young else min(self.max_points, _MORE * len(known))):
+            return False
+        if said[0].moments is not None and any(edge.early is not None for edge in edges.values()):
             return False
         rows = np.concatenate([known, *(each.centers for each in said)])
         weights, starts = np.concatenate([each.weights for each in said]), np.cumsum([0, *orders[:-1]])
@@ -212,17 +323,22 @@ class Screening:
                 sizes[i] += 0.0 if each.moments is None else np.abs(each.moments).sum()
             if not (sizes.max() <= _LARGER * self.reach * (own + 1.0) and np.isfinite(rows.sum())):
                 return False
-            first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(known) :]
-            if not young and self._strangers(bench, known, rows, first, starts) > self.strangers:
+            if not young and self._strangers(bench, known, rows, starts) > self.strangers:
                 return False
-            there = self._together(bench, said, rows[len(known) :], starts)
+            standings = [
+                self._standing(bench, reply, edges.get(each.neighbor)) for reply, each in zip(said, heard, strict=True)
+            ]
+            there = self._together(bench, said, standings, rows[len(known) :], starts)
             if there is None:
                 return False
             losses = bench.loss.value(there, np.concatenate([bench.targets] * len(said))).reshape(len(said), -1).mean(axis=1)
             most = np.einsum("ij,ij->i", there, there).reshape(len(said), -1).sum(axis=1).max()
-            return bool(most <= bench.here.size * limits.size**2 and losses.max() <= limits.loss)
+            allowed = np.array([limits.loss(standing) for standing in standings])
+            return bool(most <= bench.here.size * limits.size**2 and (losses <= allowed).all())
 
-    def _together(self, bench: Bench, said: Sequence[Function | Offer], centers: Floats, starts: Ints) -> Floats | None:
+    def _together(
+        self, bench: Bench, said: Sequence[Function | Offer], standings: Sequence[_Standing], centers: Floats, starts: Ints
+    ) -> Floats | None:
         """What all neighbors make of one's own samples, below one another; None where one makes no sense."""
         if said[0].moments is None:
             cross = bench.kernel(bench.points, centers)
@@ -230,16 +346,17 @@ class Screening:
                 [cross[:, a : a + len(each.centers)] @ each.weights for a, each in zip(starts, said, strict=True)]
             )
         opinions = []
-        for each in said:
-            opinion = self._opinion(bench, each)
+        for each, standing in zip(said, standings, strict=True):
+            opinion = self._opinion(bench, each, standing.weight)
             if opinion is None:
                 return None
             opinions.append(opinion)
         cross = bench.kernel(bench.points, opinions[0].centers)  # which are the agent's own in all of them
         return np.concatenate([cross @ opinion.weights for opinion in opinions])
 
-    def _strangers(self, bench: Bench, known: Floats, rows: Floats, first: Ints, starts: Ints) -> int:
+    def _strangers(self, bench: Bench, known: Floats, rows: Floats, starts: Ints) -> int:
         """The most points of one message that are far from everything the agent knows."""
+        first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(known) :]
         fresh = np.flatnonzero(first == np.arange(len(known), len(rows)))  # neither known nor said by somebody before
         if not len(fresh):
             return 0
@@ -252,11 +369,11 @@ class Screening:
         if not len(bench.points):
             return None
         before, nothing = (float(bench.loss.value(z, bench.targets).mean()) for z in (bench.here, np.zeros_like(bench.here)))
-        risen = 0.0 if bench.health is None else bench.health.risen
-        margin = max(self.margin * nothing - _CAUTION * risen, min(self.margin, _LEAST) * nothing)
         return _Limits(
-            loss=min(before, nothing) + margin,
-            ignorance=(1.0 + self.margin) * nothing,
+            best=min(before, nothing),
+            nothing=nothing,
+            risen=0.0 if bench.health is None else bench.health.risen,
+            usual=1.0 if bench.health is None else bench.health.loss / max(nothing, np.finfo(float).tiny),
             size=self.reach * (_rms(bench.here) + 1.0),
         )
 
@@ -274,10 +391,14 @@ class Screening:
             most = min(most, _MORE * (bench.model.function.order + len(bench.points)))
         if order > most:
             return _Bounded(reply, f"has {order} points, where {most} is the limit")
-        if not young:
-            reply = self._known(bench, reply)
-            if len(reply.centers) < order:
-                cut.append(f"has {order - len(reply.centers)} of {order} points far from everything known here")
+        far, barred = self._far(bench, reply), None
+        if len(far):
+            cut.append(f"has {len(far)} of {order} points far from everything known here")
+            if reply.moments is None:
+                stays = np.setdiff1d(np.arange(order), far)
+                reply = replace(reply, centers=reply.centers[stays], weights=reply.weights[stays])
+            else:
+                barred = reply.centers[far]
         size, largest = _size(reply), _LARGER * self.reach * (own + 1.0)
         if size == np.inf:
             return _Bounded(reply, "is too large for any number")
@@ -285,43 +406,43 @@ class Screening:
             moments = None if reply.moments is None else largest / size * reply.moments
             reply = replace(reply, weights=largest / size * reply.weights, moments=moments)
             cut.append(f"has weights of {size:.3g} in all, where {largest:.3g} is the limit")
-        return _Bounded(reply, cut=" and ".join(cut))
+        return _Bounded(reply, cut=" and ".join(cut), barred=barred)
 
-    def _known(self, bench: Bench, reply: Function | Offer) -> Function | Offer:
-        """The function without those points that are far from everything the agent knows, unless they are few."""
+    def _far(self, bench: Bench, reply: Function | Offer) -> Ints:
+        """Which points of a message must not enter: those far from everything that the agent knows, if they are many."""
+        nobody = np.empty(0, dtype=np.int64)
+        if bench.step <= self.youth:
+            return nobody
         known = np.concatenate([bench.model.function.centers, bench.points])
         fresh = compiled.folding.first_of_equals(np.concatenate([known, reply.centers]).view(np.uint64))[len(known) :]
         candidates = np.flatnonzero(fresh >= len(known))
         if len(candidates) <= self.strangers:
-            return reply
+            return nobody
         centers = np.ascontiguousarray(reply.centers[candidates])
         strangers = candidates[~_near(bench.kernel, centers, known)]
         if len(strangers) <= self.strangers:
-            return reply
-        if bench.step % (_PAROLES * self.parole) == 0:
-            strangers = strangers[self.strangers :]
-        stays = np.setdiff1d(np.arange(len(reply.centers)), strangers)
-        moments = None if reply.moments is None else np.ascontiguousarray(reply.moments[np.ix_(stays, stays)])
-        return replace(reply, centers=reply.centers[stays], weights=reply.weights[stays], moments=moments)
+            return nobody
+        return strangers[self.strangers :] if bench.step % (_PAROLES * self.parole) == 0 else strangers
 
-    def _doubt(self, bench: Bench, reply: Message, limits: _Limits | None) -> str | None:
+    def _doubt(self, bench: Bench, reply: Message, limits: _Limits | None, standing: _Standing) -> str | None:
         """Why what a neighbor says is not to be believed, seen from one's own samples; None: it may be."""
         if limits is None:
             return None
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is not below any limit
-            return self._judged(bench, self._outputs(bench, reply), limits)
+            return self._judged(bench, self._outputs(bench, reply, standing.weight), limits, standing)
 
-    def _judged(self, bench: Bench, there: Floats | None, limits: _Limits) -> str | None:
+    def _judged(self, bench: Bench, there: Floats | None, limits: _Limits, standing: _Standing) -> str | None:
         """Why outputs on one's own samples are not to be believed."""
         if there is None:
             return "makes no sense together with our own statistics"
         size = _rms(there)
         if not size <= limits.size:
             return f"has outputs of {size:.3g} on our own samples, where {limits.size:.3g} is the limit"
-        loss = float(bench.loss.value(there, bench.targets).mean())
-        if loss <= limits.loss or (loss <= limits.ignorance and bench.step % self.parole == 0):
+        loss, most = float(bench.loss.value(there, bench.targets).mean()), limits.loss(standing)
+        is_ignorant = loss <= (1.0 + self.margin) * limits.nothing
+        if loss <= most or (is_ignorant and bench.step % standing.parole == 0):
             return None
-        return f"costs {loss:.3g} on our own samples, where {limits.loss:.3g} is the limit"
+        return f"costs {loss:.3g} on our own samples, where {most:.3g} is the limit"
 
     def _dual_doubt(self, bench: Bench, said: Heard, edge: EdgeMemory | None, limits: _Limits | None) -> str | None:
         """Why the dual that comes with an offer, and that this agent would go on from, is not to be believed."""
@@ -346,24 +467,34 @@ class Screening:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
             opinion = bench.rule.opinion(bench.model, flow, 1.0)
-            reason = self._judged(bench, None if opinion is None else opinion(bench.points), limits)
+            there = None if opinion is None else opinion(bench.points)
+            reason = self._judged(bench, there, limits, _Standing(self.margin, self.parole))
         return None if reason is None else f"hands over a dual that {reason}"
 
-    def _outputs(self, bench: Bench, reply: Message) -> Floats | None:
+    def _outputs(self, bench: Bench, reply: Message, weight: float) -> Floats | None:
         """What a neighbor makes of one's own samples."""
         if isinstance(reply, Values):
             return reply.values
         assert isinstance(reply, Function | Offer)
         if reply.moments is None:
             return bench.kernel(bench.points, reply.centers) @ reply.weights
-        opinion = self._opinion(bench, reply)
+        opinion = self._opinion(bench, reply, weight)
         return None if opinion is None else opinion(bench.points)
 
-    def _opinion(self, bench: Bench, reply: Function | Offer) -> Expansion | None:
+    def _opinion(self, bench: Bench, reply: Function | Offer, weight: float) -> Expansion | None:
         """The function that the agent would have if it added what a neighbor has gathered to its own."""
         assert reply.moments is not None
         said = Statistics.gathered(bench.kernel, reply.centers, reply.weights, reply.moments)
-        return bench.rule.opinion(bench.model, said, self.weight)
+        return bench.rule.opinion(bench.model, said, weight)
+
+
+def _is_close(own: Statistics, reply: Message | None) -> bool:
+    """Whether statistics are over points of one's own, and differ from one's own by a small share."""
+    if not isinstance(reply, Offer) or reply.dual is not None or reply.moments is None:
+        return False
+    bits = np.concatenate([own.centers, reply.centers]).view(np.uint64)
+    sums, square, *size = compiled.symmetric.apart(bits, own.weights, own.moments, reply.weights, reply.moments)
+    return sums <= _CLOSE**2 * size[0] and square <= _CLOSE**2 * size[1]  # which nothing is that is not finite
 
 
 def _near(kernel: Kernel, points: Floats, known: Floats) -> NDArray[np.bool_]:

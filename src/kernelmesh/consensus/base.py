@@ -93,6 +93,11 @@ class EdgeMemory:
         return out
 
     @property
+    def has_begun(self) -> bool:
+        """Whether anything has been exchanged, or taken over from an earlier epoch."""
+        return self.done > 0 or self.dual is not None
+
+    @property
     def digest(self) -> int:
         """A digest of the dual up to its sign: equal at both ends while the duals are opposite.
 

@@ -193,18 +193,25 @@ class Landmarks(Rule):
     def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
         assert isinstance(model, LandmarksModel)
         own = model.statistics
-        if np.array_equal(own.centers, said.centers):  # as nearly always, once agents share their points
-            moments, sums = own.moments + weight * said.moments, own.weights + weight * said.weights
-        else:
-            both = own.plus([(weight, said)])
-            moments, sums = both.moments[: own.order, : own.order], both.weights[: own.order]
+        if not own.order:
+            return Expansion.trusted(own.kernel, own.centers, own.weights)
+        moments, sums = own.moments.copy(), own.weights.copy()
+        bits = np.concatenate([own.centers, said.centers]).view(np.uint64)
+        fresh, place = compiled.symmetric.places(bits, own.order)
+        told, square = said.weights, said.moments
+        if len(fresh):  # of which nothing is to be seen at one's own points
+            known = np.flatnonzero(place < own.order)
+            place, told, square = place[known], told[known], np.ascontiguousarray(square[np.ix_(known, known)])
+        compiled.symmetric.add_rows(sums, place, told, weight)
+        compiled.symmetric.add_square(moments, place, square, weight)
         try:
-            root = lower_root(model.regularization * model.inverse + moments)
-        except FloatingPointError:
-            return None
-        if not len(root):
-            return Expansion.trusted(own.kernel, own.centers, np.zeros_like(own.weights))
-        weights = _applied(root, model.inverse, sums)
+            weights = _applied(lower_root(model.regularization * model.inverse + moments), model.inverse, sums)
+        except FloatingPointError:  # more may have been given away than there was
+            try:
+                half, image = _halves_in_debt(moments, sums, model.regularization, model.inverse)
+            except (FloatingPointError, np.linalg.LinAlgError):
+                return None
+            weights = product(half.T, image)
         return Expansion.trusted(own.kernel, own.centers, weights)
 
     def learn(

@@ -5,7 +5,7 @@ import numpy as np
 from kernelmesh.numerics.compiled.folding import first_of_equals
 from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, OwnVector, Vector, compile_on_first_call
 
-__all__ = ["add_rows", "add_square", "lower_half", "mirrored", "places", "spanning", "whole"]
+__all__ = ["add_rows", "add_square", "apart", "lower_half", "mirrored", "places", "spanning", "whole"]
 
 # So many points are looked at together.
 _BLOCK = 32
@@ -83,6 +83,33 @@ def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float)
     for i in range(square.shape[0]):
         for j in range(square.shape[1]):
             target[place[i], place[j]] += factor * square[i, j]
+
+
+@compile_on_first_call()
+def apart(bits: Bits, weights: Matrix, moments: Matrix, sums: Matrix, square: Matrix) -> tuple[float, float, float, float]:
+    """‖β' − β‖², ‖Θ' − Θ‖², ‖β‖² and ‖Θ‖² of statistics `sums`, `square` that are over points of β, Θ only; else infinite.
+
+    `bits` are those of the points of β, Θ, and then of the others; to points that the others do not have, they say 0.
+    """
+    old, rows = weights.shape[0], sums.shape[0]
+    first = first_of_equals(bits)
+    place = np.full(old, -1, dtype=np.int64)
+    for i in range(rows):
+        if first[old + i] >= old or place[first[old + i]] >= 0:
+            return np.inf, np.inf, 0.0, 0.0
+        place[first[old + i]] = i
+    between, across, own, size = 0.0, 0.0, 0.0, 0.0
+    for i in range(old):
+        there = place[i]
+        for c in range(weights.shape[1]):
+            gap = weights[i, c] - (sums[there, c] if there >= 0 else 0.0)
+            between += gap * gap
+            own += weights[i, c] * weights[i, c]
+        for j in range(old):
+            gap = moments[i, j] - (square[there, place[j]] if there >= 0 and place[j] >= 0 else 0.0)
+            across += gap * gap
+            size += moments[i, j] * moments[i, j]
+    return between, across, own, size
 
 
 @compile_on_first_call()
