@@ -173,6 +173,7 @@ class Screening:
     def screen(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> Screened:
         """Go through what was heard, and take out what is not to be believed."""
         own, limits = _size(bench.model.function), self._limits(bench)
+        heard = [_doubted(said) for said in heard]
         if self._all_is_well(bench, [said.reply for said in heard if said.reply is not None], own, limits):
             return Screened(heard, edges)
         kept, anew, left_out, clipped = [], {}, {}, {}
@@ -374,6 +375,13 @@ def _near(kernel: Kernel, points: Floats, known: Floats) -> NDArray[np.bool_]:
 
 def _rms(outputs: Floats) -> float:
     return float(np.sqrt(np.mean(outputs**2)))
+
+
+def _doubted(said: Heard) -> Heard:
+    """The same without the word that statistics are sound: the agent is to look for itself."""
+    if isinstance(said.reply, Offer) and said.reply.moments is not None:
+        return said._replace(reply=replace(said.reply, in_doubt=True))
+    return said
 
 
 def _size(said: Expansion | Function | Offer) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,10 +14,12 @@ from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
 
-__all__ = ["Expansion", "padded"]
+__all__ = ["Expansion", "Lifted", "padded"]
 
 # Rows of a Gram matrix that are formed at a time where only sums over it are wanted.
 _BLOCK = 512
+# Under this name a lifted function keeps what is no part of its value.
+_LIFTED = "lifted_newest"
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +143,60 @@ class Expansion:
     def _check_alike(self, other: Expansion) -> None:
         if other.kernel != self.kernel or other.outputs != self.outputs:
             raise InvalidArgument("Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel)
+
+
+class Lifted(Expansion):
+    """f with weights P v, which are formed when somebody asks for them; v are its `coordinates`."""
+
+    inverse: Floats
+    coordinates: Floats
+
+    @classmethod
+    def by(cls, kernel: Kernel, centers: Floats, inverse: Floats, coordinates: Floats) -> Lifted:
+        """From P and v, which nobody will write to."""
+        self = object.__new__(cls)
+        self.__dict__.update(kernel=kernel, centers=centers, inverse=inverse, coordinates=coordinates)
+        return self
+
+    @cached_property
+    def weights(self) -> Floats:
+        """P v."""
+        found = product(self.inverse, self.coordinates)
+        found.flags.writeable = False
+        return found
+
+    @property
+    def outputs(self) -> int:
+        return int(self.coordinates.shape[1])
+
+    def lift(self, cross: Floats) -> Floats:
+        """κ(X, D) P; the newest is kept."""
+        known, lifted = self.__dict__.get(_LIFTED, (None, None))
+        if known is not cross:
+            lifted = product(cross, self.inverse)
+            self.__dict__[_LIFTED] = cross, lifted
+        return cast(Floats, lifted)
+
+    def from_cross(self, cross: Floats) -> Floats:
+        """κ(X, D) P v."""
+        return product(self.lift(cross), self.coordinates)
+
+    def less(self, change: Floats) -> Expansion:
+        """The same with another v, less by this; as any expansion, but that its weights are formed when they are needed."""
+        return _Deferred.by(self.kernel, self.centers, self.inverse, self.coordinates - change)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != _LIFTED}
+
+
+class _Deferred(Lifted):
+    """f with weights P v: what is done with them rounds as if they had always been there."""
+
+    def from_cross(self, cross: Floats) -> Floats:
+        return Expansion.from_cross(self, cross)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Expansion.trusted, (self.kernel, self.centers, self.weights)
 
 
 def padded(table: Floats, columns: int) -> Floats:
