@@ -132,7 +132,7 @@ class Offer(Message):
     revision: Revision | None = None
     moments: Floats | None = None
     in_doubt: bool = False
-    """Whether the moments may have negative eigenvalues: more was given away than there was."""
+    """Whether the moments may have negative eigenvalues, because the sender may have given away more than it had."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -168,7 +168,7 @@ class _WithMoments(_Plain, array_like=True, forbid_unknown_fields=True):
 
 
 class _Wire(_WithMoments, array_like=True, forbid_unknown_fields=True):
-    """The layout when decoding; when encoding, trailing fields are omitted: moments if there are none, doubt if there is none."""
+    """The layout when decoding; when encoding, trailing fields that say nothing are omitted."""
 
     in_doubt: bool = False
 

@@ -378,7 +378,7 @@ def _rms(outputs: Floats) -> float:
 
 
 def _doubted(said: Heard) -> Heard:
-    """The same without the word that statistics are sound: the agent is to look for itself."""
+    """The message with its statistics marked as in doubt: the agent checks them itself."""
     if isinstance(said.reply, Offer) and said.reply.moments is not None:
         return said._replace(reply=replace(said.reply, in_doubt=True))
     return said

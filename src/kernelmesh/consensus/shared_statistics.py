@@ -81,7 +81,7 @@ class SharedStatistics(Spaced):
             flow, dual = _renewed(nothing, exchange, is_first)
             flows.append((exchange.weight if is_first else -exchange.weight, flow))
             before, had = exchange.before, exchange.had
-            # an average of what all have now; who gives of what it had before may have given it to others since
+            # an average of current statistics is definite; what a late exchange gives away may be gone already
             definite = definite and not (exchange.is_late or exchange.theirs.in_doubt)
             if before is not had:  # the other end knows better what has flowed
                 definite = False

@@ -52,7 +52,7 @@ class Covariance:
         return self._matrix
 
     def solved(self, lifted: Floats) -> Floats | None:
-        """κ(X, Z) P A⁻¹, given κ(X, Z) P; None where R is not known by L and P alone."""
+        """κ(X, Z) P A⁻¹, given κ(X, Z) P; None unless R is represented by L and P alone."""
         # what is done must not depend on whether somebody has asked for R before: it would round differently
         if self._factors is None or self._lost is not None:
             return None
@@ -61,7 +61,7 @@ class Covariance:
         return cast(Floats, lapack.dpotrs(self._factors[0], lifted.T, lower=1)[0].T)
 
     def less(self, lost: Floats) -> Covariance:
-        """R − P GᵀG P for another G where R is known by L and P alone, else R − GᵀG."""
+        """R − P GᵀG P for another G if R is represented by L and P alone, otherwise R − GᵀG."""
         if self._factors is not None and self._lost is None:
             return Covariance.factored(*self._factors, lost)
         return Covariance(self.matrix - product(lost.T, lost))

@@ -18,7 +18,7 @@ __all__ = ["Expansion", "Lifted", "padded"]
 
 # Rows of a Gram matrix that are formed at a time where only sums over it are wanted.
 _BLOCK = 512
-# Under this name a lifted function keeps what is no part of its value.
+# The attribute under which a `Lifted` function caches κ(X, D) P; it is not part of its value.
 _LIFTED = "lifted_newest"
 
 
@@ -146,14 +146,14 @@ class Expansion:
 
 
 class Lifted(Expansion):
-    """f with weights P v, which are formed when somebody asks for them; v are its `coordinates`."""
+    """f with weights P v, computed on first use; v are its `coordinates`."""
 
     inverse: Floats
     coordinates: Floats
 
     @classmethod
     def by(cls, kernel: Kernel, centers: Floats, inverse: Floats, coordinates: Floats) -> Lifted:
-        """From P and v, which nobody will write to."""
+        """From P and v, which must not be written to afterwards."""
         self = object.__new__(cls)
         self.__dict__.update(kernel=kernel, centers=centers, inverse=inverse, coordinates=coordinates)
         return self
@@ -170,7 +170,7 @@ class Lifted(Expansion):
         return int(self.coordinates.shape[1])
 
     def lift(self, cross: Floats) -> Floats:
-        """κ(X, D) P; the newest is kept."""
+        """κ(X, D) P; the most recent result is cached."""
         known, lifted = self.__dict__.get(_LIFTED, (None, None))
         if known is not cross:
             lifted = product(cross, self.inverse)
@@ -182,7 +182,7 @@ class Lifted(Expansion):
         return product(self.lift(cross), self.coordinates)
 
     def less(self, change: Floats) -> Expansion:
-        """The same with another v, less by this; as any expansion, but that its weights are formed when they are needed."""
+        """The function with v − change; it rounds like any expansion, but its weights are computed on first use."""
         return _Deferred.by(self.kernel, self.centers, self.inverse, self.coordinates - change)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Lifted(Expansion):
 
 
 class _Deferred(Lifted):
-    """f with weights P v: what is done with them rounds as if they had always been there."""
+    """f with weights P v, computed on first use; every result rounds as if they had been stored."""
 
     def from_cross(self, cross: Floats) -> Floats:
         return Expansion.from_cross(self, cross)

@@ -35,9 +35,9 @@ def united(centers: Floats, others: Floats) -> tuple[Floats, Ints]:
 
 
 class _Places:
-    """Where points stand among others, for pairs of arrays that are still there and that nobody can write to.
+    """A cache of positions of points among others, for pairs of read-only arrays that are still alive.
 
-    Agents that share their points have them in different orders, and look each other's up in every exchange.
+    Agents that share their points hold them in different orders and look up each other's in every exchange.
     """
 
     def __init__(self) -> None:
@@ -109,14 +109,14 @@ def inverse(kernel: Kernel, centers: Floats) -> Floats:
 def lower_root(square: Floats, *, what: str = "statistics") -> Floats:
     """A lower triangular factor; a little is added to the diagonal where rounding has made the matrix indefinite.
 
-    It takes the place of the matrix, as with `factor`.
+    It overwrites the matrix, as `factor` does.
     """
     diagonal = np.diagonal(square).copy()
     largest = float(np.abs(diagonal).max(initial=0.0))
     if not math.isfinite(largest):
         raise FloatingPointError(f"the {what} are no longer finite")
     for share in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
-        if share:  # below the diagonal everything still is as it was
+        if share:  # the strictly lower triangle is still intact
             half = np.tril(square, -1)
             square[:] = half + half.T + np.diag(diagonal + share * largest)
         found = factor(square)
@@ -126,9 +126,9 @@ def lower_root(square: Floats, *, what: str = "statistics") -> Floats:
 
 
 def factor(square: Floats) -> Floats | None:
-    """The lower triangular factor of a matrix, in its place; None where it is not positive definite.
+    """The lower triangular factor of a matrix, which it overwrites; None if the matrix is not positive definite.
 
-    The factor is as LAPACK has them: what is above its diagonal means nothing.
+    As in LAPACK, entries above the diagonal are undefined.
     """
     from scipy.linalg import lapack
 

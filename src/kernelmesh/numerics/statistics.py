@@ -36,7 +36,7 @@ class Statistics(Expansion):
     moments : ndarray of shape (M, M)
         Θ, symmetric.
     definite : bool
-        Whether Θ is known to have no negative eigenvalue that is large enough to be felt.
+        Whether Θ is known to have no negative eigenvalues of a relevant size.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Statistics(Expansion):
 
     @classmethod
     def nothing(cls, kernel: Kernel, centers: Floats, outputs: int) -> Statistics:
-        """Those of no sample, over these points."""
+        """Statistics of no samples over these points."""
         order = len(centers)
         return cls.gathered(kernel, centers, np.zeros((order, outputs)), np.zeros((order, order)), definite=True)
 
@@ -91,7 +91,7 @@ class Statistics(Expansion):
     def plus(self, terms: Iterable[tuple[float, Statistics]]) -> Statistics:
         """The sum with these multiples of others, over the union of all points: one's own first.
 
-        It is definite where all of them are and nothing is taken away.
+        It is definite if all of them are and nothing is subtracted.
         """
         terms = list(terms)
         centers, placed = self.centers, []
@@ -104,7 +104,7 @@ class Statistics(Expansion):
         for (factor, other), place in zip(terms, placed, strict=True):
             compiled.symmetric.add_rows(weights, place, other.weights, factor)
             if moments is None and order == self.order == len(place) and np.array_equal(place, np.arange(order)):
-                moments = np.empty((order, order))  # as nearly always: copied and added to at once
+                moments = np.empty((order, order))  # the common case, in one pass
                 compiled.symmetric.weigh(moments, factor, other.moments, self.moments)
                 continue
             if moments is None:
@@ -115,7 +115,7 @@ class Statistics(Expansion):
         return Statistics.gathered(self.kernel, centers, weights, moments, definite=definite)
 
     def _padded(self, order: int) -> Floats:
-        """Θ with rows and columns of zeros for more points, as a matrix that may be written to."""
+        """A writable copy of Θ, padded with zeros for more points."""
         if order == self.order:
             return self.moments.copy()
         moments = np.zeros((order, order))
@@ -123,7 +123,7 @@ class Statistics(Expansion):
         return moments
 
     def known(self, *, definite: bool) -> Statistics:
-        """The same with this knowledge of Θ."""
+        """The same statistics with `definite` set."""
         if definite == self.definite:
             return self
         return Statistics.gathered(self.kernel, self.centers, self.weights, self.moments, definite=definite)

@@ -244,7 +244,7 @@ class Landmarks(Rule):
         """The model after the mini-batch; None where R is not a covariance any more."""
         statistics = model.statistics
         own = statistics.kernel.diag(inputs.points)
-        # κ(X, Z) R, or κ(X, Z) P A⁻¹ where R = P A⁻¹ P is known by a factor of A: then P is left for whoever needs it
+        # κ(X, Z) R, or κ(X, Z) P A⁻¹ if R = P A⁻¹ P is represented by a factor of A; the product with P is then deferred
         solved = model.spread.solved(lifted)
         left, spread = (cross, product(cross, model.covariance)) if solved is None else (lifted, solved)
         covariance, credible = compiled.newton.covariance(left, spread, own / model.regularization)
@@ -306,7 +306,7 @@ def _function(statistics: Statistics, weights: Floats) -> Expansion:
 
 
 def _moved(model: LandmarksModel, change: Floats, *, lifted: bool) -> Expansion:
-    """The function whose weights are less by the change, or by P times that."""
+    """The function with weights W − change, or W − P change if `lifted`."""
     if not lifted:
         return _function(model.statistics, model.weights - change)
     if isinstance(model.solution, Lifted):

@@ -48,7 +48,7 @@ def whole(half: Vector, n: int) -> OwnMatrix:
 
 @compile_on_first_call()
 def mirror(square: OwnMatrix) -> None:
-    """Copy the upper triangle onto the lower one, a block at a time: both stay in the cache."""
+    """Copy the upper triangle to the lower one, block by block to stay in the cache."""
     n = square.shape[0]
     for top in range(0, n, _BLOCK):
         for left in range(0, top + 1, _BLOCK):
@@ -115,7 +115,7 @@ def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float)
             for j in range(n):
                 target[i, j] += factor * square[i, j]
         return
-    columns = place.view(np.uint64)  # which cannot be negative, so that nobody looks whether they are
+    columns = place.view(np.uint64)  # unsigned: no check for negative indices
     for i in range(n):
         row = target[place[i]]
         for j in range(n):
