@@ -5,6 +5,7 @@ import functools
 import math
 import weakref
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,12 +31,14 @@ from kernelmesh import (
     simulate,
     storage,
 )
+from kernelmesh.consensus import EdgeMemory, Heard
 from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import Link
 from kernelmesh.messages import Function, Offer, Terms, decode, encode, wire_size
 from kernelmesh.numerics.covariance import Covariance
 from kernelmesh.numerics.halves import Half, halved, whole
 from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.rules.landmarks import _halves_in_debt, _solved
 from kernelmesh.runtimes import shard
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing import check_consensus, check_rule
@@ -459,8 +462,6 @@ def test_moments_where_none_belong_and_none_where_they_do_are_refused():
 
 def test_a_learner_that_gave_away_more_than_it_has_knows_nothing_there():
     """Late exchanges make Θ indefinite for a while: what is left is the solution over the directions that are known."""
-    from kernelmesh.rules.landmarks import _halves_in_debt, _solved
-
     rng = np.random.default_rng(0)
     inverse = np.linalg.inv(KERNEL(LANDMARKS, LANDMARKS) + 1e-8 * np.eye(20))
     lower = np.linalg.cholesky(inverse)
@@ -503,14 +504,68 @@ def test_a_covariance_is_the_same_by_its_factor_and_as_a_matrix():
     square = 0.1 * inverse + (root := rng.normal(size=(20, 20))) @ root.T
     wanted, cross, lost = inverse @ np.linalg.solve(square, inverse), rng.normal(size=(5, 20)), rng.normal(size=(2, 20))
     half = Covariance.factored(np.linalg.cholesky(square), inverse)
-    rows = half.rows(cross, cross @ inverse)
-    np.testing.assert_allclose(rows, cross @ wanted, atol=1e-8 * np.abs(wanted).max())
+    lifted = cross @ inverse
+    rows = half.solved(lifted)
+    np.testing.assert_allclose(rows @ inverse, cross @ wanted, atol=1e-8 * np.abs(wanted).max())
     np.testing.assert_allclose(half.matrix, wanted, atol=1e-8 * np.abs(wanted).max())
-    np.testing.assert_array_equal(half.rows(cross, cross @ inverse), rows)  # also now that somebody has asked for R
-    less = wanted - lost.T @ lost
-    for found in (half.less(lost), Covariance(wanted).less(lost)):
-        np.testing.assert_allclose(found.matrix, less, atol=1e-8 * np.abs(wanted).max())
-        np.testing.assert_allclose(found.rows(cross, cross @ inverse), cross @ less, atol=1e-7 * np.abs(wanted).max())
+    np.testing.assert_array_equal(half.solved(lifted), rows)  # also now that somebody has asked for R
+    less = wanted - inverse @ lost.T @ lost @ inverse
+    for found in (half.less(lost), Covariance(wanted).less(lost @ inverse)):
+        np.testing.assert_allclose(found.matrix, less, atol=1e-8 * np.abs(less).max())
+        assert found.solved(lifted) is None
+
+
+def test_statistics_know_that_they_are_sums_of_samples():
+    """An average of what all have now stays definite; what may have been given away twice is in doubt."""
+    agent = make(Landmarks(novelty=np.inf), consensus=SharedStatistics())
+    here, there = (run(agent, *samples(32, seed), state=agent.start(function=given_landmarks())) for seed in (1, 2))
+    own, theirs = here.model.statistics, there.model.statistics
+    assert own.definite
+    assert not own.plus([(-1.0, theirs)]).definite
+    assert own.plus([(0.5, theirs)]).definite
+
+    def offer(of, **more):
+        return Offer(of.centers, of.weights, Terms(0, 1, 0, 0, 0.5), moments=of.moments, **more)
+
+    for in_doubt, is_late in ((False, False), (True, False), (False, True)):
+        heard = [Heard(None, offer(theirs, in_doubt=in_doubt), neighbor=1, is_first=True, share=0.5)]
+        edges = {1: EdgeMemory(offered=offer(own))} if is_late else {}
+        update, _ = agent.consensus.combine(own, heard, edges)
+        assert update.statistics.definite == (not in_doubt and not is_late)
+        after = agent.rule.absorb(here.model, update, None, samples=0)
+        assert after.statistics.definite  # somebody has looked
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_doubt_travels_with_an_offer(in_doubt):
+    moments = np.eye(20)
+    message = Offer(LANDMARKS, np.ones((20, 3)), Terms(0, 1, 0, 0, 0.5), moments=moments, in_doubt=in_doubt)
+    assert decode(encode(message)).in_doubt == in_doubt
+    assert wire_size(message).bytes == len(encode(message))
+    here, there = Link(), Link()
+    for _ in range(3):
+        packed = here.pack(message)
+        assert there.unpack(decode(encode(packed))).in_doubt == in_doubt
+        assert wire_size(packed).bytes == len(encode(packed))
+        here.unpack(there.pack(message))
+    assert type(packed).__name__ == "Difference"
+
+
+def test_doubt_about_nothing_is_refused():
+    message = Offer(LANDMARKS, np.ones((20, 3)), Terms(0, 1, 0, 0, 0.5), moments=np.eye(20), in_doubt=True)
+    parts = msgspec.msgpack.decode(encode(message))
+    parts[6] = None
+    with pytest.raises(RefusedMessage, match="doubt must be about the moments of an offer"):
+        decode(msgspec.msgpack.encode(parts))
+
+
+def test_a_neighbor_that_hides_its_debt_is_found_out():
+    """λ P + Θ is then not positive definite: the agent looks for itself, and goes on as if it had been told."""
+    inverse = np.linalg.inv(KERNEL(LANDMARKS, LANDMARKS) + 1e-8 * np.eye(20))
+    statistics = Statistics(KERNEL, LANDMARKS, np.ones((20, 3)), -0.5 * (inverse + inverse.T))
+    told, hidden = (_solved(statistics.known(definite=d), 0.05, inverse=inverse) for d in (False, True))
+    np.testing.assert_array_equal(told.weights, hidden.weights)
+    assert not hidden.statistics.definite
 
 
 def test_a_model_that_has_just_been_solved_for_is_restored_bit_for_bit():

@@ -131,6 +131,8 @@ class Offer(Message):
     dual: Function | None = None
     revision: Revision | None = None
     moments: Floats | None = None
+    in_doubt: bool = False
+    """Whether the moments may have negative eigenvalues, because the sender may have given away more than it had."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -143,6 +145,7 @@ class Difference(Message):
     revision: Revision
     terms: Terms | None = None
     moments: Floats | None = None
+    in_doubt: bool = False
 
 
 class _Matrix(Struct, array_like=True, forbid_unknown_fields=True):
@@ -160,10 +163,14 @@ class _Plain(Struct, array_like=True, forbid_unknown_fields=True):
     revision: Revision | None = None
 
 
-class _Wire(_Plain, array_like=True, forbid_unknown_fields=True):
-    """The layout when decoding; when encoding, trailing moments are omitted if there are none."""
-
+class _WithMoments(_Plain, array_like=True, forbid_unknown_fields=True):
     moments: Annotated[list[bytes], Meta(max_length=2)] | None = None
+
+
+class _Wire(_WithMoments, array_like=True, forbid_unknown_fields=True):
+    """The layout when decoding; when encoding, trailing fields that say nothing are omitted."""
+
+    in_doubt: bool = False
 
 
 _KINDS: tuple[type[Message], ...] = (Points, Values, Probe, Function, Offer, Difference)  # numbered in this order on the wire
@@ -187,7 +194,9 @@ def encode(message: Message) -> bytes:
     terms, revision = getattr(message, "terms", None), getattr(message, "revision", None)
     if (halves := _halves(message)) is None:
         return _encoder.encode(_Plain(VERSION, number, matrices, rows, terms, revision))
-    return _encoder.encode(_Wire(VERSION, number, matrices, rows, terms, revision, halves))
+    if getattr(message, "in_doubt", False):
+        return _encoder.encode(_Wire(VERSION, number, matrices, rows, terms, revision, halves, True))
+    return _encoder.encode(_WithMoments(VERSION, number, matrices, rows, terms, revision, halves))
 
 
 def _halves(message: Any) -> list[bytes] | None:
@@ -237,7 +246,8 @@ def wire_size(message: Message) -> WireSize:
     if (moments := getattr(message, "moments", None)) is not None:
         dual = getattr(message, "dual", None)
         halves = [len(table) * (len(table) + 1) // 2 for table in (moments, *([] if dual is None else [dual.moments]))]
-        floats, size = floats + sum(halves), size + 1 + sum(_binary(8 * half) for half in halves)
+        in_doubt = getattr(message, "in_doubt", False)
+        floats, size = floats + sum(halves), size + 1 + in_doubt + sum(_binary(8 * half) for half in halves)
     return WireSize(floats, size)
 
 
@@ -276,8 +286,11 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
     if kind is Difference:
         centers, weights = arrays
         _check_rows(parts["rows"], centers, weights)
-        return Difference(centers=centers, weights=weights, moments=_moments(wire, arrays)[0], **parts)
+        (square,) = _moments(wire, arrays)
+        return Difference(centers=centers, weights=weights, moments=square, in_doubt=wire.in_doubt, **parts)
     moments = _moments(wire, arrays)
+    if wire.in_doubt:
+        parts["in_doubt"] = True
     if len(arrays) > len(kind.tables):
         *arrays, centers, weights = arrays
         parts["dual"] = Function(centers, weights, moments=moments.pop())
@@ -289,6 +302,8 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
 def _moments(wire: _Wire, arrays: list[Floats]) -> list[Floats | None]:
     """The moments of every function, or None."""
     orders = [len(weights) for weights in arrays[1::2]] or [0]
+    if wire.in_doubt and (wire.moments is None or _KINDS[wire.kind] is Function):
+        raise RefusedMessage("message: doubt must be about the moments of an offer")
     if wire.moments is None:
         return [None] * len(orders)
     if not issubclass(_KINDS[wire.kind], Function | Offer | Difference) or len(wire.moments) != len(orders):

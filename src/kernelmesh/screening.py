@@ -116,13 +116,15 @@ class Screened(NamedTuple):
 
         Statistics are cut down here, not in the message: both ends of an edge must count the same flow.
         """
-        if self.barred is None or update.moments is None:
+        new = update.statistics
+        if self.barred is None or new is None:
             return update
-        rows = np.concatenate([self.barred, update.points])
+        rows = np.concatenate([self.barred, new.centers])
         first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(self.barred) :]
         stays = np.flatnonzero(first >= len(self.barred))
-        moments = np.ascontiguousarray(update.moments[np.ix_(stays, stays)])
-        return replace(update, points=update.points[stays], coefficients=update.coefficients[stays], moments=moments)
+        moments = np.ascontiguousarray(new.moments[np.ix_(stays, stays)])
+        kept = Statistics.gathered(new.kernel, new.centers[stays], new.weights[stays], moments, definite=new.definite)
+        return replace(update, points=kept.centers, coefficients=kept.weights, statistics=kept)
 
 
 class _Limits(NamedTuple):
@@ -236,6 +238,7 @@ class Screening:
 
     def screen(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> Screened:
         """Go through what was heard, and take out what is not to be believed."""
+        heard = [_doubted(said) for said in heard]
         doubtful = self._doubtful(bench, heard, edges)
         if not doubtful:
             return Screened(heard, edges)
@@ -505,6 +508,13 @@ def _near(kernel: Kernel, points: Floats, known: Floats) -> NDArray[np.bool_]:
 
 def _rms(outputs: Floats) -> float:
     return float(np.sqrt(np.mean(outputs**2)))
+
+
+def _doubted(said: Heard) -> Heard:
+    """The message with its statistics marked as in doubt: the agent checks them itself."""
+    if isinstance(said.reply, Offer) and said.reply.moments is not None:
+        return said._replace(reply=replace(said.reply, in_doubt=True))
+    return said
 
 
 def _size(said: Expansion | Function | Offer) -> float:

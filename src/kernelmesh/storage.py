@@ -245,7 +245,9 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
         if not 0.0 <= share <= 1.0:
             raise InvalidArgument("file", f"{of}.share", "be a number from 0 to 1", share)
         moments = f.moments if isinstance(f, Statistics) else None
-        return Offer(f.centers, f.weights, Terms(epoch, exchange, done, digest, share), moments=moments)
+        return Offer(
+            f.centers, f.weights, Terms(epoch, exchange, done, digest, share), moments=moments, in_doubt=moments is not None
+        )
 
     def edge(of: str) -> EdgeMemory:
         epoch, done, acts, behind = (integer("file", of, n, minimum=0) for n in arrays[of])

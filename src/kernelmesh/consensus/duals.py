@@ -11,6 +11,7 @@ import numpy as np
 
 from kernelmesh.checks import Floats
 from kernelmesh.messages import Offer
+from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.halves import halved, whole
 from kernelmesh.numerics.statistics import Statistics
@@ -87,10 +88,12 @@ def digest(dual: Expansion) -> int:
     found: int | None = origin.__dict__.get(_DIGEST)
     if found is None:
         data = hashlib.blake2b(origin.centers.ravel().data, digest_size=8)
-        data.update(np.abs(origin.weights).ravel().data)
         if isinstance(origin, Statistics):
             # M² numbers take longer to hash than to average: a column of them goes in as the exclusive or of their bits
-            data.update(np.bitwise_xor.reduce(np.abs(origin.moments).view(np.uint64), axis=0).data)
+            for table in (origin.weights, origin.moments):
+                data.update(compiled.symmetric.folded(table.view(np.uint64)).data)
+        else:
+            data.update(np.abs(origin.weights).ravel().data)
         found = int.from_bytes(data.digest(), "big") >> 1
         origin.__dict__[_DIGEST] = found
     return found

@@ -117,7 +117,8 @@ def _open(value: Expansion, edge: EdgeMemory, share: float) -> Offer:
     if newest is not None and same and newest.moments is moments and newest.terms.share == share:
         return newest  # what was told before the step is what the step uses
     terms = Terms(edge.epoch, edge.done + 1, edge.done, edge.digest, share)
-    ours = Offer(value.centers, value.weights, terms, moments=moments)
+    in_doubt = isinstance(value, Statistics) and not value.definite
+    ours = Offer(value.centers, value.weights, terms, moments=moments, in_doubt=in_doubt)
     object.__setattr__(edge, "newest", ours)
     return ours
 

@@ -71,22 +71,30 @@ class SharedStatistics(Spaced):
         if not (heard or edges):
             return None, edges  # there is nobody else
         kernel = function.kernel
+        own = Statistics.of(function)
         nothing = Statistics.of(Expansion.zero(kernel, dimension=function.dimension, outputs=function.outputs))
         flows: list[tuple[float, Statistics]] = []
+        definite = own.definite
 
         def renew(exchange: Completed, is_first: bool) -> Expansion:
+            nonlocal definite
             flow, dual = _renewed(nothing, exchange, is_first)
             flows.append((exchange.weight if is_first else -exchange.weight, flow))
             before, had = exchange.before, exchange.had
+            # an average of current statistics is definite; what a late exchange gives away may be gone already
+            definite = definite and not (exchange.is_late or exchange.theirs.in_doubt)
             if before is not had:  # the other end knows better what has flowed
+                definite = False
                 flows.extend(
                     (sign, cast(Statistics, dual)) for sign, dual in ((1.0, before), (-1.0, had)) if dual is not None
                 )
             return dual
 
         _, after = complete(function, heard, edges, renew)
-        total = nothing.plus(flows)
-        return Update(total.centers, total.weights, shared=True, moments=total.moments), after
+        if not flows:
+            return Update(nothing.centers, nothing.weights), after
+        total = own.plus(flows).known(definite=definite)
+        return Update(total.centers, total.weights, 0.0, shared=True, statistics=total), after
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         return Local().move(inputs, (), edges)
@@ -115,8 +123,7 @@ def _known(dual: Statistics, centers: Floats) -> Statistics:
     """A dual with few points that neither end has any more: what it has over those is projected onto the others."""
     if len(united(centers, dual.centers)[0]) - len(centers) <= len(centers) // _SPARE:
         return dual
-    nothing = np.zeros((len(centers), dual.outputs)), np.zeros((len(centers), len(centers)))
-    everything = Statistics.gathered(dual.kernel, centers, *nothing).plus([(1.0, dual)])
+    everything = Statistics.nothing(dual.kernel, centers, dual.outputs).plus([(1.0, dual)])
     return everything.restricted(np.arange(len(centers)))[0]
 
 

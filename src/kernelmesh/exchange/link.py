@@ -9,6 +9,7 @@ so and receives full functions again. What arrives equals what was sent, bit for
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Link:
             return message
         self._number += 1
         base = self._sent.get(self._known)
-        self._sent[self._number] = _newest(message.centers)
+        self._sent[self._number] = base if base is not None and base.centers is message.centers else _newest(message.centers)
         if len(self._sent) > _KEPT:
             _forget(self._sent, but=self._known)
         if base is None:
@@ -65,7 +66,8 @@ class Link:
         # a difference must save more bytes than its row numbers take
         if dual is not None or (8 * dimension + 4) * len(rows) + 8 >= 8 * dimension * order:
             return _with_revision(message, revision)
-        return Difference(rows, message.centers[rows], message.weights, revision, terms, message.moments)
+        in_doubt = isinstance(message, Offer) and message.in_doubt
+        return Difference(rows, message.centers[rows], message.weights, revision, terms, message.moments, in_doubt)
 
     def copy(self) -> Link:
         """An independent copy."""
@@ -95,8 +97,8 @@ class Link:
         # even from an otherwise invalid message: two ends that reject each other must learn of it
         self._known = revision.have if revision.have in self._sent else 0
         full: Any = message
+        base = self._got.get(revision.base)
         if isinstance(message, Difference):
-            base = self._got.get(revision.base)
             if base is None or base.digest != revision.digest or base.centers.shape[1] != message.centers.shape[1]:
                 self._have = 0
                 raise MissingBase("message: must be based on a function that has arrived", revision.base)
@@ -104,7 +106,7 @@ class Link:
         elif whole is not None:
             full = whole
         self._got.pop(revision.number, None)
-        self._got[revision.number] = _Version(full.centers)
+        self._got[revision.number] = base if base is not None and base.centers is full.centers else _Version(full.centers)
         if len(self._got) > _KEPT:
             _forget(self._got, but=revision.base)
         self._have = revision.number
@@ -152,7 +154,7 @@ def _forget(versions: dict[int, _Version], *, but: int) -> None:
 
 def _with_revision(message: Function | Offer, revision: Revision | None) -> Function | Offer:
     if isinstance(message, Offer):
-        return Offer(message.centers, message.weights, message.terms, message.dual, revision, message.moments)
+        return replace(message, revision=revision)
     return Function(message.centers, message.weights, revision, message.moments)
 
 
@@ -195,7 +197,7 @@ def _full(message: Difference, base: Floats) -> Function | Offer:
         centers[rows] = message.centers
         centers.flags.writeable = False
     if message.terms is not None:
-        return Offer(centers, message.weights, message.terms, moments=message.moments)
+        return Offer(centers, message.weights, message.terms, moments=message.moments, in_doubt=message.in_doubt)
     return Function(centers, message.weights, moments=message.moments)
 
 

@@ -29,6 +29,7 @@ from kernelmesh.numerics.products import product
 from kernelmesh.numerics.projection import Selection, select
 from kernelmesh.numerics.received import Received
 from kernelmesh.numerics.schedules import Constant, Power, Schedule, as_schedule
+from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
 
 __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", "Update", "compress", "compressed"]
@@ -49,7 +50,8 @@ class Update:
 
     `cross` may carry κ(X, D) if the caller already has it. s is `received`; `shared` says that the points X themselves came
     from neighbors. Many of those are likely to be in the dictionary already, bit for bit, or to occur several times among the
-    new ones: they are merged first, so that the cost depends on the distinct points. `moments` come with `Statistics`.
+    new ones: they are merged first, so that the cost depends on the distinct points. If f stands for `Statistics`,
+    `statistics` replace it; shrink is then 0, and points and coefficients are those of the new statistics.
     """
 
     points: Floats
@@ -57,7 +59,7 @@ class Update:
     shrink: float = 1.0
     cross: Floats | None = None
     shared: bool = False
-    moments: Floats | None = None
+    statistics: Statistics | None = None
     received: Received | None = None
 
     @property

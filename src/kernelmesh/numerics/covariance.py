@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from kernelmesh.checks import Floats
@@ -11,12 +13,12 @@ __all__ = ["Covariance"]
 
 
 class Covariance:
-    """R = P A⁻¹ P − GᵀG with A = L Lᵀ: a value that L, P and G stand for, or R itself.
+    """R = P (A⁻¹ − GᵀG) P with A = L Lᵀ: a value that L, P and G stand for, or R itself.
 
-    A mini-batch of B points needs κ(X, Z) R only, which takes O(M² B) with L; R takes O(M³).
+    A mini-batch of B points needs κ(X, Z) P A⁻¹ only, which takes O(M² B) with L; R takes O(M³).
 
     >>> half = Covariance.factored(np.array([[2.0]]), np.array([[1.0]]))
-    >>> half.rows(np.array([[1.0]]), np.array([[1.0]])), half.less(np.array([[0.1]])).matrix
+    >>> half.solved(np.array([[1.0]])), half.less(np.array([[0.1]])).matrix
     (array([[0.25]]), array([[0.24]]))
     """
 
@@ -43,22 +45,23 @@ class Covariance:
             half = np.ascontiguousarray(solve_triangular(root, inverse, lower=True, check_finite=False))
             whole = product(half.T, half)
             whole = 0.5 * (whole + whole.T)
-            self._matrix = whole if self._lost is None else whole - product(self._lost.T, self._lost)
+            if self._lost is not None:
+                lost = product(self._lost, inverse)
+                whole -= product(lost.T, lost)
+            self._matrix = whole
         return self._matrix
 
-    def rows(self, cross: Floats, lifted: Floats) -> Floats:
-        """κ(X, Z) R, given κ(X, Z) and κ(X, Z) P."""
+    def solved(self, lifted: Floats) -> Floats | None:
+        """κ(X, Z) P A⁻¹, given κ(X, Z) P; None unless R is represented by L and P alone."""
         # what is done must not depend on whether somebody has asked for R before: it would round differently
         if self._factors is None or self._lost is not None:
-            return product(cross, self.matrix)
+            return None
         from scipy.linalg import lapack
 
-        root, inverse = self._factors
-        solved, _ = lapack.dpotrs(root, lifted.T, lower=1)
-        return product(solved.T, inverse)
+        return cast(Floats, lapack.dpotrs(self._factors[0], lifted.T, lower=1)[0].T)
 
     def less(self, lost: Floats) -> Covariance:
-        """R − GᵀG for another G."""
+        """R − P GᵀG P for another G if R is represented by L and P alone, otherwise R − GᵀG."""
         if self._factors is not None and self._lost is None:
             return Covariance.factored(*self._factors, lost)
         return Covariance(self.matrix - product(lost.T, lost))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import cast
+from weakref import ref
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from kernelmesh.numerics import compiled
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.products import product
 
-__all__ = ["agreed", "inverse", "lower_root", "novel", "projection", "united"]
+__all__ = ["agreed", "factor", "inverse", "lower_root", "novel", "projection", "united"]
 
 # Added to K, as a share of κ(z, z): points that different agents propose at the same time may nearly coincide.
 _NUGGET = 1e-8
@@ -20,10 +21,44 @@ _NUGGET = 1e-8
 
 def united(centers: Floats, others: Floats) -> tuple[Floats, Ints]:
     """The union of two sets of points, the first ones first, and where in it the others stand."""
-    if others is centers or (len(others) <= len(centers) and np.array_equal(centers[: len(others)], others)):
+    if others is centers:
+        return centers, np.arange(len(others))
+    if (known := _PLACES.get(centers, others)) is not None:
+        return centers, known
+    if len(others) <= len(centers) and np.array_equal(centers[: len(others)], others):
         return centers, np.arange(len(others))
     fresh, place = compiled.symmetric.places(np.concatenate([centers, others]).view(np.uint64), len(centers))
-    return np.concatenate([centers, others[fresh]]) if len(fresh) else centers, place
+    if len(fresh):
+        return np.concatenate([centers, others[fresh]]), place
+    _PLACES.keep(centers, others, place)
+    return centers, place
+
+
+class _Places:
+    """A cache of positions of points among others, for pairs of read-only arrays that are still alive.
+
+    Agents that share their points hold them in different orders and look up each other's in every exchange.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int], tuple[ref[Floats], ref[Floats], Ints]] = {}
+
+    def get(self, centers: Floats, others: Floats) -> Ints | None:
+        first, second, place = self._found.get((id(centers), id(others)), (None, None, None))
+        return place if first is not None and first() is centers and second is not None and second() is others else None
+
+    def keep(self, centers: Floats, others: Floats, place: Ints) -> None:
+        if centers.flags.writeable or others.flags.writeable:
+            return
+        key = id(centers), id(others)
+
+        def drop(_: object) -> None:
+            self._found.pop(key, None)
+
+        self._found[key] = ref(centers, drop), ref(others, drop), place
+
+
+_PLACES = _Places()
 
 
 def agreed(kernel: Kernel, centers: Floats, *, novelty: float, max_order: int) -> Ints:
@@ -65,26 +100,40 @@ def inverse(kernel: Kernel, centers: Floats) -> Floats:
         return gram
     from scipy.linalg import lapack
 
-    lower, _ = lapack.dpotri(lower_root(gram, what="values of the kernel"), lower=1)
-    return compiled.symmetric.mirrored(np.ascontiguousarray(lower.T))
+    lower, _ = lapack.dpotri(lower_root(gram, what="values of the kernel"), lower=1, overwrite_c=1)
+    found = np.ascontiguousarray(lower.T)
+    compiled.symmetric.mirror(found)
+    return found
 
 
 def lower_root(square: Floats, *, what: str = "statistics") -> Floats:
-    """A lower triangular factor; a little is added to the diagonal where rounding has made the matrix indefinite."""
-    from scipy.linalg import lapack
+    """A lower triangular factor; a little is added to the diagonal where rounding has made the matrix indefinite.
 
-    diagonal = np.diag_indices(len(square))
-    extra = 0.0
-    largest = float(np.abs(square[diagonal]).max(initial=0.0))
+    It overwrites the matrix, as `factor` does.
+    """
+    diagonal = np.diagonal(square).copy()
+    largest = float(np.abs(diagonal).max(initial=0.0))
     if not math.isfinite(largest):
         raise FloatingPointError(f"the {what} are no longer finite")
     for share in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
-        square[diagonal] += share * largest - extra
-        extra = share * largest
-        factor, failed = lapack.dpotrf(square.T, lower=1, clean=1)  # a matrix as LAPACK has them: no copy is turned around
-        if not failed:
-            return cast(Floats, factor)
+        if share:  # the strictly lower triangle is still intact
+            half = np.tril(square, -1)
+            square[:] = half + half.T + np.diag(diagonal + share * largest)
+        found = factor(square)
+        if found is not None:
+            return found
     raise FloatingPointError(f"the {what} are no longer positive definite")
+
+
+def factor(square: Floats) -> Floats | None:
+    """The lower triangular factor of a matrix, which it overwrites; None if the matrix is not positive definite.
+
+    As in LAPACK, entries above the diagonal are undefined.
+    """
+    from scipy.linalg import lapack
+
+    found, failed = lapack.dpotrf(square.T, lower=1, clean=0, overwrite_a=1)
+    return None if failed else cast(Floats, found)
 
 
 def projection(kernel: Kernel, centers: Floats, stays: Ints, *, inverse: Floats) -> Floats:

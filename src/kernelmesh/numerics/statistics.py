@@ -35,6 +35,8 @@ class Statistics(Expansion):
         β.
     moments : ndarray of shape (M, M)
         Θ, symmetric.
+    definite : bool
+        Whether Θ is known to have no negative eigenvalues of a relevant size.
 
     Examples
     --------
@@ -47,6 +49,7 @@ class Statistics(Expansion):
     """
 
     moments: Floats
+    definite: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,46 +60,73 @@ class Statistics(Expansion):
         object.__setattr__(self, "moments", moments)
 
     @classmethod
-    def gathered(cls, kernel: Kernel, centers: Floats, weights: Floats, moments: Floats) -> Statistics:
+    def gathered(
+        cls, kernel: Kernel, centers: Floats, weights: Floats, moments: Floats, *, definite: bool = False
+    ) -> Statistics:
         """Statistics over valid arrays that nobody else writes to; they are neither checked nor copied."""
         self = object.__new__(cls)
         for array in (centers, weights, moments):
             array.flags.writeable = False
-        self.__dict__.update(kernel=kernel, centers=centers, weights=weights, moments=moments)
+        self.__dict__.update(kernel=kernel, centers=centers, weights=weights, moments=moments, definite=definite)
         return self
+
+    @classmethod
+    def nothing(cls, kernel: Kernel, centers: Floats, outputs: int) -> Statistics:
+        """Statistics of no samples over these points."""
+        order = len(centers)
+        return cls.gathered(kernel, centers, np.zeros((order, outputs)), np.zeros((order, order)), definite=True)
 
     def widened(self, *, dimension: int, outputs: int) -> Statistics:
         centers, weights = padded(self.centers, dimension), padded(self.weights, outputs)
-        return Statistics.gathered(self.kernel, centers, weights, self.moments)
+        return Statistics.gathered(self.kernel, centers, weights, self.moments, definite=self.definite)
 
     @classmethod
     def of(cls, function: Expansion) -> Statistics:
         """What is given as it is, or a function as statistics of which only β is known."""
         if isinstance(function, Statistics):
             return function
-        return cls.gathered(function.kernel, function.centers, function.weights, np.zeros((function.order, function.order)))
+        moments = np.zeros((function.order, function.order))
+        return cls.gathered(function.kernel, function.centers, function.weights, moments, definite=True)
 
     def plus(self, terms: Iterable[tuple[float, Statistics]]) -> Statistics:
-        """The sum with these multiples of others, over the union of all points: one's own first."""
+        """The sum with these multiples of others, over the union of all points: one's own first.
+
+        It is definite if all of them are and nothing is subtracted.
+        """
         terms = list(terms)
         centers, placed = self.centers, []
         for _, other in terms:
             centers, place = united(centers, other.centers)
             placed.append(place)
         order = len(centers)
-        if order == self.order:
-            weights, moments = self.weights.copy(), self.moments.copy()
-        else:
-            weights, moments = np.zeros((order, self.outputs)), np.zeros((order, order))
-            weights[: self.order], moments[: self.order, : self.order] = self.weights, self.moments
-        in_turn = np.arange(order)
+        weights, moments = np.zeros((order, self.outputs)), None
+        weights[: self.order] = self.weights
         for (factor, other), place in zip(terms, placed, strict=True):
             compiled.symmetric.add_rows(weights, place, other.weights, factor)
-            if np.array_equal(place, in_turn):
-                moments += other.moments if factor == 1.0 else factor * other.moments
-            else:
-                compiled.symmetric.add_square(moments, place, other.moments, factor)
-        return Statistics.gathered(self.kernel, centers, weights, moments)
+            if moments is None and order == self.order == len(place) and np.array_equal(place, np.arange(order)):
+                moments = np.empty((order, order))  # the common case, in one pass
+                compiled.symmetric.weigh(moments, factor, other.moments, self.moments)
+                continue
+            if moments is None:
+                moments = self._padded(order)
+            compiled.symmetric.add_square(moments, place, other.moments, factor)
+        moments = self._padded(order) if moments is None else moments
+        definite = self.definite and all(factor >= 0.0 and other.definite for factor, other in terms)
+        return Statistics.gathered(self.kernel, centers, weights, moments, definite=definite)
+
+    def _padded(self, order: int) -> Floats:
+        """A writable copy of Θ, padded with zeros for more points."""
+        if order == self.order:
+            return self.moments.copy()
+        moments = np.zeros((order, order))
+        moments[: self.order, : self.order] = self.moments
+        return moments
+
+    def known(self, *, definite: bool) -> Statistics:
+        """The same statistics with `definite` set."""
+        if definite == self.definite:
+            return self
+        return Statistics.gathered(self.kernel, self.centers, self.weights, self.moments, definite=definite)
 
     def restricted(self, stays: Ints) -> tuple[Statistics, Floats]:
         """The statistics over some of the points, samples being projected onto what these span; and P of these points."""
@@ -105,4 +135,5 @@ class Statistics(Expansion):
         onto = projection(self.kernel, self.centers, stays, inverse=held)
         moments = product(product(onto, self.moments), np.ascontiguousarray(onto.T))
         sums = product(onto, self.weights)
-        return Statistics.gathered(self.kernel, centers, sums, 0.5 * (moments + moments.T)), held
+        moments = 0.5 * (moments + moments.T)
+        return Statistics.gathered(self.kernel, centers, sums, moments, definite=self.definite), held

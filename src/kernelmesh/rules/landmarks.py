@@ -15,12 +15,12 @@ from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.covariance import Covariance
-from kernelmesh.numerics.expansion import Expansion, padded
+from kernelmesh.numerics.expansion import Expansion, Lifted
 from kernelmesh.numerics.halves import Half, halved, whole
-from kernelmesh.numerics.landmarks import agreed, lower_root, novel
+from kernelmesh.numerics.landmarks import agreed, factor, lower_root, novel
 from kernelmesh.numerics.landmarks import inverse as inverse_of
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
-from kernelmesh.numerics.products import product
+from kernelmesh.numerics.products import accumulate_square, product
 from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
 from kernelmesh.rules.base import Move, Rule, check_curved
@@ -29,6 +29,8 @@ __all__ = ["Landmarks", "LandmarksModel"]
 
 # R is formed anew after so many steps, or when so much has been forgotten since.
 _STEPS, _FORGOTTEN = 256, 0.05
+# The age, in files, of an R that is not kept.
+_UNFORMED = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +40,8 @@ class LandmarksModel(Model):
     `function` holds the statistics. All arrays are values: a step makes new ones.
     """
 
-    weights: Floats = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
-    """W."""
+    solution: Expansion | None = None
+    """The function, whose weights are W."""
     kept_inverse: Floats | Half = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
     """P = K⁻¹, or half of it."""
     spread: Covariance | None = None
@@ -59,6 +61,12 @@ class LandmarksModel(Model):
         return cast(Statistics, self.function)
 
     @property
+    def weights(self) -> Floats:
+        """W."""
+        assert self.solution is not None
+        return self.solution.weights
+
+    @property
     def inverse(self) -> Floats:
         """P."""
         return whole(self.kept_inverse)
@@ -76,12 +84,13 @@ class LandmarksModel(Model):
         return _solved(self.statistics, self.regularization, inverse=self.inverse).formed
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        clock = np.array([[self.age, self.forgotten, self.agreed]])
+        clock = np.array([[_UNFORMED if self.spread is None else self.age, self.forgotten, self.agreed]])
         return {"solution": self.weights, "inverse": self.inverse, "covariance": self.covariance, "clock": clock}
 
     def widened(self, *, dimension: int, outputs: int) -> Self:
         wider = super().widened(dimension=dimension, outputs=outputs)
-        return dataclasses.replace(wider, weights=padded(self.weights, outputs))
+        assert self.solution is not None
+        return dataclasses.replace(wider, solution=self.solution.widened(dimension=dimension, outputs=outputs))
 
 
 @register("rule")
@@ -153,35 +162,42 @@ class Landmarks(Rule):
         order, outputs = model.function.order, model.function.outputs
         age, forgotten, agreed = matrix("file", "model.clock", arrays["clock"], rows=1, columns=3)[0]
         inverse = matrix("file", "model.inverse", arrays["inverse"], rows=order, columns=order)
-        spread = Covariance(matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order))
-        if age == 0:  # nothing has been learned since it was solved for, and R was not needed as a whole
+        spread: Covariance | None = Covariance(
+            matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order)
+        )
+        weights = matrix("file", "model.solution", arrays["solution"], rows=order, columns=outputs)
+        solution = _function(model.statistics, weights)
+        if age <= 0:  # R was not needed as a whole
             try:
-                spread = _solved(model.statistics, model.regularization, inverse=inverse).formed
+                solved = _solved(model.statistics, model.regularization, inverse=inverse)
+                spread = None if age == _UNFORMED else solved.formed
+                if age == 0:  # nothing has been learned since it was solved for
+                    solution = cast(Expansion, solved.solution)
             except FloatingPointError:
                 rule = "have an inverse that fits its points"
                 raise InvalidArgument("file", "model.inverse", rule, Verbatim("one that does not")) from None
         return dataclasses.replace(
             model,
-            weights=matrix("file", "model.solution", arrays["solution"], rows=order, columns=outputs),
+            solution=solution,
             kept_inverse=inverse,
             spread=spread,
-            age=integer("file", "model.clock", int(age), minimum=0),
+            age=max(integer("file", "model.clock", int(age), minimum=_UNFORMED), 0),
             forgotten=float(forgotten),
             agreed=bool(agreed),
         )
 
     def current(self, model: Model) -> Expansion:
         assert isinstance(model, LandmarksModel)
-        return Expansion.trusted(model.function.kernel, model.function.centers, model.weights)
+        assert model.solution is not None
+        return model.solution
 
     def shown(self, model: Model, combined: Expansion | None) -> Expansion:
         return self.current(model)
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
         assert isinstance(model, LandmarksModel)
-        assert update.moments is not None
-        old = model.statistics
-        new = old.plus([(1.0, Statistics.gathered(old.kernel, update.points, update.coefficients, update.moments))])
+        assert update.statistics is not None
+        old, new = model.statistics, update.statistics
         stays = np.arange(new.order)
         if new.order > old.order or not model.agreed:
             stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order)
@@ -204,15 +220,16 @@ class Landmarks(Rule):
             place, told, square = place[known], told[known], np.ascontiguousarray(square[np.ix_(known, known)])
         compiled.symmetric.add_rows(sums, place, told, weight)
         compiled.symmetric.add_square(moments, place, square, weight)
+        inverse = model.inverse
         try:
-            weights = _applied(lower_root(model.regularization * model.inverse + moments), model.inverse, sums)
+            root = lower_root(_sum(model.regularization, inverse, moments))
         except FloatingPointError:  # more may have been given away than there was
             try:
-                half, image = _halves_in_debt(moments, sums, model.regularization, model.inverse)
+                half, image = _halves_in_debt(moments, sums, model.regularization, inverse)
             except (FloatingPointError, np.linalg.LinAlgError):
                 return None
-            weights = product(half.T, image)
-        return Expansion.trusted(own.kernel, own.centers, weights)
+            return Expansion.trusted(own.kernel, own.centers, product(half.T, image))
+        return Lifted.by(own.kernel, own.centers, inverse, _inner(root, sums))
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
@@ -237,14 +254,17 @@ class Landmarks(Rule):
             raise FloatingPointError("the function is no longer finite")
         new = after.function.order - before
         if inputs.exchanges_next:  # which solves for R anew: until then it would be the largest part of the state
-            held = halved(after.inverse)
-            after = dataclasses.replace(after, kept_inverse=held, spread=None, age=0, forgotten=0.0)
+            held, solution = halved(after.inverse), after.solution
+            if isinstance(solution, Lifted):
+                solution = solution.keeping(held)
+            after = dataclasses.replace(after, solution=solution, kept_inverse=held, spread=None, age=0, forgotten=0.0)
         return after, CompressionReport(error=0.0, budget=0.0, removed=batch - new, dependent=batch - new)
 
     def _grown(self, model: LandmarksModel, inputs: StepInputs) -> tuple[LandmarksModel, Floats, Floats]:
         """The model with samples that are new to it as points; κ(X, Z) and κ(X, Z) P."""
         kernel, points, cross = model.function.kernel, inputs.points, inputs.cross
-        lifted = product(cross, model.inverse)
+        fresh = isinstance(model.solution, Lifted)
+        lifted = cast(Lifted, model.solution).lift(cross) if fresh else product(cross, model.inverse)
         room = self.max_order - model.function.order
         if room <= 0 or math.isinf(self.novelty):
             return model, cross, lifted
@@ -259,24 +279,25 @@ class Landmarks(Rule):
         """The model after the mini-batch; None where R is not a covariance any more."""
         statistics = model.statistics
         own = statistics.kernel.diag(inputs.points)
+        # κ(X, Z) R, or κ(X, Z) P A⁻¹ if R = P A⁻¹ P is represented by a factor of A; the product with P is then deferred
         before = model.formed
-        spread = before.rows(cross, lifted)
-        covariance, credible = compiled.newton.covariance(cross, spread, own / model.regularization)
+        solved = before.solved(lifted)
+        left, spread = (cross, product(cross, before.matrix)) if solved is None else (lifted, solved)
+        covariance, credible = compiled.newton.covariance(left, spread, own / model.regularization)
         if not credible:
             return None
-        force, root, targets = self._step(inputs, product(cross, model.weights), covariance)
+        force, root, targets = self._step(inputs, cast(Expansion, model.solution).from_cross(cross), covariance)
         lost = compiled.newton.lost(covariance, root, spread)
-        weights = model.weights - product(spread.T, force)
-        if not math.isfinite(float(np.add.reduce(weights, axis=None)) + float(np.add.reduce(lost, axis=None))):
+        change = product(spread.T, force)
+        if not math.isfinite(float(np.add.reduce(change, axis=None)) + float(np.add.reduce(lost, axis=None))):
             return None
-        scaled = root[:, None] * lifted
-        square = product(scaled.T, scaled)
-        moments = statistics.moments + 0.5 * (square + square.T)  # symmetric to the last bit: only half of it travels
+        moments = statistics.moments.copy()
+        accumulate_square(moments, root[:, None] * lifted)  # symmetric to the last bit: only half of it travels
         sums = statistics.weights + product(lifted.T, targets)
         return dataclasses.replace(
             model,
-            function=Statistics.gathered(statistics.kernel, statistics.centers, sums, moments),
-            weights=weights,
+            function=Statistics.gathered(statistics.kernel, statistics.centers, sums, moments, definite=statistics.definite),
+            solution=_moved(model, change, lifted=solved is not None),
             spread=before.less(lost),
             age=model.age + 1,
         )
@@ -300,42 +321,70 @@ def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | 
     """The model that the statistics lead to, by R = P (λ P + Θ)⁻¹ P and W = P (λ P + Θ)⁻¹ β."""
     if inverse is None:
         inverse = inverse_of(statistics.kernel, statistics.centers)
-    root = _root(statistics.moments, regularization, inverse)
+    root = _root(statistics, regularization, inverse)
+    statistics = statistics.known(definite=root is not None)
     if root is None:
         half, image = _halves_in_debt(statistics.moments, statistics.weights, regularization, inverse)
         covariance, weights = (product(half.T, table) for table in (half, image))
-        spread = Covariance(0.5 * (covariance + covariance.T))
+        spread, solution = Covariance(0.5 * (covariance + covariance.T)), _function(statistics, weights)
+    elif not len(root):
+        spread, solution = Covariance(inverse), _function(statistics, statistics.weights)
     else:
-        spread = Covariance.factored(root, inverse) if len(root) else Covariance(inverse)
-        weights = _applied(root, inverse, statistics.weights)
+        spread = Covariance.factored(root, inverse)
+        solution = Lifted.by(statistics.kernel, statistics.centers, inverse, _inner(root, statistics.weights))
     return LandmarksModel(
-        statistics, square_norm=math.nan, weights=weights, kept_inverse=inverse, spread=spread, regularization=regularization
+        statistics,
+        square_norm=math.nan,
+        solution=solution,
+        kept_inverse=inverse,
+        spread=spread,
+        regularization=regularization,
     )
 
 
-def _root(moments: Floats, regularization: float, inverse: Floats) -> Floats | None:
-    """The lower triangular factor of λ P + Θ; None where Θ has negative eigenvalues that are large enough to be felt."""
-    from scipy.linalg import lapack
+def _function(statistics: Statistics, weights: Floats) -> Expansion:
+    return Expansion.trusted(statistics.kernel, statistics.centers, weights)
 
+
+def _moved(model: LandmarksModel, change: Floats, *, lifted: bool) -> Expansion:
+    """The function with weights W − change, or W − P change if `lifted`."""
+    if not lifted:
+        return _function(model.statistics, model.weights - change)
+    if isinstance(model.solution, Lifted) and not model.solution.is_deferred:
+        return model.solution.less(change)
+    return _function(model.statistics, model.weights - product(model.inverse, change))
+
+
+def _root(statistics: Statistics, regularization: float, inverse: Floats) -> Floats | None:
+    """The lower triangular factor of λ P + Θ; None where Θ has negative eigenvalues that are large enough to be felt."""
     if not len(inverse):
         return inverse
+    moments, square = statistics.moments, np.empty_like(inverse)
+    if statistics.definite:
+        compiled.symmetric.weigh(square, regularization, inverse, moments)
+        if (found := factor(square)) is not None:
+            return found
     # Who completes an exchange late gives of what it had when it made its offer, and may have given it to others since.
     # Then Θ has negative eigenvalues until something flows back.
-    half = 0.5 * regularization * inverse
-    square = half + moments
-    _, in_debt = lapack.dpotrf(square.T, lower=1, clean=0, overwrite_a=1)
-    if in_debt:
+    compiled.symmetric.weigh(square, 0.5 * regularization, inverse, moments)
+    if factor(square) is None:
         return None
-    return lower_root(np.add(np.add(half, half, out=half), moments, out=half))
+    compiled.symmetric.weigh(square, regularization, inverse, moments)
+    return lower_root(square)
 
 
-def _applied(root: Floats, inverse: Floats, sums: Floats) -> Floats:
-    """P (λ P + Θ)⁻¹ β."""
+def _sum(regularization: float, inverse: Floats, moments: Floats) -> Floats:
+    """λ P + Θ."""
+    out = np.empty_like(inverse)
+    compiled.symmetric.weigh(out, regularization, inverse, moments)
+    return out
+
+
+def _inner(root: Floats, sums: Floats) -> Floats:
+    """(λ P + Θ)⁻¹ β."""
     from scipy.linalg import lapack
 
-    if not len(root):
-        return sums
-    return product(inverse, lapack.dpotrs(root, sums, lower=1)[0])
+    return cast(Floats, lapack.dpotrs(root, sums, lower=1)[0])
 
 
 def _halves_in_debt(moments: Floats, sums: Floats, regularization: float, inverse: Floats) -> tuple[Floats, Floats]:
@@ -346,7 +395,7 @@ def _halves_in_debt(moments: Floats, sums: Floats, regularization: float, invers
     """
     from scipy.linalg import eigh, solve_triangular
 
-    lower = lower_root(inverse.copy())
+    lower = np.tril(lower_root(inverse.copy()))
     inner = solve_triangular(lower, moments, lower=True, check_finite=False)
     inner = solve_triangular(lower, inner.T, lower=True, check_finite=False)
     if not np.isfinite(inner).all():
@@ -366,10 +415,11 @@ def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floa
     """The model with more points, of which nothing is known yet: `lifted` is κ(new, Z) P, `schur` their Schur complement."""
     block = np.linalg.inv(schur)
     block = 0.5 * (block + block.T)
+    function = _with_points(model.statistics, points)
     return dataclasses.replace(
         model,
-        function=_with_points(model.statistics, points),
-        weights=np.concatenate([model.weights, np.zeros((len(points), model.function.outputs))]),
+        function=function,
+        solution=_function(function, np.concatenate([model.weights, np.zeros((len(points), model.function.outputs))])),
         kept_inverse=_bordered(model.inverse, lifted, block),
         spread=Covariance(_bordered(model.covariance, lifted, block / model.regularization)),
         agreed=False,
@@ -378,8 +428,7 @@ def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floa
 
 def _with_points(statistics: Statistics, points: Floats) -> Statistics:
     """The same statistics over a dictionary with more points."""
-    nothing = np.zeros((len(points), statistics.outputs)), np.zeros((len(points), len(points)))
-    return statistics.plus([(1.0, Statistics.gathered(statistics.kernel, np.ascontiguousarray(points), *nothing))])
+    return statistics.plus([(1.0, Statistics.nothing(statistics.kernel, np.ascontiguousarray(points), statistics.outputs))])
 
 
 def _bordered(old: Floats, lifted: Floats, block: Floats) -> Floats:
@@ -398,5 +447,5 @@ def _forgetting(model: LandmarksModel, kept: float) -> LandmarksModel:
     """The past loses weight, and the function stays: what it says takes the place of what is expected beforehand."""
     old = model.statistics
     sums = kept * old.weights + (1.0 - kept) * model.regularization * model.weights
-    function = Statistics.gathered(old.kernel, old.centers, sums, kept * old.moments)
+    function = Statistics.gathered(old.kernel, old.centers, sums, kept * old.moments, definite=old.definite)
     return dataclasses.replace(model, function=function, forgotten=1.0 - (1.0 - model.forgotten) * kept)

@@ -3,9 +3,18 @@
 import numpy as np
 
 from kernelmesh.numerics.compiled.folding import first_of_equals
-from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, OwnVector, Vector, compile_on_first_call
+from kernelmesh.numerics.compiled.jit import (
+    Bits,
+    Indices,
+    Matrix,
+    OwnBits,
+    OwnMatrix,
+    OwnVector,
+    Vector,
+    compile_on_first_call,
+)
 
-__all__ = ["add_rows", "add_square", "apart", "lower_half", "mirrored", "places", "spanning", "whole"]
+__all__ = ["add_rows", "add_square", "apart", "folded", "lower_half", "mirror", "places", "spanning", "weigh", "whole"]
 
 # So many points are looked at together.
 _BLOCK = 32
@@ -38,14 +47,31 @@ def whole(half: Vector, n: int) -> OwnMatrix:
 
 
 @compile_on_first_call()
-def mirrored(square: Matrix) -> OwnMatrix:
-    """The symmetric matrix that has this upper triangle."""
+def mirror(square: OwnMatrix) -> None:
+    """Copy the upper triangle to the lower one, block by block to stay in the cache."""
     n = square.shape[0]
-    out = np.empty((n, n))
-    for i in range(n):
-        for j in range(i, n):
-            out[i, j] = square[i, j]
-            out[j, i] = square[i, j]
+    for top in range(0, n, _BLOCK):
+        for left in range(0, top + 1, _BLOCK):
+            for i in range(top, min(top + _BLOCK, n)):
+                for j in range(left, min(left + _BLOCK, i)):
+                    square[i, j] = square[j, i]
+
+
+@compile_on_first_call()
+def weigh(out: OwnMatrix, factor: float, first: Matrix, second: Matrix) -> None:
+    """out ← factor · first + second."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = factor * first[i, j] + second[i, j]
+
+
+@compile_on_first_call()
+def folded(bits: Bits) -> OwnBits:
+    """The exclusive or of the numbers in each column, without their signs."""
+    out = np.zeros(bits.shape[1], dtype=np.uint64)
+    for i in range(bits.shape[0]):
+        for j in range(bits.shape[1]):
+            out[j] ^= bits[i, j] & np.uint64(0x7FFFFFFFFFFFFFFF)
     return out
 
 
@@ -80,9 +106,20 @@ def add_rows(target: OwnMatrix, place: Indices, rows: Matrix, factor: float) -> 
 @compile_on_first_call()
 def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float) -> None:
     """target[place, place] += factor · square."""
-    for i in range(square.shape[0]):
-        for j in range(square.shape[1]):
-            target[place[i], place[j]] += factor * square[i, j]
+    n = square.shape[0]
+    in_turn = True
+    for i in range(n):
+        in_turn = in_turn and place[i] == i
+    if in_turn:
+        for i in range(n):
+            for j in range(n):
+                target[i, j] += factor * square[i, j]
+        return
+    columns = place.view(np.uint64)  # unsigned: no check for negative indices
+    for i in range(n):
+        row = target[place[i]]
+        for j in range(n):
+            row[columns[j]] += factor * square[i, j]
 
 
 @compile_on_first_call()
