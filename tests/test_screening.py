@@ -262,10 +262,11 @@ def test_far_points_of_statistics_are_barred_and_the_message_stays_as_it_is():
     np.testing.assert_array_equal(heard.moments, moments)
     assert heard.in_doubt
     assert "far from everything" in found.clipped["b"]
-    update = found.admitted(Update(centers, weights, shared=True, moments=moments))
+    gathered = Statistics.gathered(bench_.kernel, centers, weights, moments)
+    update = found.admitted(Update(centers, weights, shared=True, statistics=gathered))
     np.testing.assert_array_equal(update.points, offer.centers)
     np.testing.assert_array_equal(update.coefficients, offer.weights)
-    np.testing.assert_array_equal(update.moments, offer.moments)
+    np.testing.assert_array_equal(update.statistics.moments, offer.moments)
     # an offer of an earlier round that is used only now is looked through, too
     ahead = {"b": EdgeMemory(done=30, early=said.reply)}
     assert len(Screening().screen(bench_, [Heard(None, offer, 0.25, "b")], ahead).barred) == 6
