@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import json
 import os
 import re
 import signal
@@ -469,6 +470,30 @@ class TestMesh:
         assert code == 0
         assert "agent-0" in text
 
+    def test_status_as_json(self, one):
+        code, text = invoke("mesh", "status", one.parent, "--json")
+        assert code == 0
+        (line,) = text.splitlines()
+        found = json.loads(line)
+        assert (found["agent"], found["answers"]) == ("agent-0", True)
+        assert found["status"]["samples"] > 0
+
+    def test_status_as_json_of_a_mesh_that_is_not_running(self, tmp_path):
+        create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5, port=free_port(1)))
+        code, text = invoke("mesh", "status", tmp_path / "mesh", "--json")
+        assert code == 1
+        assert json.loads(text) == {"agent": "agent-0", "answers": False, "remarks": ["does not answer"], "status": None}
+
+    def test_up_with_data_that_do_not_match_starts_nobody(self, tmp_path):
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=50, port=free_port(3)))[1]
+        data = tmp_path / "mesh" / "data" / "agent-1.csv"
+        data.write_text(data.read_text().replace("x1", "y1", 1))
+        code, text = invoke("mesh", "up", tmp_path / "mesh")
+        assert code == 2, text
+        assert file.name in text
+        assert "points must name columns of" in text.replace("\n", " ")
+        assert not (tmp_path / "mesh" / "logs").exists()
+
     @pytest.mark.parametrize("command", ["up", "status"])
     def test_no_mesh(self, command, tmp_path):
         code, text = invoke("mesh", command, tmp_path)
@@ -523,6 +548,8 @@ class TestMesh:
         assert code == 0, text
         assert checkpoints(folder) == dict.fromkeys(("agent-0", "agent-1", "agent-2"), 640)
         assert not agents_running(folder)
+        # without a terminal, every change of state has a line of its own
+        assert all(f"agent-{i}: {state}" in text for i in range(3) for state in ("starting", "stream has ended"))
 
     def test_ctrl_c_stops_all_with_their_checkpoints(self, tmp_path):
         folder = tmp_path / "mesh"

@@ -239,3 +239,26 @@ def test_a_dual_that_is_handed_over_is_tested_too(consensus):
         assert ("a" not in info.left_out) == believed
         assert np.isfinite(after.function.weights).all()
         assert (after.function(HELD[0]).argmax(axis=1) == HELD[1]).mean() > 0.8
+
+
+def test_an_agent_that_starts_over_is_taken_back():
+    """It has lost its checkpoints: what its neighbor remembers of their edge is new to it, and must not be refused for good."""
+    world, agent = World(seed=4), make(SharedStatistics(), screening=Screening())
+    members, runners = list(memberships(Graph.line(3))), {}
+
+    def start(i):
+        source = Paced(ArraySource(*samples(i, "two-class"), endless=True), RATE, clock=lambda: world.now)
+        runners[i] = world.add(agent, members[i], source)
+
+    def start_over():
+        world.kill(world.runs[members[2].name][-1])
+        start(2)
+
+    for i in range(3):
+        start(i)
+    world.at(2.0, start_over)
+    found = {}
+    world.at(4.9, lambda: found.update({i: (right(r), r.status(world.now)) for i, r in runners.items()}))
+    world.run(seconds=5.0)
+    assert min(accuracy for accuracy, _ in found.values()) >= max(accuracy for accuracy, _ in found.values()) - 0.02
+    assert sum(neighbor.disbelieved for _, status in found.values() for neighbor in status.neighbors.values()) <= 3
