@@ -25,6 +25,8 @@ $(DONE): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[all,dev]'
+	@echo "Compiling the inner loops, once …"
+	$(BIN)/python tools/compile_loops.py
 	touch $@
 
 # the live page needs a display

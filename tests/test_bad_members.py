@@ -242,7 +242,7 @@ def test_a_dual_that_is_handed_over_is_tested_too(consensus):
 
 
 def test_an_agent_that_starts_over_is_taken_back():
-    """It has lost its checkpoints: what its neighbor remembers of their edge is new to it, and must not be refused for good."""
+    """It has lost its checkpoints: what its neighbor remembers of their edge is new to it, and is not refused for good."""
     world, agent = World(seed=4), make(SharedStatistics(), screening=Screening())
     members, runners = list(memberships(Graph.line(3))), {}
 

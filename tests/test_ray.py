@@ -29,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--address", "127.0.0.1:9"], "run: --address must be that of a running Ray cluster, got '127.0.0.1:9'"),
+        (["--address", "127.0.0.1:9"], "run: --address must be the address of a running Ray cluster, got '127.0.0.1:9'"),
         (["--workers", "0"], "run: --workers must be at least 1, got 0"),
         (["--address", "nowhere"], "run: --address must be HOST:PORT or auto, got 'nowhere'"),
         (["--address", "10.0.0.1:65536"], "run: --address must be HOST:PORT or auto, got '10.0.0.1:65536'"),

@@ -52,7 +52,8 @@ def format_value(value: object) -> str:
     """
     item = getattr(value, "item", None) if type(value).__module__ == "numpy" and not getattr(value, "ndim", 1) else None
     text = repr(value if item is None else item())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    longest = 8 * _LONGEST if isinstance(value, Verbatim) else _LONGEST  # descriptions of ours contain whole paths
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 class KernelMeshError(Exception):

@@ -1,0 +1,65 @@
+"""Compile the inner loops once, so that the first demo or test does not wait for them; later runs load them from disk."""
+
+import itertools
+
+import numpy as np
+
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    Averaged,
+    Diffusion,
+    ExactDiffusion,
+    Gaussian,
+    Gradient,
+    Graph,
+    Hinge,
+    Komp,
+    Landmarks,
+    Logistic,
+    Mixture,
+    OnlineKernelClassifier,
+    OnlineKernelRegressor,
+    Penalty,
+    Proximal,
+    Screening,
+    SharedDictionary,
+    SharedDiffusion,
+    SharedStatistics,
+    Symmetric,
+    simulate,
+)
+
+AGENTS = 4
+
+
+def main() -> None:
+    """Run every protocol and rule for a few rounds."""
+    mixture = Mixture.draw(classes=3, rng=np.random.default_rng(0))
+    points, labels = mixture.sample(128 * AGENTS, rng=np.random.default_rng(1))
+    common = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6)}
+    protocols = (
+        Penalty(coupling=0.02),
+        Proximal(coupling=0.02),
+        Symmetric(coupling=0.02),
+        Diffusion(),
+        ExactDiffusion(budget=0.05),
+    )
+    agents = [
+        Agent(**common, loss=loss, step_size=1.0, compression=Komp(budget=0.05), consensus=consensus, rule=rule)
+        for consensus, loss, rule in itertools.product(protocols, (Logistic(), Hinge()), (Gradient(), Averaged()))
+    ]
+    agents += [
+        Agent(**common, loss=Logistic(), step_size=1.0, compression=SharedDictionary(), consensus=SharedDiffusion()),
+        Agent(**common, loss=Logistic(), rule=Landmarks(), consensus=SharedStatistics(), screening=Screening()),
+    ]
+    for agent in agents:
+        streams = [ArrayStream(points[i::AGENTS], labels[i::AGENTS]) for i in range(AGENTS)]
+        for _ in simulate(agent, Graph.ring(AGENTS), streams):
+            pass
+    OnlineKernelClassifier().fit(points, labels)
+    OnlineKernelRegressor().fit(points, np.sin(points[:, 0]))
+
+
+if __name__ == "__main__":
+    main()
