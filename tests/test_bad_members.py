@@ -158,8 +158,8 @@ def test_its_neighbors_say_who_it_is(attack):
 def test_the_log_names_it_with_a_reason_and_does_not_overflow(caplog):
     with caplog.at_level(logging.INFO, "kernelmesh.agent"):
         play.__wrapped__(EXACT, "identical", SignFlip())
-    told = [line for line in caplog.messages if "what agent-2 says is not believed" in line]
-    assert any("(10× so far): it costs" in line and "is the limit" in line for line in told)
+    told = [line for line in caplog.messages if "rejected messages from agent-2" in line]
+    assert any("(10 so far): the latest has a loss of" in line and "(limit " in line for line in told)
     assert len(told) <= 8
 
 
@@ -216,7 +216,7 @@ def test_what_is_heard_without_samples_is_tested_on_the_newest_ones():
     for before in (state.copy(), restored):
         after, found = relay_screened(agent, before, [good, bad])
         assert set(found.left_out) == {"c"}
-        assert "on our own samples" in found.left_out["c"]
+        assert "on this agent's samples" in found.left_out["c"]
         assert (after.function(HELD[0]).argmax(axis=1) == HELD[1]).mean() > 0.85
     assert np.array_equal(restored.newest[0], state.newest[0])
     assert np.array_equal(restored.newest[1], state.newest[1])

@@ -220,4 +220,4 @@ def test_a_bad_member(protocol, partition, tmp_path):
     for name, view in views.items():
         assert view.disbelieved + view.clipped + view.refused >= 10
         assert view.doubt
-        assert "what agent-2 says is not believed" in logs[name]
+        assert "rejected messages from agent-2" in logs[name]

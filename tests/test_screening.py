@@ -127,7 +127,7 @@ def test_the_bad_agent_is_named():
         for info in round.infos:
             if info is not None and FIRST <= round.number <= LAST:
                 named |= set(info.left_out)
-                assert all("on our own samples" in reason for reason in info.left_out.values())
+                assert all("on this agent's samples" in reason for reason in info.left_out.values())
                 assert info.heard + len(info.left_out) <= AGENTS
     assert BAD in named
     assert len(named) <= 2
@@ -171,7 +171,7 @@ def test_points_far_from_everything_are_taken_out_unless_they_are_few():
         at = dataclasses.replace(bench_, step=step)
         found = Screening(strangers=strangers).screen(at, [Heard(None, message, 0.25, "b")], {})
         assert len(found.heard[0].reply.centers) == own.order + left
-        assert ("far from everything" in found.clipped.get("b", "")) == (left < 6)
+        assert ("far from all known points" in found.clipped.get("b", "")) == (left < 6)
     young = dataclasses.replace(bench_, step=5)
     found = Screening(strangers=2).screen(young, [Heard(None, message, 0.25, "b")], {})
     assert len(found.heard[0].reply.centers) == own.order + 6
@@ -261,7 +261,7 @@ def test_far_points_of_statistics_are_barred_and_the_message_stays_as_it_is():
     np.testing.assert_array_equal(heard.weights, weights)
     np.testing.assert_array_equal(heard.moments, moments)
     assert heard.in_doubt
-    assert "far from everything" in found.clipped["b"]
+    assert "far from all known points" in found.clipped["b"]
     gathered = Statistics.gathered(bench_.kernel, centers, weights, moments)
     update = found.admitted(Update(centers, weights, shared=True, statistics=gathered))
     np.testing.assert_array_equal(update.points, offer.centers)

@@ -385,7 +385,7 @@ class Screening:
         parts = [part for part in (reply, getattr(reply, "dual", None)) if part is not None]
         tables = [getattr(part, name, None) for part in parts for name in (*part.tables, "moments")]
         if not all(np.isfinite(table).all() for table in tables if table is not None):
-            return _Bounded(reply, "is not finite")
+            return _Bounded(reply, "contains values that are not finite")
         if not isinstance(reply, Function | Offer):
             return _Bounded(reply)
         order, young, cut = len(reply.centers), bench.step <= self.youth, []
@@ -393,10 +393,10 @@ class Screening:
         if not young:
             most = min(most, _MORE * (bench.model.function.order + len(bench.points)))
         if order > most:
-            return _Bounded(reply, f"has {order} points, where {most} is the limit")
+            return _Bounded(reply, f"has {order} points (limit {most})")
         far, barred = self._far(bench, reply), None
         if len(far):
-            cut.append(f"has {len(far)} of {order} points far from everything known here")
+            cut.append(f"has {len(far)} of {order} points far from all known points")
             if reply.moments is None:
                 stays = np.setdiff1d(np.arange(order), far)
                 reply = replace(reply, centers=reply.centers[stays], weights=reply.weights[stays])
@@ -404,11 +404,11 @@ class Screening:
                 barred = reply.centers[far]
         size, largest = _size(reply), _LARGER * self.reach * (own + 1.0)
         if size == np.inf:
-            return _Bounded(reply, "is too large for any number")
+            return _Bounded(reply, "overflows")
         if size > largest:
             moments = None if reply.moments is None else largest / size * reply.moments
             reply = replace(reply, weights=largest / size * reply.weights, moments=moments)
-            cut.append(f"has weights of {size:.3g} in all, where {largest:.3g} is the limit")
+            cut.append(f"has weights of {size:.3g} in total (limit {largest:.3g})")
         return _Bounded(reply, cut=" and ".join(cut), barred=barred)
 
     def _far(self, bench: Bench, reply: Function | Offer) -> Ints:
@@ -437,15 +437,15 @@ class Screening:
     def _judged(self, bench: Bench, there: Floats | None, limits: _Limits, standing: _Standing) -> str | None:
         """Why outputs on one's own samples are not to be believed."""
         if there is None:
-            return "makes no sense together with our own statistics"
+            return "is inconsistent with this agent's own statistics"
         size = _rms(there)
         if not size <= limits.size:
-            return f"has outputs of {size:.3g} on our own samples, where {limits.size:.3g} is the limit"
+            return f"has outputs of {size:.3g} on this agent's samples (limit {limits.size:.3g})"
         loss, most = float(bench.loss.value(there, bench.targets).mean()), limits.loss(standing)
         is_ignorant = loss <= (1.0 + self.margin) * limits.nothing
         if loss <= most or (is_ignorant and bench.step % standing.parole == 0):
             return None
-        return f"costs {loss:.3g} on our own samples, where {most:.3g} is the limit"
+        return f"has a loss of {loss:.3g} on this agent's samples (limit {most:.3g})"
 
     def _dual_doubt(self, bench: Bench, said: Heard, edge: EdgeMemory | None, limits: _Limits | None) -> str | None:
         """Why the dual that comes with an offer, and that this agent would go on from, is not to be believed."""
@@ -453,7 +453,7 @@ class Screening:
         if dual is None or said.is_first:  # who stands first keeps its own
             return None
         if len(dual.centers) > _MORE * self.max_points:
-            return f"hands over a dual of {len(dual.centers)} points, where {_MORE * self.max_points} is the limit"
+            return f"hands over a dual with {len(dual.centers)} points (limit {_MORE * self.max_points})"
         # what would be added to what has flowed over the edge, as this agent remembers it
         moments = np.zeros((len(dual.centers),) * 2) if dual.moments is None else -dual.moments
         flow = Statistics.gathered(bench.kernel, dual.centers, -dual.weights, moments)
@@ -464,7 +464,7 @@ class Screening:
             return (
                 None
                 if size <= most
-                else f"hands over a dual that differs by {size:.3g} from ours, where {most:.3g} is the limit"
+                else f"hands over a dual that differs by {size:.3g} from the known one (limit {most:.3g})"
             )
         if limits is None or dual.moments is None:
             return None

@@ -131,7 +131,8 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
             yield f"{verb}: " + ", ".join(f"{count} from {name}" for name, count in counts.items())
     for name, neighbor in status.neighbors.items():
         if neighbor.disbelieved:
-            yield f"does not believe {name} ({neighbor.disbelieved}×): it {neighbor.doubt}"
+            plural = "s" if neighbor.disbelieved > 1 else ""
+            yield f"rejected {neighbor.disbelieved} message{plural} from {name}: the latest {neighbor.doubt}"
     if status.expires is not None and status.expires <= WARN_DAYS:
         yield "certificate has expired" if status.expires < 0 else f"certificate expires in {status.expires:.1f} days"
     if status.recoveries:

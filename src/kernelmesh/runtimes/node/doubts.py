@@ -16,9 +16,9 @@ class Doubts:
     """Counts the messages that screening rejected or clipped, by neighbor.
 
     >>> doubts = Doubts()
-    >>> doubts.note({"south": "costs 3 on our own samples, where 1 is the limit"}, {})
+    >>> doubts.note({"south": "has a loss of 3 on this agent's samples (limit 1)"}, {})
     >>> doubts.left_out["south"], doubts.newest["south"]
-    (1, 'costs 3 on our own samples, where 1 is the limit')
+    (1, "has a loss of 3 on this agent's samples (limit 1)")
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Doubts:
 
     def note(self, left_out: Mapping[Hashable, str], clipped: Mapping[Hashable, str]) -> None:
         """Record the findings of screening in a step."""
-        for verb, counts, found in (("not believed", self.left_out, left_out), ("clipped", self.clipped, clipped)):
+        for verb, counts, found in (("rejected", self.left_out, left_out), ("clipped", self.clipped, clipped)):
             for neighbor, reason in found.items():
                 name = str(neighbor)
                 counts[name] += 1
@@ -37,4 +37,4 @@ class Doubts:
                 count = counts[name]
                 if count in _MILESTONES:
                     level = logging.WARNING if count >= _SERIOUS else logging.INFO
-                    _log.log(level, "what %s says is %s (%d× so far): it %s", name, verb, count, reason)
+                    _log.log(level, "%s messages from %s (%d so far): the latest %s", verb, name, count, reason)
