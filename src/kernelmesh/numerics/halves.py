@@ -24,9 +24,10 @@ def halved(square: Floats) -> Floats | Half:
     >>> halved(np.array([[1.0, 2.0], [2.0, 3.0]])).numbers
     array([1., 2., 3.])
     """
-    if not np.array_equal(square, square.T):
+    table = np.ascontiguousarray(square)
+    if not compiled.symmetric.is_symmetric(table):
         return square
-    return Half(compiled.symmetric.lower_half(np.ascontiguousarray(square)), len(square))
+    return Half(compiled.symmetric.lower_half(table), len(table))
 
 
 def whole(kept: Floats | Half) -> Floats:

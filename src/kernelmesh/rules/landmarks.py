@@ -44,6 +44,8 @@ class LandmarksModel(Model):
     """The function, whose weights are W."""
     kept_inverse: Floats | Half = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
     """P = K⁻¹, or half of it."""
+    opened: tuple[Floats, Half] | None = None
+    """P as it was made from its half, and that half: it is kept again if P is still the same at the end of the step."""
     spread: Covariance | None = None
     """R = (λ K + K Θ K)⁻¹ = P (λ P + Θ)⁻¹ P; None where the next exchange replaces it: formed if needed before that."""
     regularization: float = 1.0
@@ -70,6 +72,19 @@ class LandmarksModel(Model):
     def inverse(self) -> Floats:
         """P."""
         return whole(self.kept_inverse)
+
+    @property
+    def unfolded(self) -> tuple[Floats, tuple[Floats, Half] | None]:
+        """P, and what `opened` is then."""
+        inverse = self.inverse
+        return inverse, (inverse, self.kept_inverse) if isinstance(self.kept_inverse, Half) else self.opened
+
+    @property
+    def folded(self) -> Floats | Half:
+        """P in half the memory where that is possible."""
+        if self.opened is not None and self.opened[0] is self.kept_inverse:
+            return self.opened[1]
+        return halved(self.inverse)
 
     @property
     def covariance(self) -> Floats:
@@ -201,10 +216,12 @@ class Landmarks(Rule):
         stays = np.arange(new.order)
         if new.order > old.order or not model.agreed:
             stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order)
-        inverse = model.inverse if len(stays) == new.order == old.order else None
+        opened = model.unfolded if len(stays) == new.order == old.order else None
+        inverse = None if opened is None else opened[0]
         if len(stays) < new.order:
             new, inverse = new.restricted(stays)
-        return dataclasses.replace(_solved(new, model.regularization, inverse=inverse), agreed=True)
+        solved = _solved(new, model.regularization, inverse=inverse)
+        return dataclasses.replace(solved, opened=None if opened is None else opened[1], agreed=True)
 
     def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
         assert isinstance(model, LandmarksModel)
@@ -238,7 +255,8 @@ class Landmarks(Rule):
         batch = len(inputs.points)
         before = model.function.order
         if model.spread is None:
-            model = dataclasses.replace(model, kept_inverse=model.inverse, spread=model.formed)
+            inverse, opened = model.unfolded
+            model = dataclasses.replace(model, kept_inverse=inverse, opened=opened, spread=model.formed)
         kept = 0.5 ** (batch / self.half_life)
         if kept < 1.0:
             model = _forgetting(model, kept)
@@ -254,10 +272,12 @@ class Landmarks(Rule):
             raise FloatingPointError("the function is no longer finite")
         new = after.function.order - before
         if inputs.exchanges_next:  # which solves for R anew: until then it would be the largest part of the state
-            held, solution = halved(after.inverse), after.solution
+            held, solution = after.folded, after.solution
             if isinstance(solution, Lifted):
                 solution = solution.keeping(held)
-            after = dataclasses.replace(after, solution=solution, kept_inverse=held, spread=None, age=0, forgotten=0.0)
+            after = dataclasses.replace(
+                after, solution=solution, kept_inverse=held, opened=None, spread=None, age=0, forgotten=0.0
+            )
         return after, CompressionReport(error=0.0, budget=0.0, removed=batch - new, dependent=batch - new)
 
     def _grown(self, model: LandmarksModel, inputs: StepInputs) -> tuple[LandmarksModel, Floats, Floats]:

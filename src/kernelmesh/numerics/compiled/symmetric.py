@@ -14,7 +14,19 @@ from kernelmesh.numerics.compiled.jit import (
     compile_on_first_call,
 )
 
-__all__ = ["add_rows", "add_square", "apart", "folded", "lower_half", "mirror", "places", "spanning", "weigh", "whole"]
+__all__ = [
+    "add_rows",
+    "add_square",
+    "apart",
+    "folded",
+    "is_symmetric",
+    "lower_half",
+    "mirror",
+    "places",
+    "spanning",
+    "weigh",
+    "whole",
+]
 
 # So many points are looked at together.
 _BLOCK = 32
@@ -41,9 +53,26 @@ def whole(half: Vector, n: int) -> OwnMatrix:
     for i in range(n):
         for j in range(i + 1):
             out[i, j] = half[at]
-            out[j, i] = half[at]
             at += 1
+    for top in range(0, n, _BLOCK):  # block by block, to stay in the cache
+        for left in range(0, top + 1, _BLOCK):
+            for j in range(left, min(left + _BLOCK, n)):
+                for i in range(max(top, j + 1), min(top + _BLOCK, n)):
+                    out[j, i] = out[i, j]
     return out
+
+
+@compile_on_first_call()
+def is_symmetric(square: Matrix) -> bool:
+    """Whether a matrix equals its transpose to the last bit."""
+    n = square.shape[0]
+    for top in range(0, n, _BLOCK):
+        for left in range(0, top + 1, _BLOCK):
+            for i in range(top, min(top + _BLOCK, n)):
+                for j in range(left, min(left + _BLOCK, i)):
+                    if square[i, j] != square[j, i]:
+                        return False
+    return True
 
 
 @compile_on_first_call()
