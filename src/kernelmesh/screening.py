@@ -1,4 +1,4 @@
-"""Whom to believe: what neighbors say is bounded in size and tested on one's own samples before it counts."""
+"""Screening of received messages: each one is bounded in size and tested on the agent's own samples before it is used."""
 
 from __future__ import annotations
 
@@ -24,48 +24,49 @@ from kernelmesh.rules import Rule
 
 __all__ = ["Bench", "Health", "Screened", "Screening"]
 
-# How many times as many points as the agent itself a message may have, and how large its weights may be as a multiple of what
-# its outputs may be: the sum of weights that cancel is far larger than any output.
+# Limits of a message: its points, as a multiple of the agent's own, and the sum of its weights, as a multiple of the limit on
+# its outputs. Weights that cancel can add up to far more than any output.
 _MORE, _LARGER = 4, 100.0
-# Two points are near each other from this correlation on.
+# Two points are near each other if their correlation is at least this.
 _NEAR = 0.1
-# Steps that the loss of an agent is averaged over, and after which it forgets that it was ever lower.
+# Time constants, in steps: of an agent's average loss, and of the lowest average that it remembers.
 _MEMORY, _OBLIVION = 20, 500
-# How much of the margin is lost for each unit by which the agent's own loss has risen, and what is left of it at least.
+# The reduction of the margin per unit by which the agent's own loss has risen, and the smallest margin.
 _CAUTION, _LEAST = 10.0, 0.02
-# A message with too many strangers is let in with some of them once in so many paroles.
+# Of a message with too many strangers, some are admitted once in this many paroles.
 _PAROLES = 8
-# Statistics that differ from the agent's own by at most this share are tested in every so many steps only.
+# Statistics that differ from the agent's own by at most this fraction are tested only once in this many steps.
 _CLOSE, _SPARED = 0.2, 8
-# How much of an edge an agent that is not young can have forgotten, as a share of what it knows: rounding, not more.
+# The largest difference between the duals of the two ends unless the agent is young, relative to what the agent knows: only
+# rounding.
 _FORGOTTEN = 0.01
-# Where an agent's own loss is low, it expects less scatter of those that it knows: the margin is this multiple of its loss,
-# as a share of that of predicting nothing, and at least so much.
+# If an agent's own loss is low, known neighbors should differ less: their margin is scaled by this multiple of the agent's
+# loss, relative to the loss of predicting 0, but at least by the second number.
 _SCATTER, _FAMILIAR = 2.0, 0.5
-# Epochs by which an end that distrusts the other goes ahead, so that both begin without a dual: few, or, where the two had
-# known each other, so many that it shows in the number how often that has happened.
+# Epochs that an end skips when it rejects the other, so that both restart without a dual: a few for a new neighbor, and for a
+# known one so many that the epoch number shows how often this has happened.
 _ANEW, _BETRAYED = 2, 64
-# Ends that know each other have a parole in the place of so many, times the number of such times, of which so many count.
+# Paroles of a known neighbor are rarer by this factor times the number of its rejections, of which at most this many count.
 _SKIPPED, _COUNTED = 8, 8
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Bench:
-    """What words are tested on: an agent's own newest samples, and what it makes of them itself."""
+    """What messages are tested on: the agent's own newest samples, and its own outputs there."""
 
     kernel: Kernel
     rule: Rule
     model: Model
     loss: Loss
     points: Floats
-    """X; without any, only sizes are checked."""
+    """X; if empty, only sizes are checked."""
     targets: Any
     function: Expansion
-    """f, before anybody is listened to."""
+    """f, before any message is used."""
     step: int
-    """The step that is about to be taken, from 1."""
+    """The number of the upcoming step, from 1."""
     health: Health | None = None
-    """How the agent itself has been doing of late."""
+    """The agent's own recent loss."""
 
     @functools.cached_property
     def here(self) -> Floats:
@@ -74,7 +75,7 @@ class Bench:
 
 
 class Health(NamedTuple):
-    """How an agent has been doing: its loss on new samples, averaged over about 20 steps, and how low that has been.
+    """An agent's recent loss on new samples, averaged over about 20 steps, and the lowest value of that average.
 
     >>> health = Health.after(None, 1.0)
     >>> round(Health.after(health, 3.0).risen, 4)
@@ -83,11 +84,11 @@ class Health(NamedTuple):
 
     loss: float
     best: float
-    """What forgets the past within some 500 steps: data may become harder for good."""
+    """The lowest average; it forgets the past within about 500 steps, because data may become permanently harder."""
 
     @classmethod
     def after(cls, before: Health | None, loss: float) -> Health:
-        """Once a step has had this loss."""
+        """Update the averages with the loss of one step."""
         if before is None:
             return cls(loss, loss)
         mean = before.loss + (loss - before.loss) / _MEMORY
@@ -95,26 +96,26 @@ class Health(NamedTuple):
 
     @property
     def risen(self) -> float:
-        """By how much the loss has risen."""
+        """The rise of the loss above its lowest average."""
         return self.loss - self.best
 
 
 class Screened(NamedTuple):
-    """What is left of what was heard."""
+    """The messages that passed screening."""
 
     heard: Sequence[Heard]
     edges: EdgeMemories
     left_out: Mapping[Hashable, str] = {}
-    """Who is not believed, and why."""
+    """The rejected neighbors, with the reasons."""
     clipped: Mapping[Hashable, str] = {}
-    """Whose words were cut down before they were used, and by how much."""
+    """The neighbors whose messages were clipped, with the reasons."""
     barred: Floats | None = None
-    """Points that come with statistics and must not enter the dictionary."""
+    """Points of received statistics that must not enter the dictionary."""
 
     def admitted(self, update: Update) -> Update:
-        """An update without the points that are barred.
+        """The update without the barred points.
 
-        Statistics are cut down here, not in the message: both ends of an edge must count the same flow.
+        Statistics are clipped here, not in the message, because both ends of an edge must count the same flow.
         """
         new = update.statistics
         if self.barred is None or new is None:
@@ -128,20 +129,20 @@ class Screened(NamedTuple):
 
 
 class _Limits(NamedTuple):
-    """What a neighbor's outputs on one's own samples may be."""
+    """Limits on a neighbor's outputs on the agent's own samples."""
 
     best: float
-    """The loss of the agent itself, or that of predicting nothing if it is lower."""
+    """The agent's own loss, or the loss of predicting 0 if that is lower."""
     nothing: float
-    """The loss of predicting nothing."""
+    """The loss of predicting 0."""
     risen: float
-    """By how much the agent's own loss has risen of late."""
+    """The recent rise of the agent's own loss."""
     usual: float
-    """What the agent's own loss has been of late, as a share of that of predicting nothing."""
+    """The agent's own recent loss, as a fraction of the loss of predicting 0."""
     size: float
 
     def loss(self, standing: _Standing) -> float:
-        """What a neighbor may cost."""
+        """The largest loss that a neighbor may have."""
         margin = standing.margin
         if standing.is_known:
             margin *= min(max(_SCATTER * self.usual, _FAMILIAR), 1.0)
@@ -154,67 +155,67 @@ class _Standing(NamedTuple):
     margin: float
     parole: int
     weight: float = 1.0
-    """How much its statistics weigh in the test, as a multiple of the agent's own."""
+    """The weight of its statistics in the test, relative to the agent's own."""
     is_known: bool = False
-    """Whether the two ends have exchanged statistics for so long that they should agree."""
+    """Whether the two ends have exchanged statistics long enough that they should agree."""
 
     @property
     def ahead(self) -> int:
-        """Epochs by which this end goes ahead when the neighbor is left out."""
+        """The number of epochs that this end skips when it rejects the neighbor."""
         return _BETRAYED if self.is_known else _ANEW
 
 
 class _Bounded(NamedTuple):
-    """A message of a size that can be dealt with, or why there is none."""
+    """A message of acceptable size, or the reason why it is rejected."""
 
     reply: Message
     doubt: str | None = None
     cut: str = ""
-    """What was taken away."""
+    """What was clipped, and why."""
     barred: Floats | None = None
-    """Points that must not enter the dictionary, where the message itself is left as it is."""
+    """Points that must not enter the dictionary, if the message itself is left unchanged."""
 
 
 @register("screening")
 @dataclass(frozen=True, kw_only=True)
 class Screening:
-    """Leave out of a round whoever is worse than silence: ℓ(f_j(X), y) > min(ℓ(f_i(X), y), ℓ(0, y)) + m ℓ(0, y).
+    """Reject a neighbor j in a round if it does more harm than good: ℓ(f_j(X), y) > min(ℓ(f_i(X), y), ℓ(0, y)) + m ℓ(0, y).
 
-    X, y are the agent's own newest samples. The more the agent's own loss has risen of late, the smaller is m: somebody may
-    be leading it astray in small steps. Where statistics are exchanged, f_j is the function that the agent would have if
-    those of the neighbor were added to its own: once, until the two have completed `youth` exchanges, and may honestly
-    disagree; then `weight` times, with half of m where the agent's own loss is low, and paroles eight times as rare, or
-    rarer after each time the neighbor was left out. Statistics that differ from the agent's own by less than a fifth are
-    tested in every eighth step.
+    X, y are the agent's own newest samples. The more the agent's own loss has risen recently, the smaller m becomes, in case
+    a neighbor misleads it in small steps. If agents exchange statistics, f_j is the function that the agent would have after
+    adding the neighbor's statistics to its own. Until the two have completed `youth` exchanges, honest agents may disagree,
+    and the statistics are added once. After that they are added `weight` times, m is halved if the agent's own loss is low,
+    and paroles are eight times as rare, and rarer still after each rejection. Statistics that differ from the agent's own by
+    less than a fifth are tested only in every eighth step.
 
-    Messages that are not finite, bring too many points, or give outputs far larger than the agent's own are left out, too;
-    weights beyond any use are scaled down.
+    Messages with non-finite values, too many points, or outputs far larger than the agent's own are rejected as well.
+    Excessive weights are scaled down.
 
-    Both ends forget what they remembered of the edge to a neighbor that is left out, so that a dual that it may have poisoned
-    acts no longer. The neighbor is heard again as soon as it passes. One that is not hostile but merely ignorant,
-    ℓ(f_j(X), y) ≤ (1 + m) ℓ(0, y), as after a long separation, is heard whenever `parole` divides the agent's steps, so that
-    two ends that have forgotten each other's data can find together again.
+    After a rejection both ends reset their memory of the edge, so that a dual that the neighbor may have poisoned no longer
+    acts. The neighbor is accepted again as soon as it passes the test. One that is not hostile but merely uninformed,
+    ℓ(f_j(X), y) ≤ (1 + m) ℓ(0, y), for example after a long separation, is accepted whenever the number of the step is a
+    multiple of `parole`, so that two ends that have forgotten each other's data can reach agreement again.
 
     Parameters
     ----------
     margin : float
         m.
     reach : float
-        How many times as large as the agent's own, plus 1, the outputs of a neighbor may be on these samples. The sum of its
+        The limit on the outputs of a neighbor on these samples, as a multiple of the agent's own plus 1. The sum of its
         weights may be 100 times that.
     max_points : int
-        How many points a message may have. An agent that is no longer young takes no more than four times as many as it has
-        itself, new samples included.
+        The maximum number of points in a message. An agent that is no longer young accepts at most four times as many points
+        as it has itself, including new samples.
     strangers : int
-        How many points of a message may be far from everything that the agent knows, unless it is young. Of a message that
-        has more, all of them are taken out, or, once in eight paroles, all but so many. A region that is really new is let
-        in by and by: points near others that were let in are not far.
+        The number of points in a message that may be far from all points known to the agent, unless the agent is young. If
+        there are more, all of them are removed, or all but this many once in eight paroles. So a genuinely new region is
+        admitted gradually: points near admitted ones are no longer far.
     youth : int
-        The number of steps before which an agent is young, and of exchanges of statistics before which an edge is.
+        The number of steps for which an agent counts as young, and of exchanges of statistics for which an edge does.
     parole : int
-        Steps between two in which an ignorant neighbor is heard all the same.
+        The number of steps between two in which an uninformed neighbor is accepted.
     weight : float
-        How much the statistics of a neighbor weigh in a test, as a multiple of the agent's own.
+        The weight of a neighbor's statistics in a test, relative to the agent's own.
 
     Examples
     --------
@@ -237,7 +238,7 @@ class Screening:
             integer("Screening", name, getattr(self, name), minimum=least)
 
     def screen(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> Screened:
-        """Go through what was heard, and take out what is not to be believed."""
+        """Test all received messages, and clip or reject those that fail."""
         heard = [_doubted(said) for said in heard]
         doubtful = self._doubtful(bench, heard, edges)
         if not doubtful:
@@ -271,7 +272,7 @@ class Screening:
                 epoch = max(0 if edge is None else edge.epoch, min(said.reply.terms.epoch, 1 << 40))
                 anew[said.neighbor] = EdgeMemory(epoch=epoch + standing.ahead)
         for neighbor in edges.keys() - anew.keys():
-            early = edges[neighbor].early  # an offer of an earlier round, which may be used only now
+            early = edges[neighbor].early  # an offer from an earlier round that may only be used now
             if early is not None and early.moments is not None and len(far := self._far(bench, early)):
                 barred.append(early.centers[far])
         return Screened(
@@ -279,10 +280,10 @@ class Screening:
         )
 
     def _standing(self, bench: Bench, reply: Message, edge: EdgeMemory | None) -> _Standing:
-        """How strictly a neighbor is tested, by what has passed over the edge to it.
+        """How strictly a neighbor is tested, given the history of the edge to it.
 
-        Two ends that have not exchanged statistics often may honestly disagree. Who is left out after that must wait the
-        longer, the more often it was.
+        Two honest ends may disagree until they have exchanged statistics often. A neighbor that is rejected after that waits
+        longer after each rejection.
         """
         if getattr(reply, "moments", None) is None:
             return _Standing(self.margin, self.parole)
@@ -293,10 +294,10 @@ class Screening:
         return _Standing(self.margin, _SKIPPED * max(betrayed, 1) * self.parole, self.weight, is_known=True)
 
     def _doubtful(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> list[Heard]:
-        """Who must be tested in this step.
+        """The messages that must be tested in this step.
 
-        Statistics over one's own points that differ from one's own by little cannot move the agent by more than that. Most
-        do where everybody is honest, so these are tested in every eighth step only.
+        Statistics over the agent's own points that differ little from its own can move it only that little. If all agents are
+        honest, most statistics are like that, so they are tested only in every eighth step.
         """
         said = [each for each in heard if each.reply is not None]
         if bench.step <= self.youth or bench.step % _SPARED == 0 or not isinstance(bench.model.function, Statistics):
@@ -308,7 +309,7 @@ class Screening:
     def _all_is_well(
         self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories, own: float, limits: _Limits | None
     ) -> bool:
-        """Whether there is nothing to object to, found out for all neighbors at once; False: each must be looked at alone."""
+        """Whether all neighbors pass, tested together; if False, each must be tested separately."""
         said = [each.reply for each in heard if isinstance(each.reply, Function | Offer)]
         if limits is None or len(said) < len(heard) or any(getattr(each, "dual", None) is not None for each in said):
             return False
@@ -320,7 +321,7 @@ class Screening:
             return False
         rows = np.concatenate([known, *(each.centers for each in said)])
         weights, starts = np.concatenate([each.weights for each in said]), np.cumsum([0, *orders[:-1]])
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is not below any limit
+        with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite fail every check
             sizes = np.add.reduceat(np.sqrt(np.einsum("ij,ij->i", weights, weights)), starts)
             for i, each in enumerate(said):
                 sizes[i] += 0.0 if each.moments is None else np.abs(each.moments).sum()
@@ -342,7 +343,7 @@ class Screening:
     def _together(
         self, bench: Bench, said: Sequence[Function | Offer], standings: Sequence[_Standing], centers: Floats, starts: Ints
     ) -> Floats | None:
-        """What all neighbors make of one's own samples, below one another; None where one makes no sense."""
+        """The outputs of all neighbors on the agent's own samples, stacked by rows; None if one is invalid."""
         if said[0].moments is None:
             cross = bench.kernel(bench.points, centers)
             return np.concatenate(
@@ -354,13 +355,13 @@ class Screening:
             if opinion is None:
                 return None
             opinions.append(opinion)
-        cross = bench.kernel(bench.points, opinions[0].centers)  # which are the agent's own in all of them
+        cross = bench.kernel(bench.points, opinions[0].centers)  # all opinions are over the agent's own points
         return np.concatenate([cross @ opinion.weights for opinion in opinions])
 
     def _strangers(self, bench: Bench, known: Floats, rows: Floats, starts: Ints) -> int:
-        """The most points of one message that are far from everything the agent knows."""
+        """The largest number of points in one message that are far from all points known to the agent."""
         first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(known) :]
-        fresh = np.flatnonzero(first == np.arange(len(known), len(rows)))  # neither known nor said by somebody before
+        fresh = np.flatnonzero(first == np.arange(len(known), len(rows)))  # neither known nor in an earlier message
         if not len(fresh):
             return 0
         far = np.zeros(len(rows), dtype=np.int64)
@@ -368,7 +369,7 @@ class Screening:
         return int(np.add.reduceat(far[first], starts).max())
 
     def _limits(self, bench: Bench) -> _Limits | None:
-        """What a neighbor may cost; None without samples to tell by."""
+        """The limits on a neighbor's outputs; None without samples to test on."""
         if not len(bench.points):
             return None
         before, nothing = (float(bench.loss.value(z, bench.targets).mean()) for z in (bench.here, np.zeros_like(bench.here)))
@@ -381,7 +382,7 @@ class Screening:
         )
 
     def _bounded(self, bench: Bench, reply: Message, own: float) -> _Bounded:
-        """The message, cut down where it is too large; or why it cannot be used."""
+        """The message, clipped if it is too large; or the reason why it is rejected."""
         parts = [part for part in (reply, getattr(reply, "dual", None)) if part is not None]
         tables = [getattr(part, name, None) for part in parts for name in (*part.tables, "moments")]
         if not all(np.isfinite(table).all() for table in tables if table is not None):
@@ -412,7 +413,7 @@ class Screening:
         return _Bounded(reply, cut=" and ".join(cut), barred=barred)
 
     def _far(self, bench: Bench, reply: Function | Offer) -> Ints:
-        """Which points of a message must not enter: those far from everything that the agent knows, if they are many."""
+        """The points of a message that must not enter: those far from all points that the agent knows, if too many."""
         nobody = np.empty(0, dtype=np.int64)
         if bench.step <= self.youth:
             return nobody
@@ -428,14 +429,14 @@ class Screening:
         return strangers[self.strangers :] if bench.step % (_PAROLES * self.parole) == 0 else strangers
 
     def _doubt(self, bench: Bench, reply: Message, limits: _Limits | None, standing: _Standing) -> str | None:
-        """Why what a neighbor says is not to be believed, seen from one's own samples; None: it may be."""
+        """Why a message fails the test on the agent's own samples; None if it passes."""
         if limits is None:
             return None
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is not below any limit
+        with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite fail every check
             return self._judged(bench, self._outputs(bench, reply, standing.weight), limits, standing)
 
     def _judged(self, bench: Bench, there: Floats | None, limits: _Limits, standing: _Standing) -> str | None:
-        """Why outputs on one's own samples are not to be believed."""
+        """Why outputs on the agent's own samples fail the test; None if they pass."""
         if there is None:
             return "is inconsistent with this agent's own statistics"
         size = _rms(there)
@@ -448,18 +449,18 @@ class Screening:
         return f"has a loss of {loss:.3g} on this agent's samples (limit {most:.3g})"
 
     def _dual_doubt(self, bench: Bench, said: Heard, edge: EdgeMemory | None, limits: _Limits | None) -> str | None:
-        """Why the dual that comes with an offer, and that this agent would go on from, is not to be believed."""
+        """Why the dual in an offer, which this agent would take over, fails the test; None if it passes."""
         dual = getattr(said.reply, "dual", None)
-        if dual is None or said.is_first:  # who stands first keeps its own
+        if dual is None or said.is_first:  # the first end keeps its own dual
             return None
         if len(dual.centers) > _MORE * self.max_points:
             return f"hands over a dual with {len(dual.centers)} points (limit {_MORE * self.max_points})"
-        # what would be added to what has flowed over the edge, as this agent remembers it
+        # the change in the flow over the edge as this agent remembers it
         moments = np.zeros((len(dual.centers),) * 2) if dual.moments is None else -dual.moments
         flow = Statistics.gathered(bench.kernel, dual.centers, -dual.weights, moments)
         if edge is not None and edge.dual is not None:
             flow = flow.plus([(-1.0, Statistics.of(edge.dual))])
-        if bench.step > self.youth:  # else it may have begun from nothing, and know nothing better
+        if bench.step > self.youth:  # a young agent may have started from scratch, without a dual of its own to compare
             size, most = _size(flow), _FORGOTTEN * _size(bench.model.function)
             return (
                 None
@@ -475,7 +476,7 @@ class Screening:
         return None if reason is None else f"hands over a dual that {reason}"
 
     def _outputs(self, bench: Bench, reply: Message, weight: float) -> Floats | None:
-        """What a neighbor makes of one's own samples."""
+        """A neighbor's outputs on the agent's own samples."""
         if isinstance(reply, Values):
             return reply.values
         assert isinstance(reply, Function | Offer)
@@ -485,23 +486,23 @@ class Screening:
         return None if opinion is None else opinion(bench.points)
 
     def _opinion(self, bench: Bench, reply: Function | Offer, weight: float) -> Expansion | None:
-        """The function that the agent would have if it added what a neighbor has gathered to its own."""
+        """The function that the agent would have after adding a neighbor's statistics to its own."""
         assert reply.moments is not None
         said = Statistics.gathered(bench.kernel, reply.centers, reply.weights, reply.moments)
         return bench.rule.opinion(bench.model, said, weight)
 
 
 def _is_close(own: Statistics, reply: Message | None) -> bool:
-    """Whether statistics are over points of one's own, and differ from one's own by a small share."""
+    """Whether received statistics are over the agent's own points, and differ from its own by a small fraction."""
     if not isinstance(reply, Offer) or reply.dual is not None or reply.moments is None:
         return False
     bits = np.concatenate([own.centers, reply.centers]).view(np.uint64)
     sums, square, *size = compiled.symmetric.apart(bits, own.weights, own.moments, reply.weights, reply.moments)
-    return sums <= _CLOSE**2 * size[0] and square <= _CLOSE**2 * size[1]  # which nothing is that is not finite
+    return sums <= _CLOSE**2 * size[0] and square <= _CLOSE**2 * size[1]  # never true for values that are not finite
 
 
 def _near(kernel: Kernel, points: Floats, known: Floats) -> NDArray[np.bool_]:
-    """Which points are near one of those that are known."""
+    """Which points are near at least one known point."""
     limits = _NEAR * np.sqrt(np.outer(kernel.diag(points), kernel.diag(known)))
     return np.asarray((np.abs(kernel(points, known)) > limits).any(axis=1))
 
@@ -511,14 +512,14 @@ def _rms(outputs: Floats) -> float:
 
 
 def _doubted(said: Heard) -> Heard:
-    """The message with its statistics marked as in doubt: the agent checks them itself."""
+    """The message with its statistics marked as in doubt, so that the agent checks them itself."""
     if isinstance(said.reply, Offer) and said.reply.moments is not None:
         return said._replace(reply=replace(said.reply, in_doubt=True))
     return said
 
 
 def _size(said: Expansion | Function | Offer) -> float:
-    """Σ_m ‖w_m‖, which bounds the norm of a function where κ(x, x) ≤ 1, and with statistics the size of Θ, too."""
+    """Σ_m ‖w_m‖, which bounds the norm of a function if κ(x, x) ≤ 1; for statistics, plus the size of Θ."""
     with np.errstate(over="ignore"):
         size = float(np.sqrt((said.weights**2).sum(axis=1)).sum())
         moments = getattr(said, "moments", None)

@@ -1,4 +1,4 @@
-"""Agents over given shared points, advanced as one tensor: agents × points × outputs, without I/O.
+"""Agents over given shared points, advanced together as one tensor, agents × points × outputs, without I/O.
 
 A step performs the same sums, products and roundings as `Agent.step` for all agents at once, so that the results are equal.
 """
@@ -57,7 +57,7 @@ def _same(left: Floats, right: Floats) -> bool:
 
 
 class Rows(NamedTuple):
-    """The mini-batches of all agents, one after the other; that of agent i is from starts[i] to before starts[i + 1]."""
+    """The mini-batches of all agents, concatenated; agent i has the rows starts[i] to starts[i + 1] − 1."""
 
     points: Floats
     targets: Any
@@ -65,13 +65,13 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, batches: Sequence[tuple[Floats, Any]]) -> Rows:
-        """Stack mini-batches that have been checked."""
+        """Stack validated mini-batches."""
         points, targets = zip(*batches, strict=True)
         starts = np.concatenate([[0], np.cumsum([len(own) for own in points])])
         return cls(np.concatenate(points), np.concatenate(targets), starts)
 
     def parts(self) -> Iterator[tuple[slice, slice, int]]:
-        """A few agents at a time, with mini-batches of one size: the agents, their rows, and that size."""
+        """Groups of consecutive agents with mini-batches of equal size: the agents, their rows, and that size."""
         sizes = np.diff(self.starts)
         cuts = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(sizes)]
         for first, end in pairwise(cuts):
@@ -104,7 +104,7 @@ class Stack:
     shown : ndarray of shape (agents, M, C) or None
         The weights of f, after the first exchange.
     duals, push : ndarray of shape (edges, M, C) and (agents, M, C), or None
-        λ as the first end of each edge has it, and (1/k) Σ_j λ_ij; None before the first exchange.
+        λ at the first end of each edge, and (1/k) Σ_j λ_ij; None before the first exchange.
     told, duals_before : ndarray or None
         φ and λ before the latest exchange.
     exchanges, since : int

@@ -1,4 +1,4 @@
-"""Duals of the two ends of an edge: opposite bit for bit, and computed once where both ends are in one process."""
+"""Duals of the two ends of an edge: opposite bit for bit, and computed only once if both ends are in one process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["Shared", "compact", "digest", "opposite"]
 
-# Under these names an expansion keeps what follows from it and is not part of its value.
+# The attributes under which an expansion caches derived values, which are not part of its value.
 _TWIN, _DIGEST, _ORIGIN, _HALF = "dual_twin", "dual_digest", "dual_origin", "dual_half"
 
 
 def opposite(dual: Expansion) -> Expansion:
-    """−λ over the same points; the opposite of that is λ itself. Of statistics, numbers are taken when they are asked for.
+    """−λ over the same points; the opposite of that is λ itself. Statistics are negated on demand.
 
     >>> from kernelmesh import Gaussian
     >>> dual = Expansion(Gaussian(), np.array([[0.0]]), np.array([[2.0]]))
@@ -42,7 +42,7 @@ def opposite(dual: Expansion) -> Expansion:
 
 
 class _Opposite(Statistics):
-    """−(Θ, β), which takes no memory of its own: there is an M × M matrix for each edge, and both ends may be here."""
+    """−(Θ, β), without memory of its own: each edge has an M × M matrix, and both ends may be in this process."""
 
     @property
     def weights(self) -> Floats:
@@ -54,7 +54,7 @@ class _Opposite(Statistics):
 
 
 class _Compact(Statistics):
-    """Statistics that hold one triangle of Θ; the whole is made when it is asked for, which happens once in a round."""
+    """Statistics that store one triangle of Θ; the full matrix is built on demand, once per round."""
 
     @property
     def moments(self) -> Floats:
@@ -62,7 +62,7 @@ class _Compact(Statistics):
 
 
 def compact(dual: Statistics) -> Statistics:
-    """The same in half the memory: there is a dual for each edge.
+    """The same dual in half the memory, because there is one for each edge.
 
     >>> from kernelmesh import Gaussian
     >>> dual = Statistics(Gaussian(), np.array([[0.0], [1.0]]), np.zeros((2, 1)), np.array([[2.0, 1.0], [1.0, 3.0]]))
@@ -73,7 +73,7 @@ def compact(dual: Statistics) -> Statistics:
     small = object.__new__(_Compact)
     small.__dict__.update(kernel=dual.kernel, centers=dual.centers, weights=dual.weights)
     small.__dict__[_HALF] = halved(dual.moments)
-    small.__dict__[_DIGEST] = digest(dual)  # which every dual is asked for, and takes the whole
+    small.__dict__[_DIGEST] = digest(dual)  # always needed, and computed from the full matrix
     return small
 
 
@@ -83,13 +83,13 @@ def _read_only(array: Floats) -> Floats:
 
 
 def digest(dual: Expansion) -> int:
-    """Of a dual without regard to its sign: the same at both ends while they are opposite."""
+    """A digest of a dual regardless of its sign: equal at both ends as long as their duals are opposite."""
     origin = dual.__dict__.get(_TWIN, dual)
     found: int | None = origin.__dict__.get(_DIGEST)
     if found is None:
         data = hashlib.blake2b(origin.centers.ravel().data, digest_size=8)
         if isinstance(origin, Statistics):
-            # M² numbers take longer to hash than to average: a column of them goes in as the exclusive or of their bits
+            # hashing M² numbers would take longer than averaging them, so only the XOR of each column's bits is hashed
             for table in (origin.weights, origin.moments):
                 data.update(compiled.symmetric.folded(table.view(np.uint64)).data)
         else:
@@ -100,17 +100,17 @@ def digest(dual: Expansion) -> int:
 
 
 class Shared:
-    """Duals that somebody still holds, by what they were made from: the second end of an edge takes that of the first.
+    """A weak cache of duals by their inputs: the second end of an edge reuses the dual of the first.
 
-    What a dual was made from are immutable values, and they are told by identity. In simulation both ends have the same ones.
-    An end that has others, because it was restored or is in another process, computes its dual itself, with the same result.
+    Inputs are immutable values, compared by identity. In a simulation, both ends have the same ones. An end with others,
+    because it was restored or runs in another process, computes its dual itself, with the same result.
     """
 
     def __init__(self) -> None:
         self._found: WeakValueDictionary[tuple[int, int], Expansion] = WeakValueDictionary()
 
     def take(self, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> Expansion | None:
-        """What was made from these, if it is still there."""
+        """The dual computed from these inputs, if it is still alive."""
         found = self._found.get((id(first.weights), id(second.weights)))
         if found is None:
             return None
@@ -119,8 +119,8 @@ class Shared:
         return found if same and (before is None if origin.before is None else origin.before() is before) else None
 
     def keep(self, found: Expansion, before: Expansion | None, first: Offer, second: Offer, *settings: Any) -> None:
-        """Remember what a dual was made from, as long as somebody holds it."""
-        # the dual before is held weakly, else each would hold all that were before it
+        """Remember the inputs of a dual as long as the dual is alive."""
+        # a weak reference to the previous dual, because otherwise each dual would keep all earlier ones alive
         origin = None if before is None else ref(before)
         found.__dict__[_ORIGIN] = _Origin(origin, first.weights, second.weights, settings)
         self._found[id(first.weights), id(second.weights)] = found
@@ -128,7 +128,7 @@ class Shared:
 
 @dataclass(frozen=True, eq=False)
 class _Origin:
-    """What a dual was made from, told by identity: a copy of the dual has no origin."""
+    """The inputs of a dual, compared by identity: a copy of the dual has no origin."""
 
     before: ref[Expansion] | None = None
     first: Floats | None = None

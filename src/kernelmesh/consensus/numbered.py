@@ -29,7 +29,7 @@ class Completed(NamedTuple):
     is_late: bool
     """Whether our value was offered in an earlier round, so that it is not the current one."""
     before: Expansion | None
-    """The dual before the exchange, after a possible handover from the other end."""
+    """The dual before the exchange, after a handover from the other end if there was one."""
     had: Expansion | None
     """The dual that this end had; it differs from `before` only after a handover."""
 
@@ -63,11 +63,11 @@ def complete(
         if theirs is not None and theirs.terms.epoch > edge.epoch + _FAR:
             theirs = None
         if theirs is not None and (epoch := _common_epoch(edge, theirs)) != edge.epoch:
-            # an end that distrusts the other goes ahead by more than one: then both begin from nothing
+            # an end that rejects the other skips more than one epoch: then both restart without a dual
             dual = edge.dual if epoch == edge.epoch + 1 else None
             edge = EdgeMemory(epoch=epoch, dual=dual, handed=dual if said.is_first else None)
         if theirs is not None and theirs.terms.epoch != edge.epoch:
-            theirs = None  # of an epoch that is over
+            theirs = None  # from an earlier epoch
         ours = _open(value, edge, said.share)
         behind = edge.behind if theirs is None else theirs.terms.done < edge.done
         wanted, early = _meant(edge.done + 1, theirs, edge.early), _meant(edge.done + 2, theirs, edge.early)
@@ -76,7 +76,7 @@ def complete(
             continue
         before = edge.dual
         if not (said.is_first or edge.done):
-            # an epoch begins with what the first end has: the other takes over the negative, if there is any
+            # an epoch starts with the dual of the first end; the other end takes over its negative, if there is one
             before = _opposite(value, wanted.dual)
         weight = metropolis_weight(ours.terms.share, wanted.terms.share)
         exchange = Completed(said.neighbor, ours, wanted, weight, edge.offered is not None, before, edge.dual)
@@ -88,13 +88,13 @@ def complete(
             before=ours,
             early=early,
             behind=behind,
-            handed=None if edge.done else edge.handed,  # who offers for the second exchange has completed the first
+            handed=None if edge.done else edge.handed,  # an offer for the second exchange means that the first is complete
         )
     return done, after
 
 
 def _meant(exchange: int, newest: Offer | None, early: Offer | None) -> Offer | None:
-    """The offer for this exchange; the latest if both are."""
+    """The offer for this exchange; the newest if both match."""
     if newest is not None and newest.terms.exchange == exchange:
         return newest
     return early if early is not None and early.terms.exchange == exchange else None
@@ -115,7 +115,7 @@ def _open(value: Expansion, edge: EdgeMemory, share: float) -> Offer:
     newest, moments = edge.newest, value.moments if isinstance(value, Statistics) else None
     same = newest is not None and newest.centers is value.centers and newest.weights is value.weights
     if newest is not None and same and newest.moments is moments and newest.terms.share == share:
-        return newest  # what was told before the step is what the step uses
+        return newest  # the step uses the value that was sent before it
     terms = Terms(edge.epoch, edge.done + 1, edge.done, edge.digest, share)
     in_doubt = isinstance(value, Statistics) and not value.definite
     ours = Offer(value.centers, value.weights, terms, moments=moments, in_doubt=in_doubt)

@@ -19,7 +19,7 @@ from kernelmesh.registry import register
 
 __all__ = ["SharedDiffusion"]
 
-# After so many exchanges without a word, a neighbor is taken for gone.
+# A neighbor counts as gone after this many exchanges without a message.
 _SILENT = 8
 
 
@@ -32,7 +32,7 @@ class SharedDiffusion(EdgeDuals):
     φ_i ← Π_Z[(1 − ηλ) f_i − (η/B) Σ_b ℓ'(f_i(x_b), y_b) κ(x_b, ·) + Σ_j λ_ij]   which is sent in the next round.
 
     For agents with the compression `SharedDictionary`. Once all have the same points, functions and duals are M × C arrays,
-    an exchange sums such arrays and sends M C numbers over each edge, each way. Duals λ_ij = −λ_ji are opposite bit for
+    and an exchange sums such arrays and sends M C numbers over each edge, each way. Duals λ_ij = −λ_ji are opposite bit for
     bit. While points still change, a dual is over the points of both ends, and its part over other points is projected
     onto those, identically at both ends.
 
@@ -79,7 +79,7 @@ class SharedDiffusion(EdgeDuals):
 
 
 def _over(centers: Floats, function: Expansion) -> Floats:
-    """The weights of a function over other points; what it has over points that are not among them is projected onto them."""
+    """The weights of a function over other points; its part over points not among these is projected onto them."""
     if np.array_equal(centers, function.centers):
         return function.weights
     everything, place = united(centers, function.centers)

@@ -22,9 +22,9 @@ from kernelmesh.registry import register
 __all__ = ["SharedStatistics"]
 
 _SHARED = Shared()
-# A dual may have one point that neither end has any more for so many that one of them has.
+# A dual may have one obsolete point, which neither end has anymore, per this many current points.
 _SPARE = 8
-# Under this name a dual keeps what has just flowed, until the other end has used it, too.
+# The attribute under which a dual caches the latest flow until the other end has used it.
 _FLOW = "dual_flow"
 
 
@@ -38,13 +38,13 @@ class SharedStatistics(Spaced):
     lag.
 
     Points are sent with the statistics, once over every edge. From the union of its own and received points, an agent keeps
-    points by a rule that depends only on the union, so that all agents end up with the same points, whatever was lost or
-    whatever the order of arrival.
+    points by a rule that depends only on the union, so that all agents end up with the same points, regardless of lost
+    messages and of the order of arrival.
 
-    λ_ij = −λ_ji is what has flowed over an edge so far, over the points that its two ends have now, and few others. Exchanges
+    λ_ij = −λ_ji is the total flow over an edge so far, over the points that its two ends have now, and few others. Exchanges
     are numbered, so both ends count the same flow, and the sum of e over all agents is that of their samples, even when
     messages are lost. An end that has lost its flows, or is restored from an older state, takes them over from the other, and
-    gets back, or gives up, the difference.
+    regains or gives up the difference.
 
     Cost of an exchange with M points and C outputs: M C + M (M + 1) / 2 numbers over each edge, each way, and O(M³) to solve.
 
@@ -69,7 +69,7 @@ class SharedStatistics(Spaced):
 
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update | None, EdgeMemories]:
         if not (heard or edges):
-            return None, edges  # there is nobody else
+            return None, edges  # there are no neighbors
         kernel = function.kernel
         own = Statistics.of(function)
         nothing = Statistics.of(Expansion.zero(kernel, dimension=function.dimension, outputs=function.outputs))
@@ -81,9 +81,9 @@ class SharedStatistics(Spaced):
             flow, dual = _renewed(nothing, exchange, is_first)
             flows.append((exchange.weight if is_first else -exchange.weight, flow))
             before, had = exchange.before, exchange.had
-            # an average of current statistics is definite; what a late exchange gives away may be gone already
+            # an average of current statistics is definite; a late exchange may give away what the agent no longer has
             definite = definite and not (exchange.is_late or exchange.theirs.in_doubt)
-            if before is not had:  # the other end knows better what has flowed
+            if before is not had:  # the flow was taken over from the other end
                 definite = False
                 flows.extend(
                     (sign, cast(Statistics, dual)) for sign, dual in ((1.0, before), (-1.0, had)) if dual is not None
@@ -101,13 +101,13 @@ class SharedStatistics(Spaced):
 
 
 def _renewed(nothing: Statistics, exchange: Completed, is_first: bool) -> tuple[Statistics, Expansion]:
-    """e_j − e_i as the end that stands first sees it, so that both round alike, and λ as this end sees it."""
+    """e_j − e_i from the view of the first end, so that both ends round alike, and λ from the view of this end."""
     kernel = nothing.kernel
     first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
     before = exchange.before if exchange.before is None or is_first else opposite(exchange.before)
     settings = exchange.weight, kernel
     dual = _SHARED.take(before, first, second, *settings)
-    # the flow is kept for the other end only: it is as large as the dual
+    # the flow is as large as the dual, so it is cached only until the other end has used it
     flow = None if dual is None else dual.__dict__.pop(_FLOW, None)
     if flow is None:
         flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
@@ -120,7 +120,7 @@ def _renewed(nothing: Statistics, exchange: Completed, is_first: bool) -> tuple[
 
 
 def _known(dual: Statistics, centers: Floats) -> Statistics:
-    """A dual with few points that neither end has any more: what it has over those is projected onto the others."""
+    """The dual; if too many of its points are obsolete, its part over them is projected onto the current points."""
     if len(united(centers, dual.centers)[0]) - len(centers) <= len(centers) // _SPARE:
         return dual
     everything = Statistics.nothing(dual.kernel, centers, dual.outputs).plus([(1.0, dual)])

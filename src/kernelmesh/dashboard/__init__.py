@@ -1,6 +1,6 @@
-"""One page on which to watch a run or a mesh: recording, sources, server, page and what can be taken away.
+"""A web page for watching a run or a mesh: recording, sources, server, page and exports.
 
-It reads events and files, and never computes learning itself.
+It reads events and files, and takes no part in learning.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Functions coming to agree, as an animated GIF: several agents side by side, each with the samples that it has itself."""
+"""How functions come to agree, as an animated GIF: several agents side by side, each with its own samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INK: Color = (28, 32, 38)
 
 
 def animation(recording: Recording, *, agents: int = _AGENTS, frames: int = _FRAMES) -> bytes | None:
-    """A GIF of the decision regions or surfaces of several agents over the run; None where there are no such pictures."""
+    """A GIF of the decision regions or surfaces of several agents over the run; None if there are no such pictures."""
     canvas = Canvas(recording.subject)
     snapshots = recording.snapshots
     if canvas.kind not in ("regions", "surface") or not snapshots:
@@ -36,7 +36,7 @@ def animation(recording: Recording, *, agents: int = _AGENTS, frames: int = _FRA
 
 
 def _early(count: int, limit: int) -> list[int]:
-    """Which snapshots to show: more of the early ones, when most happens."""
+    """Which snapshots to show: more of the early ones, because most changes happen early."""
     places = np.linspace(0, 1, min(count, limit)) ** 1.6
     return sorted(set(np.round(places * (count - 1)).astype(int).tolist()))
 

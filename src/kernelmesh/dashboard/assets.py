@@ -1,4 +1,4 @@
-"""The files that make up the page: ours, and plotly's JavaScript from its own wheel. Nothing comes from elsewhere."""
+"""The files that make up the page: our own, and plotly's JavaScript from its wheel. Nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _read(name: str) -> str:
 
 @cache
 def page() -> str:
-    """The page, whose styles and scripts are files of the same server."""
+    """The page, with styles and scripts loaded from the same server."""
     scripts = "\n".join(
         [f'<script src="static/{_PLOTLY}" id="plotly" async></script>']
         + [f'<script src="static/{name}" defer></script>' for name in SCRIPTS]
@@ -40,7 +40,7 @@ def style() -> str:
 
 
 def script() -> str:
-    """All scripts of the page but plotly's, as one."""
+    """All scripts of the page except plotly's, as one text."""
     return "\n".join(_read(name) for name in SCRIPTS)
 
 
@@ -50,7 +50,7 @@ def template() -> str:
 
 
 def plotly() -> Path:
-    """Plotly's JavaScript; found without importing plotly, which takes a while."""
+    """The path of plotly's JavaScript, found without importing plotly, which is slow."""
     try:
         found = importlib.util.find_spec("plotly")
     except ModuleNotFoundError:
@@ -64,7 +64,7 @@ def plotly() -> Path:
 
 
 def find(name: str) -> Path | tuple[str, int, None, str] | None:
-    """A file of the page by its name: where it is, or its contents as the arguments of a response."""
+    """A file of the page by name: its path, or its contents as the arguments of a response."""
     if name == _PLOTLY:
         return plotly()
     if name == "style.css":

@@ -1,4 +1,4 @@
-"""What a run's folder holds besides its recording: summary, settings, paragraphs, tables and figures."""
+"""The contents of a run's folder besides its recording: summary, settings, paragraphs, tables and figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelmesh.errors import InvalidArgument, UnreadableFile, Verbatim
 
 __all__ = ["Documents", "check_run", "find_recording", "parts_message", "rounds_of", "run_of"]
 
-_ROWS = 200  # of a table that are shown
+_ROWS = 200  # the number of rows shown of a table
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -27,12 +27,12 @@ class Documents:
     config: Mapping[str, Any] = field(default_factory=dict)
     paragraphs: Sequence[str] = ()
     tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """By name; the first row has the titles."""
+    """By name; the first row holds the column titles."""
     figures: Sequence[Path] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Documents:
-        """Everything that is there; how a part of a run ended stands in the run's folder."""
+        """Read all files that exist; how a part of a run ended is recorded in the folder of the whole run."""
         notes, run = _json(folder / "report.json"), run_of(folder)
         printed = [name for name in notes.get("printed", ()) if (folder / f"{Path(str(name)).name}.csv").is_file()]
         return cls(
@@ -45,7 +45,7 @@ class Documents:
 
 
 def check_run(owner: str, folder: Path) -> None:
-    """Refuse a folder that no run has written."""
+    """Reject a folder that was not written by a run."""
     if find_recording(folder) is None and not (folder / "summary.json").is_file():
         what = "has neither a recording nor a summary.json" if folder.is_dir() else "is not a folder"
         remedy = "`kernelmesh run NAME` writes such a folder"
@@ -62,7 +62,7 @@ def find_recording(folder: Path) -> Path | None:
 
 
 def parts_message(folder: Path) -> str:
-    """Which of the networks of a run is shown, if it has several and the folder is that of all."""
+    """Which network is shown, if the folder is that of a run with several networks."""
     shown = find_recording(folder)
     parts = sorted(path.parent.name for path in folder.glob(f"*/{FILE}"))
     if shown is None or shown.parent == folder or len(parts) < 2:
@@ -82,7 +82,7 @@ def run_of(folder: Path) -> Path:
 
 
 def rounds_of(folder: Path) -> list[Frame]:
-    """The frames of a run without a recording: what its rounds.csv tells of the whole network."""
+    """The frames of a run without a recording: the network totals from its rounds.csv."""
     file = folder / "rounds.csv"
     if not file.is_file():
         return []

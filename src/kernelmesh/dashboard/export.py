@@ -1,4 +1,4 @@
-"""The page as one file that needs nothing else: no server, no network."""
+"""The page as one self-contained file that needs no server and no network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelmesh.errors import UnreadableFile
 
 __all__ = ["report_page", "write_report"]
 
-_PORTRAITS = 900  # pictures of functions that a report holds, over all agents
+_PORTRAITS = 900  # the number of pictures of functions in a report, over all agents
 _FIGURE_BYTES = 3_000_000
 
 
@@ -30,7 +30,7 @@ def write_report(folders: list[Path], file: Path) -> Path:
 
 
 def report_page(sources: list[FolderSource]) -> str:
-    """The page with its data, styles and scripts inside."""
+    """The page with data, styles and scripts inlined."""
     embedded = json.dumps([_embedded(source, len(sources)) for source in sources], default=str)
     page = assets.template()
     parts = {
@@ -45,7 +45,7 @@ def report_page(sources: list[FolderSource]) -> str:
 
 
 def _embedded(source: FolderSource, runs: int) -> dict[str, Any]:
-    """All that a server would answer with."""
+    """All data that a server would send."""
     about = {**source.describe(), "static": True}
     return {"about": about, "frames": source.frames(), "functions": _functions(source, runs), "images": _images(source)}
 
@@ -71,15 +71,15 @@ def _images(source: FolderSource) -> dict[str, str]:
 
 
 def _no_nan(text: str) -> str:
-    """JSON has no infinity and no NaN."""
+    """Replace infinity and NaN, which JSON does not have."""
     return json.dumps(json.loads(text, parse_constant=lambda _: None))
 
 
 def _inert(text: str) -> str:
-    """JSON that cannot end the element it stands in."""
+    """Escape JSON so that it cannot close the element that contains it."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _closed(script: str) -> str:
-    """A script that does not hold what would end its element."""
+    """Escape a script so that it cannot close its element."""
     return re.sub(r"</(?=script)", r"<\\/", script, flags=re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Down-sampling on the server: a recording as a page can hold it, however long the run."""
+"""Downsampling on the server, so that a page can hold a recording of any length."""
 
 import base64
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from kernelmesh.dashboard.thinning import evenly
 
 __all__ = ["frame_limit", "frame_table", "frames_after", "packed"]
 
-_NUMBERS = 450_000  # that a page holds of one run
+_NUMBERS = 450_000  # the limit that a page holds of one run
 _MOST_FRAMES = 500
-_NEWS = 20  # frames that are sent at a time
+_NEWS = 20  # the number of frames sent at a time
 
 
 def packed(array: NDArray[Any]) -> str:
@@ -23,19 +23,19 @@ def packed(array: NDArray[Any]) -> str:
 
 
 def frame_limit(subject: Subject) -> int:
-    """How many frames of such a network a page may hold."""
+    """The maximum number of frames that a page holds of such a network."""
     size = len(TOTALS) + len(AGENT) * len(subject.names) + len(EDGE) * len(subject.edges)
     return int(min(max(_NUMBERS // size, 100), _MOST_FRAMES))
 
 
 def frame_table(subject: Subject, frames: Sequence[Frame]) -> dict[str, Any]:
-    """The frames as one table for a page: at most `limit` of them, evenly spaced, with the first and the newest."""
+    """The frames as one table for a page: at most `frame_limit`, evenly spaced, including the first and the newest."""
     limit = frame_limit(subject)
     return {"limit": limit, "recorded": len(frames), **_table(subject, [frames[n] for n in evenly(len(frames), limit)])}
 
 
 def frames_after(subject: Subject, frames: Sequence[Frame], rounds: int) -> dict[str, Any]:
-    """What is new after so many rounds, as a table like that of `frame_table`."""
+    """The frames after a round, as a table like that of `frame_table`."""
     news = [frame for frame in frames if frame.round > rounds]
     return _table(subject, [news[n] for n in evenly(len(news), _NEWS)])
 

@@ -1,4 +1,4 @@
-"""Where the agents of a network stand in its picture."""
+"""The positions of agents in the picture of a network."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _ITERATIONS = 250
 
 
 def place(count: int, edges: Ints) -> Floats:
-    """Positions in [0, 1]² after Fruchterman and Reingold: neighbors attract, all repel; the same graph, the same picture.
+    """Positions in [0, 1]² after Fruchterman and Reingold: neighbors attract, all repel; equal graphs get equal layouts.
 
     >>> place(1, np.zeros((0, 2), dtype=int)).tolist()
     [[0.5, 0.5]]

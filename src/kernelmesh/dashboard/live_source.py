@@ -1,4 +1,4 @@
-"""A run in progress as a page shows it."""
+"""A source for a page: a run in progress."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class LiveSource(RecordedSource):
     Parameters
     ----------
     recorder : Recorder
-        What observes the run.
+        The observer of the run.
     title : str
-        What it is called.
+        The title of the page.
     folder : Path
-        Where its files will be.
+        The run's folder.
     """
 
     live = True
@@ -36,11 +36,11 @@ class LiveSource(RecordedSource):
 
     @property
     def part(self) -> str:
-        """Which network of a run with several learns."""
+        """The network that is learning, if the run has several."""
         return self._recorder.part
 
     def news(self) -> News:
-        """How it is doing."""
+        """The current status."""
         recorder = self._recorder
         with self._looking:
             finished = recorder.finished

@@ -1,4 +1,4 @@
-"""What happened along a run: where the penalty has doubled, and where agents went away or came back."""
+"""Events of a run: when the penalty doubled, and when agents left or returned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN, _KEPT = 24, 200
 
 
 class Marks:
-    """Notices events while frames arrive, before any frame is dropped; bounded, however long the run.
+    """Detects events as frames arrive, before any frame is dropped; its size is bounded for runs of any length.
 
     Parameters
     ----------
@@ -34,12 +34,12 @@ class Marks:
 
     @property
     def shown(self) -> list[dict[str, Any]]:
-        """At most as many as a page can show, each with a sentence."""
+        """The marks to show, each with a sentence; at most as many as a page can hold."""
         found = self._found.items
         return [found[n] for n in evenly(len(found), _SHOWN)]
 
     def add(self, frame: Frame) -> None:
-        """Compare a frame with those before it."""
+        """Compare a frame with earlier ones."""
         penalty, samples = frame.totals["penalty"], frame.totals["samples"]
         doubled = penalty >= 2 * self._penalty * (1 - 1e-9)
         if self._penalty and doubled:
@@ -58,7 +58,7 @@ class Marks:
 
 
 def marks(names: Sequence[str], frames: Iterable[Frame]) -> Marks:
-    """The marks of frames that are all there."""
+    """The marks of a complete sequence of frames."""
     out = Marks(names)
     for frame in frames:
         out.add(frame)
@@ -66,5 +66,5 @@ def marks(names: Sequence[str], frames: Iterable[Frame]) -> Marks:
 
 
 def _named(name: str) -> str:
-    """Add a word to bare numbers: Agent 3, but agent-3 as it is."""
+    """Prefix bare numbers: 3 becomes Agent 3, but agent-3 stays as it is."""
     return name if name.lower().startswith("agent") else f"Agent {name}"

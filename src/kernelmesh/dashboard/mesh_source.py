@@ -1,4 +1,4 @@
-"""A mesh of real agents as a page shows it: read-only, over zenoh, by asking for status and predictions."""
+"""A source for a page: a mesh of deployed agents, polled for status and predictions over zenoh, read-only."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from kernelmesh.errors import KernelMeshError
 
 __all__ = ["MeshSource", "frame_of", "subject_of"]
 
-_EVERY = 1.0  # seconds between two polls
-_PREVIEW = 2000  # rows of each agent's file that tell which classes it sees
+_EVERY = 1.0  # seconds between polls
+_PREVIEW = 2000  # rows read from each agent's file to find its classes
 _OWN = 80
-_SIZE = 60  # pixels along each side of a picture: agents answer that many squared points
-_WATCHED = 10.0  # seconds for which an agent counts as looked at
+_SIZE = 60  # pixels along each side of a picture: an agent predicts at the square of that many points
+_WATCHED = 10.0  # seconds for which an agent counts as being viewed
 
 
 class MeshSource(RecordedSource):
-    """The agents of a mesh's folder, wherever they run; what they say is kept, so that one can scrub back. A context manager.
+    """The agents of a mesh folder, wherever they run. Their answers are recorded, so users can scrub back. A context manager.
 
     Parameters
     ----------
@@ -84,10 +84,10 @@ class MeshSource(RecordedSource):
             self._stop.wait(_EVERY)
 
     def poll(self) -> None:
-        """Ask every agent how it is doing, and those that somebody looks at what they predict."""
+        """Ask every agent for its status, and those being viewed for predictions."""
         self._views = self._watcher.poll()
         if not self.recording or not (self.recording.frames or any(view.answers for view in self._views)):
-            return  # nobody has answered yet
+            return  # no agent has answered yet
         self._number += 1
         frame = frame_of(self._number, self._views, self.subject)
         newest = self.recording.frames[-2:]
@@ -104,7 +104,7 @@ class MeshSource(RecordedSource):
             self._ask(agent)
 
     def news(self) -> News:
-        """How the mesh is doing, with what its agents are troubled by."""
+        """The status of the mesh, with the problems that its agents report."""
         version = self.recording.version if self.recording else 0
         views = self._views
         silent = [view.name for view in views if not view.answers]
@@ -120,11 +120,11 @@ class MeshSource(RecordedSource):
         return News(self._generation, version, "running", message, remarks)
 
     def describe(self) -> dict[str, Any]:
-        """What does not change from frame to frame."""
+        """The data that does not change between frames."""
         return {**super().describe(), "has_functions": self.shown.canvas.kind in ("regions", "surface"), "mesh": True}
 
     def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
-        """One agent's function: asked for now, or, for an earlier round, the newest that was asked for until then."""
+        """One agent's function: requested now, or for an earlier round the newest one requested by then."""
         if not 0 <= agent < len(self.subject.names) or self.shown.canvas.kind not in ("regions", "surface"):
             return None
         self._asked[agent] = time.monotonic()
@@ -135,7 +135,7 @@ class MeshSource(RecordedSource):
         return before[-1] if before else None
 
     def _ask(self, agent: int) -> None:
-        """Ask an agent for its function on a grid; an agent that does not answer leaves the picture as it was."""
+        """Ask an agent for its function on a grid; without an answer, the picture stays unchanged."""
         subject, grid = self.subject, _coarse(self.shown.canvas)
         try:
             outputs = self._clients[agent].predict(grid)
@@ -164,7 +164,7 @@ def _coarse(canvas: Canvas) -> Floats:
 
 
 def subject_of(configs: Sequence[config.Config]) -> Subject:
-    """What the agents' files tell of the network."""
+    """The network as described by the agents' files."""
     names = tuple(each.membership.name for each in configs)
     pairs = {
         tuple(sorted((i, names.index(neighbor))))
@@ -196,7 +196,7 @@ def subject_of(configs: Sequence[config.Config]) -> Subject:
 
 
 def _preview(each: config.Config) -> tuple[Floats, Floats]:
-    """The first rows of an agent's file, where it has one that can be read again from here."""
+    """The first rows of an agent's data file, if it has one that can be read from here."""
     nothing = np.zeros((0, each.agent.dimension)), np.zeros(0)
     if not each.stream.kind.rereadable:
         return nothing
@@ -217,20 +217,20 @@ def _preview(each: config.Config) -> tuple[Floats, Floats]:
 
 
 def _began_anew(before: Frame, now: Frame) -> bool:
-    """Whether the mesh was started without its checkpoints: every agent that answers has fewer samples than it had."""
+    """Whether the mesh restarted without its checkpoints: every agent that answers has fewer samples than before."""
     column = AGENT.index("samples")
     present = ~now.away & (before.agents[:, column] > 0)
     return bool(present.any() and (now.agents[present, column] < before.agents[present, column]).all())
 
 
 def _is_idle(before: Frame, now: Frame) -> bool:
-    """Whether nobody has learned, left or returned since an earlier poll: such polls need not all be kept."""
+    """Whether no agent has learned, left or returned since an earlier poll; such polls need not all be kept."""
     columns = [AGENT.index(name) for name in ("samples", "state")]
     return bool(np.array_equal(before.agents[:, columns], now.agents[:, columns]))
 
 
 def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame:
-    """A poll of all agents as a frame; along an edge, disagreement is the mean of what its two ends report."""
+    """A poll of all agents as a frame; the disagreement of an edge is the mean of what its two ends report."""
     refused, clipped = _doubts(views)
     agents = np.array([_row(view, refused[view.name], clipped[view.name]) for view in views], dtype=np.float32).reshape(
         -1, len(AGENT)
@@ -260,13 +260,13 @@ def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame
 
 
 def _total(values: NDArray[np.floating[Any]]) -> float:
-    """The sum over all agents, of which those that nobody knows count as the mean of the others."""
+    """The sum over all agents, with unknown values replaced by the mean of the others."""
     known = values[np.isfinite(values)]
     return float(known.mean() * len(values)) if len(known) else np.nan
 
 
 def _doubts(views: Sequence[AgentView]) -> tuple[Counter[str], Counter[str]]:
-    """How many messages of each agent its neighbors have refused or left out, and how many they have clipped."""
+    """The number of messages of each agent that its neighbors rejected, and the number that they clipped."""
     refused: Counter[str] = Counter()
     clipped: Counter[str] = Counter()
     for view in views:

@@ -1,10 +1,10 @@
-"""Colors that differ for every kind of color vision."""
+"""Colors that remain distinct with any kind of color vision."""
 
 from collections.abc import Sequence
 
 __all__ = ["VIRIDIS", "Color", "blend", "class_colors", "rgb", "viridis"]
 
-# Okabe and Ito's; black, which is no color in the dark, is left to dictionary points
+# Okabe and Ito's palette without black, which is used for dictionary points and invisible on a dark page
 _OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 VIRIDIS = ("#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725")
 
@@ -12,7 +12,7 @@ Color = tuple[int, int, int]
 
 
 def rgb(text: str) -> Color:
-    """A color from its six digits.
+    """Parse a color from its six hexadecimal digits.
 
     >>> rgb("#0072B2")
     (0, 114, 178)
@@ -22,13 +22,13 @@ def rgb(text: str) -> Color:
 
 
 def blend(low: Color, high: Color, share: float) -> Color:
-    """A color between two."""
+    """Interpolate between two colors."""
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
     return red, green, blue
 
 
 def viridis(share: float) -> Color:
-    """The color at a place from 0 to 1.
+    """The color at a position from 0 to 1.
 
     >>> viridis(0.0) == rgb(VIRIDIS[0]), viridis(1.0) == rgb(VIRIDIS[-1])
     (True, True)
@@ -39,7 +39,7 @@ def viridis(share: float) -> Color:
 
 
 def class_colors(count: int) -> Sequence[str]:
-    """One color per class: Okabe and Ito's where they are enough, else steps of viridis.
+    """One color per class: Okabe and Ito's palette if it suffices, otherwise steps of viridis.
 
     >>> list(class_colors(2))
     ['#0072B2', '#E69F00']

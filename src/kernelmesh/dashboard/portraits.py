@@ -1,4 +1,4 @@
-"""What one agent has learned, as a picture: regions, a surface, a curve, or a projection, from its recorded dictionary."""
+"""Pictures of one agent's function, from its recorded dictionary: regions, a surface, a curve, or a projection."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from kernelmesh.numerics.losses import Logistic, Loss
 
 __all__ = ["Canvas", "class_image", "data_uri", "portrait", "value_image"]
 
-SIZE = 120  # pixels of a picture along each side
-_LEVELS = (60, 120, 175)  # opacity: unsure, rather sure, sure
+SIZE = 120  # pixels along each side of a picture
+_LEVELS = (60, 120, 175)  # opacity: unsure, fairly sure, sure
 _SHADES = 64
 _MISTAKES = 8
-_POINTS = 400  # dictionary points that are drawn
+_POINTS = 400  # the number of dictionary points drawn
 
 
 @dataclass(frozen=True, eq=False)
 class Canvas:
-    """The part of the plane that pictures of a run show: fixed, so that only functions move."""
+    """The part of the plane that pictures of a run show; it is fixed, so that only functions move."""
 
     subject: Subject
     size: int = SIZE
@@ -37,7 +37,7 @@ class Canvas:
 
     @cached_property
     def kind(self) -> str:
-        """What kind of picture there is: regions, surface, curve or projection."""
+        """The kind of picture: regions, surface, curve or projection."""
         if self.subject.dimension == 2:
             return "regions" if self.subject.classifies else "surface"
         return "curve" if self.subject.dimension == 1 and not self.subject.classifies else "projection"
@@ -55,7 +55,7 @@ class Canvas:
 
     @cached_property
     def grid(self) -> Floats:
-        """The points at the centers of the pixels, from the top left on."""
+        """The points at the pixel centers, starting at the top left."""
         left, right, bottom, top = self.box
         share = (np.arange(self.size) + 0.5) / self.size
         across, up = left + share * (right - left), top - share * (top - bottom)
@@ -63,7 +63,7 @@ class Canvas:
 
     @cached_property
     def values(self) -> tuple[float, float]:
-        """The range of the targets, which colors of a surface stand for."""
+        """The range of the targets, which sets the color scale of a surface."""
         targets = np.concatenate((self.subject.held_targets, self.subject.own_targets))
         return (float(targets.min()), float(targets.max())) if len(targets) else (-1.0, 1.0)
 
@@ -74,7 +74,7 @@ class Canvas:
 
     @cached_property
     def _basis(self) -> tuple[Floats, Floats]:
-        """The mean and the two directions in which samples vary most."""
+        """The mean and the first two principal directions of the samples."""
         samples = self._samples
         if not len(samples):
             return np.zeros(self.subject.dimension), np.eye(self.subject.dimension, 2)
@@ -83,7 +83,7 @@ class Canvas:
         return middle, directions * np.sign(directions[np.abs(directions).argmax(axis=0), range(directions.shape[1])])
 
     def project(self, points: Floats) -> Floats:
-        """Where points are drawn: planes as they are, others along the two directions in which samples vary most."""
+        """Where points are drawn: unchanged in the plane, otherwise along the samples' first two principal directions."""
         if self.subject.dimension == 2:
             return points
         if self.kind == "curve":
@@ -122,7 +122,7 @@ def portrait(recording: Recording, canvas: Canvas, agent: int, rounds: int) -> d
 
 
 def _mistakes(recording: Recording, snapshot: Snapshot, agent: int, f: Expansion) -> list[dict[str, Any]]:
-    """Held-out samples that the agent puts into the wrong class now; first those that it had right a snapshot before."""
+    """Held-out samples that the agent now misclassifies; first those that it classified correctly one snapshot earlier."""
     subject = recording.subject
     if not len(subject.held_points):
         return []
@@ -151,7 +151,7 @@ def _mistakes(recording: Recording, snapshot: Snapshot, agent: int, f: Expansion
 
 
 def class_image(outputs: Floats, loss: Loss | None, size: int = SIZE) -> bytes:
-    """The class with the largest output at each point of a grid as a PNG; the surer, the stronger its color."""
+    """The class with the largest output at each point of a grid as a PNG; more confidence gives a stronger color."""
     best = outputs.argmax(axis=1)
     classes = outputs.shape[1]
     if isinstance(loss, Logistic):
@@ -188,5 +188,5 @@ def _bytes(indices: Ints) -> NDArray[np.uint8]:
 
 
 def data_uri(image: bytes) -> str:
-    """A PNG as a page holds it."""
+    """A PNG as a data URI."""
     return f"data:image/png;base64,{base64.b64encode(image).decode()}"

@@ -1,4 +1,4 @@
-"""An observer that records what a run's page needs, and writes it beside the run."""
+"""An observer that records what a run's page needs, and writes it to the run's folder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kernelmesh.runtimes.round import RemoteStates, Round
 
 __all__ = ["Recorder", "frame_of", "subject_of"]
 
-_HELD_OUT, _OWN, _OWN_TOTAL = 400, 80, 6000  # samples that are kept to be shown: of all, of each agent, of all agents
-_SECONDS = 5.0  # between two files, so that a run that is killed leaves one, and another process can look on
+_HELD_OUT, _OWN, _OWN_TOTAL = 400, 80, 6000  # samples to show: held-out, per agent, over all agents
+_SECONDS = 5.0  # between writes, so that a killed run leaves a file, and other processes can watch
 
 
 class Recorder:
-    """Records the networks of a run as they learn; each has its file in the run's folder, or in that of its part.
+    """Records the networks of a run as they learn, each to a file in the run's folder or in that of its part.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Recorder:
         self._network: Network | None = None
         self.part, self._written, self._took = "", -np.inf, 0.0
         self.recording: Recording | None = None
-        """Of the network that learns, or learned last."""
+        """The recording of the network that is learning, or that learned last."""
         self.finished: events.Finished | None = None
         self.started: events.Started | None = None
 
@@ -49,7 +49,7 @@ class Recorder:
         return self._folder / self.part / FILE
 
     def __call__(self, event: events.Event) -> None:
-        """Take an event in."""
+        """Handle an event."""
         match event:
             case events.Started():
                 self.started = event
@@ -61,7 +61,7 @@ class Recorder:
                     self._write()
             case events.Finished():
                 self.finished = event
-                if self.recording is None:  # what an earlier run has left there is not of this one
+                if self.recording is None:  # left over from an earlier run
                     self._file.unlink(missing_ok=True)
                 self._write()
             case _:
@@ -69,14 +69,14 @@ class Recorder:
 
     def _begin(self, part: str, network: Network, rounds: int) -> None:
         if self.recording is not None:
-            self._write()  # of the part before
+            self._write()  # the previous part
         self.part, self._network = part, network
         self.recording = Recording(subject_of(network))
         if rounds:
             try:
                 self.recording = Recording.read(self._file)
                 self.recording.rewind(rounds)
-            except (OSError, KernelMeshError):  # a run from before there were recordings: the rest of it is recorded
+            except (OSError, KernelMeshError):  # no earlier recording to continue: only the rest is recorded
                 pass
         self._written = -np.inf
 
@@ -90,7 +90,7 @@ class Recorder:
 
 
 def subject_of(network: Network) -> Subject:
-    """What a recording must know of a network."""
+    """What a recording must know about a network."""
     agent, graph = network.agent, network.graph
     rows = evenly(len(network.points), _HELD_OUT)
     own = [_own_samples(stream.stream, len(graph)) for stream in network.streams]
@@ -114,7 +114,7 @@ def subject_of(network: Network) -> Subject:
 
 
 def _rows(stream: Any) -> int:
-    """How many samples a stream gives, up to the rest of a mini-batch."""
+    """The number of samples in a stream, accurate to within one mini-batch."""
     whole = stream.stream
     return int(min(len(stream) * whole.batch_size, whole.passes * len(whole.points)))
 
@@ -125,7 +125,7 @@ def _own_samples(stream: Any, agents: int) -> tuple[Floats, Floats]:
 
 
 def _first_column(targets: Any, rows: Sequence[int]) -> Floats:
-    """Class numbers, or the first output."""
+    """The classes as numbers, or the first output."""
     chosen = np.asarray(targets, dtype=np.float64)[rows]
     return chosen.reshape(len(rows), -1)[:, 0] if len(rows) else np.zeros(0)
 
@@ -135,7 +135,7 @@ def _class_counts(targets: Any, classes: int) -> Ints:
 
 
 def _snapshot(now: Round, agents: AgentMeasures) -> Snapshot | None:
-    """The dictionaries of a round; none where agents are elsewhere and only some were measured: the rest stay there."""
+    """The dictionaries of a round; None if agents are remote and only some were measured, to avoid fetching the rest."""
     if isinstance(now.states, RemoteStates) and len(agents.agents) < len(now.states):
         return None
     return Snapshot.of(now.number, max(now.samples), now.functions)
@@ -148,7 +148,7 @@ def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Net
         State.LEARNING if info is not None else State.ENDED if over else State.AWAY
         for info, over in zip(now.infos, ended, strict=True)
     ]
-    refused, clipped = np.zeros((2, len(states)))  # of each agent's messages, by those who received them in this round
+    refused, clipped = np.zeros((2, len(states)))  # messages of each agent, counted by their receivers in this round
     for info in filter(None, now.infos):
         for counts, neighbors in ((refused, info.left_out), (clipped, info.clipped)):
             counts[list(cast(Iterable[int], neighbors))] += 1

@@ -1,6 +1,6 @@
-"""What a run leaves for its page: numbers of every agent and edge along the way, and dictionaries at some rounds.
+"""The recording of a run for its page: numbers of every agent and edge over time, and dictionaries at some rounds.
 
-All of it is bounded: when a record is full, every second entry goes.
+Its size is bounded: when a record is full, every second entry is dropped.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ TOTALS = (
 )
 """The numbers of the network in each frame."""
 AGENT = ("samples", "loss", "score", "order", "bytes", "state", "refused", "clipped")
-"""The numbers of each agent; NaN where nobody knows. `refused` and `clipped` count those of its messages."""
+"""The numbers of each agent; NaN if unknown. `refused` and `clipped` count its own messages."""
 EDGE = ("disagreement", "bytes")
 """The numbers of each edge."""
 
-_NUMBERS_BUDGET = 32e6  # bytes for the numbers, and as many for the dictionaries
+_NUMBERS_BUDGET = 32e6  # bytes for the numbers; the dictionaries get the same again
 _SNAPSHOT_BUDGET = 32e6
 
 
@@ -56,7 +56,7 @@ class State:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Subject:
-    """Who is recorded: the network, what its functions are made of, and some of the samples.
+    """What is recorded: the network, its kernel and loss, and some of the samples.
 
     Attributes
     ----------
@@ -65,19 +65,19 @@ class Subject:
     edges : ndarray of shape (edges, 2)
         Pairs of neighbors.
     dimension, outputs : int
-        The length of a point, and how many outputs there are; 0 if not known.
+        The length of a point, and the number of outputs; 0 if unknown.
     kernel, loss : Kernel and Loss, optional
-        What functions are made of and measured by.
+        The kernel of the functions, and the loss that measures them.
     classes : tuple of str
-        What the classes are called; empty for values.
+        The names of the classes; empty for regression.
     held_points, held_targets : ndarray
         Some of the held-out samples.
     own_points, own_targets, own_agents : ndarray
-        Some samples of every agent's own stream, and whose they are.
+        Some samples of every agent's own stream, and the agent of each.
     seen : ndarray of shape (agents, classes)
-        How many samples of each class every agent's stream holds.
+        The number of samples of each class in every agent's stream.
     total_samples : int
-        How many samples the run will have given each agent when it is complete; 0 if nobody knows.
+        The number of samples per agent in the complete run; 0 if unknown.
     """
 
     names: tuple[str, ...]
@@ -132,7 +132,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, rounds: int, samples: int, functions: Sequence[Expansion]) -> Snapshot:
-        """What agents have learned."""
+        """A snapshot of these functions."""
         return cls(
             rounds,
             samples,
@@ -148,17 +148,17 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return self.offsets.nbytes + self.centers.nbytes + self.weights.nbytes
 
 
 class Recording:
-    """The frames and snapshots of one network, within bounds; it may grow in one thread and be read in another.
+    """The frames and snapshots of one network, of bounded size; one thread may append while others read.
 
     Parameters
     ----------
     subject : Subject
-        Who is recorded.
+        What is recorded.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -171,7 +171,7 @@ class Recording:
         self._marks = Marks(subject.names)
 
     def add(self, frame: Frame, snapshot: Snapshot | None = None, *, replace: bool = False) -> None:
-        """Record a round; with `replace`, in the place of the newest frame."""
+        """Record a round; with `replace`, it replaces the newest frame."""
         with self._lock:
             if replace and self._frames.newest is not None:
                 before = self._frames.newest.round
@@ -183,7 +183,7 @@ class Recording:
             self.version += 1
 
     def rewind(self, rounds: int) -> None:
-        """Forget what came after so many rounds."""
+        """Drop everything after this round."""
         with self._lock:
             self._frames.drop_after(lambda frame: frame.round <= rounds)
             self._snapshots.drop_after(lambda snapshot: snapshot.round <= rounds)
@@ -192,19 +192,19 @@ class Recording:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """What there is, in order."""
+        """The recorded frames, in order."""
         with self._lock:
             return self._frames.items
 
     @property
     def marks(self) -> list[dict[str, Any]]:
-        """What happened when, as a page shows it."""
+        """The events of the run, as a page shows them."""
         with self._lock:
             return self._marks.shown
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
-        """The dictionaries that there are, in order."""
+        """The recorded snapshots, in order."""
         with self._lock:
             return self._snapshots.items
 
@@ -215,7 +215,7 @@ class Recording:
         return before[-1] if before else snapshots[0] if snapshots else None
 
     def write(self, path: Path) -> None:
-        """Write everything to a file, in one piece."""
+        """Write everything to a file atomically."""
         subject, frames, snapshots = self.subject, self.frames, self.snapshots
         agents, edges = len(subject.names), len(subject.edges)
         arrays: dict[str, NDArray[Any]] = {
@@ -242,7 +242,7 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote, with everything checked; `UnreadableFile` says what is wrong."""
+        """Read and validate a file of `write`; raises `UnreadableFile` if it is invalid."""
         arrays, about = storage.read(path, kind="recording")
         with storage.understood(path, "a recording"):
             subject = _subject(arrays, about)

@@ -1,4 +1,4 @@
-"""Who may read a page: this machine only, unless told otherwise, and never another page in the same browser."""
+"""Access control: by default only this machine may read a page, and never another page in the same browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["COOKIE", "HEADERS", "Guard", "Policy", "is_loopback"]
 
 COOKIE = "kernelmesh-token"
-"""The beginning of the cookie's name; the port follows, because browsers share cookies among the ports of a host."""
+"""The prefix of the cookie's name; the port follows, because browsers share cookies between the ports of a host."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -30,7 +30,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""On every answer: nothing from elsewhere is loaded, and no other page can embed, read or keep this one."""
+"""Sent with every response: the page loads nothing from elsewhere, and no other page can embed, read or cache it."""
 
 
 def is_loopback(host: str) -> bool:
@@ -54,7 +54,7 @@ def _is_wildcard(host: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Where a server listens, and the token that it asks for; None if it asks for none."""
+    """Where a server listens, and the token that it requires; None if it requires none."""
 
     host: str
     port: int
@@ -62,17 +62,17 @@ class Policy:
 
     @classmethod
     def choose(cls, host: str, port: int) -> Policy:
-        """A token is needed as soon as others than this machine can reach the address."""
+        """Require a token if other machines can reach the address."""
         return cls(host=host, port=port, token=None if is_loopback(host) else secrets.token_urlsafe(24))
 
     @property
     def url(self) -> str:
-        """What to open in a browser on this machine."""
+        """The URL to open on this machine."""
         return self._url(("::1" if ":" in self.host else "127.0.0.1") if _is_wildcard(self.host) else self.host)
 
     @property
     def remote_url(self) -> str:
-        """What to open elsewhere."""
+        """The URL to open on other machines."""
         return self._url(socket.gethostname() if _is_wildcard(self.host) else self.host)
 
     def _url(self, host: str) -> str:
@@ -85,10 +85,10 @@ class Policy:
         return f"{COOKIE}-{self.port}"
 
     def refusal(self, headers: Headers, *, navigation: bool) -> str | None:
-        """Why a request must not be answered, or None.
+        """Why a request is refused, or None.
 
-        Without a token the name in the address must be one of this machine's, so that no other name can be made to mean it.
-        A request that another page caused is refused, but for following a link to the page itself.
+        Without a token, the Host header must name this machine, which prevents DNS rebinding. Requests from other sites are
+        refused, except for following a link to the page itself.
         """
         host = headers.get("host", "")
         if self.token is None and host not in self._names():
@@ -105,30 +105,30 @@ class Policy:
         return {f"{host}:{self.port}" for host in hosts} | (hosts if self.port == 80 else set())
 
     def admits(self, given: str | None) -> bool:
-        """Whether a token is the right one."""
+        """Whether a token is correct."""
         return self.token is None or (given is not None and secrets.compare_digest(given.encode(), self.token.encode()))
 
 
 class Guard:
-    """An ASGI middleware that applies a policy: reading only, right host, right origin, right token, strict headers.
+    """An ASGI middleware that enforces a policy: read-only methods, host, origin, token, and strict headers.
 
     Parameters
     ----------
     app : ASGIApp
-        What is guarded.
+        The application to guard.
     policy : Policy
-        Who may read.
+        The policy to enforce.
     """
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
         self._app, self._policy = app, policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Pass the request on, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # the server takes web sockets for plain requests
+        if scope["type"] != "http":  # the server treats WebSocket requests as plain ones
             return
 
         async def send_guarded(message: Message) -> None:
@@ -155,7 +155,7 @@ class Guard:
             return PlainTextResponse(text, status_code=401)
         if not home:
             return None
-        # from now on in a cookie, so that the token does not stay in the address and in the history
+        # move the token to a cookie, so that it does not stay in the URL and the history
         response = RedirectResponse("/", status_code=303)
         response.set_cookie(self._policy.cookie, given or "", httponly=True, samesite="strict")
         return response

@@ -1,4 +1,4 @@
-"""The pages, the numbers and the stream of events that a browser asks for. Everything is read-only."""
+"""The web application: pages, data and a stream of events. Everything is read-only."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from kernelmesh.errors import KernelMeshError
 
 __all__ = ["application", "changes"]
 
-_TICK = 0.25  # seconds between two looks at the sources
-_ALIVE = 15.0  # seconds after which a silent stream says that it is still there
+_TICK = 0.25  # seconds between polls of the sources
+_ALIVE = 15.0  # seconds after which an idle stream sends a keep-alive
 
 
 def application(sources: Sequence[Source], policy: Policy, *, closing: Callable[[], bool] = lambda: False) -> Starlette:
-    """The dashboard of one or two sources; streams of events end when `closing` holds."""
+    """The dashboard of one or two sources; event streams end once `closing()` is true."""
     return Starlette(routes=_Views(sources, closing).routes(), middleware=[Middleware(Guard, policy=policy)])
 
 
 class _Views:
-    """What each address answers with."""
+    """The handlers of all routes."""
 
     def __init__(self, sources: Sequence[Source], closing: Callable[[], bool]) -> None:
         self._sources, self._closing = tuple(sources), closing
@@ -74,7 +74,7 @@ class _Views:
             return _nothing()
         try:
             found = source.function(agent, rounds)
-        except KernelMeshError as error:  # a package that is missing, or a function that cannot be evaluated
+        except KernelMeshError as error:  # a missing package, or a function that cannot be evaluated
             return PlainTextResponse(str(error), status_code=503)
         return _nothing() if found is None else _json(found)
 
@@ -87,7 +87,7 @@ class _Views:
         return Response(data, media_type="image/gif")
 
     def figure(self, request: Request) -> Response:
-        """A picture of the run's folder: one of those that the page lists, found by its name and never by a path."""
+        """A figure from the run's folder, looked up by name among those that the page lists, never by path."""
         source = self._source(request)
         listed = {path.name: path for path in (source.figures() if source else ())}
         path = listed.get(request.path_params["name"])
@@ -95,7 +95,7 @@ class _Views:
 
     async def events(self, request: Request) -> Response:
         kind: dict[str, Any] = {"media_type": "text/event-stream", "headers": {"X-Accel-Buffering": "no"}}
-        if request.method == "HEAD":  # which must end
+        if request.method == "HEAD":  # a response to HEAD must end
             return Response(**kind)
         return StreamingResponse(changes(self._sources, self._closing), **kind)
 
@@ -105,7 +105,7 @@ class _Views:
 
 
 async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tick: float = _TICK) -> AsyncIterator[str]:
-    """Server-sent events: how each source is doing whenever that changes, and new frames of those in progress."""
+    """Server-sent events: the status of each source whenever it changes, and new frames of those in progress."""
     yield "retry: 1000\n\n"
     last: list[Any] = [None] * len(sources)
     sent = [0] * len(sources)
@@ -140,7 +140,7 @@ def _newest_round(source: Source) -> int:
 
 
 def _inside(path: Path) -> bool:
-    """Whether a listed file is in its folder even when links are followed."""
+    """Whether a listed file is in its folder even after following symbolic links."""
     return path.resolve().parent == path.parent.resolve()
 
 
@@ -157,7 +157,7 @@ def _json(value: Any) -> Response:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become null."""
+    """Replace infinity and NaN, which JSON does not have, by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

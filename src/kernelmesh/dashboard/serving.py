@@ -1,4 +1,4 @@
-"""Listening: one server with its address, in this thread until Ctrl-C, or in another one beside a run."""
+"""Serving: a server that listens in this thread until Ctrl-C, or in a background thread during a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PORT = 8765
 
 
 class _Server(uvicorn.Server):
-    """A server that ends without a word about answers that it was still working on."""
+    """A server that shuts down without logging about unfinished responses."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
@@ -39,21 +39,21 @@ class _Server(uvicorn.Server):
 
 
 class Dashboard:
-    """A server for sources; a context manager that serves in a thread of its own, or `serve` in this one.
+    """A server for sources: as a context manager in a background thread, or with `serve` in this one.
 
     Parameters
     ----------
     sources : sequence of Source
         One, or two to compare.
     host : str
-        Where to listen; a token is needed where others than this machine can reach it.
+        The address to listen on; a token is required if other machines can reach it.
     port : int
-        0: any that is free.
+        The port; 0 chooses a free one.
     """
 
     def __init__(self, sources: Sequence[Source], *, host: str = "127.0.0.1", port: int = PORT) -> None:
         integer("dashboard", "--port", port, minimum=0)
-        plotly()  # found missing now, not by the browser
+        plotly()  # fail now if it is missing, not later in the browser
         self._socket = _listen(host, port)
         self.policy = Policy.choose(host, self._socket.getsockname()[1])
         self._stopping = False
@@ -65,15 +65,15 @@ class Dashboard:
 
     @property
     def url(self) -> str:
-        """What to open in a browser."""
+        """The URL to open in a browser."""
         return self.policy.url
 
     def serve(self) -> None:
-        """Answer until Ctrl-C or `stop`."""
+        """Serve until Ctrl-C or `stop`."""
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
-        """End what `serve` does."""
+        """Make `serve` return."""
         self._stopping = self._server.should_exit = True
 
     def __enter__(self) -> Self:
@@ -87,7 +87,7 @@ class Dashboard:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, or an error that says what is in the way."""
+    """Open a listening socket, or raise an error that explains the problem."""
     listening = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

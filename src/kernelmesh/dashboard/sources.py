@@ -1,4 +1,4 @@
-"""What a page can show: the role, and folders that runs have written; `live_source` and `mesh_source` have the others."""
+"""Sources of a page: the interface, and folders of runs. See `live_source` and `mesh_source` for the others."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _EMPTY = Subject(names=(), edges=np.zeros((0, 2), dtype=np.int64))
 
 @dataclasses.dataclass(frozen=True)
 class News:
-    """How a source is doing; a page that sees another `generation` loads it anew."""
+    """The status of a source; a page reloads it when `generation` changes."""
 
     generation: int
     version: int
     status: str
-    """running, complete, interrupted, diverged, waiting or unreadable."""
+    """One of running, complete, interrupted, diverged, waiting and unreadable."""
     message: str = ""
     remarks: tuple[str, ...] = ()
-    """What single agents have to say."""
+    """Messages about single agents."""
 
 
 class Source(Protocol):
-    """What the server asks of a run or a mesh."""
+    """The interface through which the server reads a run or a mesh."""
 
     title: str
     live: bool
 
     def news(self) -> News:
-        """How it is doing now."""
+        """The current status."""
 
     def describe(self) -> dict[str, Any]:
-        """What does not change from frame to frame."""
+        """The data that does not change between frames."""
 
     def frames(self) -> dict[str, Any]:
         """All frames that a page can hold."""
@@ -57,7 +57,7 @@ class Source(Protocol):
         """The frames after a round."""
 
     def marks(self) -> list[dict[str, Any]]:
-        """What has happened so far, and when."""
+        """The events so far, with their times."""
 
     def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
         """One agent's function after a round."""
@@ -67,16 +67,16 @@ class Source(Protocol):
 
 
 class Shown:
-    """What a source shows until it is replaced as a whole: a recording, or bare frames, and the documents beside it.
+    """The contents of a source, always replaced as a whole: a recording or bare frames, and the documents beside it.
 
     Parameters
     ----------
     recording : Recording, optional
-        What was recorded.
+        The recording.
     frames : sequence of Frame
-        What is known without a recording.
+        The frames if there is no recording.
     documents : Documents, optional
-        What else the folder holds.
+        The other files of the folder.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class Shown:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """All that there are."""
+        """All frames."""
         return self.recording.frames if self.recording else self._bare
 
     @property
     def marks(self) -> list[dict[str, Any]]:
-        """What has happened so far, and when."""
+        """The events so far, with their times."""
         return self.recording.marks if self.recording else marks((), self._bare).shown
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What a page needs to know of the network, once."""
+        """What a page needs to know about the network, sent once."""
         return about_subject(self.subject, self.canvas)
 
     def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
@@ -114,12 +114,12 @@ class Shown:
 
 
 class RecordedSource:
-    """What sources with a recording have in common: they replace what is `shown`, and say how they are doing.
+    """The base class of sources with a recording. Subclasses replace `shown` and report their status.
 
     Parameters
     ----------
     title : str
-        What the page is called.
+        The title of the page.
     """
 
     live = False
@@ -130,26 +130,26 @@ class RecordedSource:
 
     @property
     def recording(self) -> Recording | None:
-        """What was recorded, if anything was."""
+        """The recording, if there is one."""
         return self.shown.recording
 
     @property
     def part(self) -> str:
-        """Which network of a run with several is shown; empty where there is one."""
+        """The network that is shown, if the run has several; otherwise empty."""
         return ""
 
     @property
     def subject(self) -> Subject:
-        """Who is shown."""
+        """The subject of what is shown."""
         return self.shown.subject
 
     def news(self) -> News:
-        """How it is doing now."""
+        """The current status."""
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """What does not change from frame to frame."""
-        news = self.news()  # which may replace what is shown
+        """The data that does not change between frames."""
+        news = self.news()  # first, because this may replace `shown`
         shown = self.shown
         documents = shown.documents
         return {
@@ -178,7 +178,7 @@ class RecordedSource:
         return frames_after(shown.subject, shown.frames, rounds)
 
     def marks(self) -> list[dict[str, Any]]:
-        """What has happened so far, and when."""
+        """The events so far, with their times."""
         return self.shown.marks
 
     def function(self, agent: int, rounds: int) -> dict[str, Any] | None:
@@ -191,7 +191,7 @@ class RecordedSource:
 
 
 class FolderSource(RecordedSource):
-    """A folder that a run has written, or is writing; it is read again whenever its files change.
+    """The folder of a finished or running run; it is read again whenever its files change.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ class FolderSource(RecordedSource):
         self.news()
 
     def news(self) -> News:
-        """How it is doing; files that have changed are read."""
+        """The current status; reads files that have changed."""
         with self._reading:
             stamp = self._stamp_now()
             if stamp != self._stamp:
@@ -232,7 +232,7 @@ class FolderSource(RecordedSource):
 
     @property
     def part(self) -> str:
-        """Which network of a run with several is shown; empty where there is one."""
+        """The network that is shown, if the run has several; otherwise empty."""
         file = find_recording(self._folder)
         return file.parent.name if file and (file.parent != self._folder or run_of(self._folder) != self._folder) else ""
 
@@ -245,7 +245,7 @@ class FolderSource(RecordedSource):
         return tuple(_stamp(file) for file in files)
 
     def _load(self) -> None:
-        """Read the folder; if that fails, what was shown before stays."""
+        """Read the folder; if that fails, `shown` stays unchanged."""
         try:
             check_run("dashboard", self._folder)
             documents, file = Documents.read(self._folder), find_recording(self._folder)
@@ -257,10 +257,10 @@ class FolderSource(RecordedSource):
 
 
 def about_subject(subject: Subject, canvas: Canvas) -> dict[str, Any]:
-    """What a page needs to know of a network, once."""
+    """What a page needs to know about a network, sent once."""
     own = canvas.project(subject.own_points) if len(subject.own_points) else np.zeros((0, 2))
     held = canvas.project(subject.held_points) if len(subject.held_points) else np.zeros((0, 2))
-    if canvas.kind == "curve":  # values are the second coordinate
+    if canvas.kind == "curve":  # targets are the second coordinate
         own, held = (np.column_stack((points[:, 0], targets)) for points, targets in _with_targets(subject, own, held))
     return {
         "names": list(subject.names),

@@ -1,4 +1,4 @@
-"""A record of bounded size of something that may go on for ever."""
+"""A record of bounded size for an endless sequence."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -9,17 +9,17 @@ T = TypeVar("T")
 
 
 class Thinned(Generic[T]):
-    """Items in the order in which they came, evenly spaced, of a total cost within `budget`.
+    """Evenly spaced items of a sequence, in order, whose total cost stays within `budget`.
 
-    Whenever the budget is exceeded, every second item goes; from then on only every second one stays. The first item and the
-    newest are always there.
+    Whenever the budget is exceeded, every second item is dropped, and from then on the spacing is twice as large. The first
+    and the newest item are always kept.
 
     Parameters
     ----------
     budget : float
-        What all items together may cost.
+        The maximum total cost of all items.
     cost : callable
-        What one item costs; by default 1, so that the budget is a count.
+        The cost of one item; by default 1, so that the budget is a count.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class Thinned(Generic[T]):
 
     @property
     def items(self) -> tuple[T, ...]:
-        """What is kept."""
+        """The items that are kept."""
         return tuple(self._items)
 
     @property
@@ -50,8 +50,8 @@ class Thinned(Generic[T]):
         return len(self._items)
 
     def append(self, item: T) -> None:
-        """Take an item in; others may have to go for it."""
-        if self._items and self._numbers[-1] % self._stride:  # it was there only as the newest
+        """Append an item; this may drop others."""
+        if self._items and self._numbers[-1] % self._stride:  # it was kept only as the newest
             self._drop(len(self._items) - 1)
         self._items.append(item)
         self._numbers.append(self._count)
@@ -61,7 +61,7 @@ class Thinned(Generic[T]):
             self._halve()
 
     def drop_after(self, last: Callable[[T], bool]) -> None:
-        """Forget the items at the end for which `last` does not hold."""
+        """Drop items from the end until `last` holds for one."""
         while self._items and not last(self._items[-1]):
             self._drop(len(self._items) - 1)
 
@@ -77,7 +77,7 @@ class Thinned(Generic[T]):
 
 
 def evenly(count: int, limit: int) -> Sequence[int]:
-    """At most `limit` (at least two) of the numbers 0 … count − 1, evenly spaced, with the first and the last.
+    """At most `limit` (at least two) of the numbers 0 … count − 1, evenly spaced, including the first and the last.
 
     >>> evenly(10, 4)
     [0, 3, 6, 9]

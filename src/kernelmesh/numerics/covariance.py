@@ -1,4 +1,4 @@
-"""The covariance of a second-order learner: known by a factor, and formed only when all of it is needed."""
+"""The covariance of a second-order learner: represented by a factor, and formed only when all of it is needed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Covariance"]
 
 
 class Covariance:
-    """R = P (A⁻¹ − GᵀG) P with A = L Lᵀ: a value that L, P and G stand for, or R itself.
+    """R = P (A⁻¹ − GᵀG) P with A = L Lᵀ: an immutable value, represented by L, P and G, or by R itself.
 
-    A mini-batch of B points needs κ(X, Z) P A⁻¹ only, which takes O(M² B) with L; R takes O(M³).
+    A mini-batch of B points only needs κ(X, Z) P A⁻¹, which takes O(M² B) with L; R takes O(M³).
 
     >>> half = Covariance.factored(np.array([[2.0]]), np.array([[1.0]]))
     >>> half.solved(np.array([[1.0]])), half.less(np.array([[0.1]])).matrix
@@ -53,7 +53,7 @@ class Covariance:
 
     def solved(self, lifted: Floats) -> Floats | None:
         """κ(X, Z) P A⁻¹, given κ(X, Z) P; None unless R is represented by L and P alone."""
-        # what is done must not depend on whether somebody has asked for R before: it would round differently
+        # the result must not depend on whether R was computed before, because that would round differently
         if self._factors is None or self._lost is not None:
             return None
         from scipy.linalg import lapack

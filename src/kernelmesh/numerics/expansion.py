@@ -17,7 +17,7 @@ from kernelmesh.numerics.products import product
 
 __all__ = ["Expansion", "Lifted", "padded"]
 
-# Rows of a Gram matrix that are formed at a time where only sums over it are wanted.
+# The number of rows of a Gram matrix computed at a time if only sums over it are needed.
 _BLOCK = 512
 # The attribute under which a `Lifted` function caches κ(X, D) P; it is not part of its value.
 _LIFTED = "lifted_newest"
@@ -69,7 +69,7 @@ class Expansion:
 
     @classmethod
     def trusted(cls, kernel: Kernel, centers: Floats, weights: Floats) -> Expansion:
-        """An expansion over valid arrays that nobody else writes to; they are neither checked nor copied."""
+        """An expansion over valid arrays that are not modified elsewhere; they are neither checked nor copied."""
         self = object.__new__(cls)
         centers.setflags(write=False)
         weights.setflags(write=False)
@@ -84,7 +84,7 @@ class Expansion:
     def widened(self, *, dimension: int, outputs: int) -> Expansion:
         """The same function with more features, which are 0 at all centers, and more outputs, which are 0.
 
-        Kernels that go by distances or inner products have the same values for points that are padded with zeros.
+        Kernels of distances or inner products do not change when points are padded with zeros.
         """
         centers, weights = padded(self.centers, dimension), padded(self.weights, outputs)
         return Expansion.trusted(self.kernel, centers, weights)
@@ -113,7 +113,7 @@ class Expansion:
         return np.concatenate(blocks)
 
     def evaluate(self, points: Floats) -> Floats:
-        """f at points that are known to be valid (a C-ordered matrix of finite numbers)."""
+        """f at points known to be valid (a C-ordered matrix of finite numbers)."""
         if len(self.centers) == 0:
             return np.zeros((len(points), self.weights.shape[1]))
         return product(self.kernel(points, self.centers), self.weights)
@@ -152,11 +152,11 @@ class Lifted(Expansion):
     inverse: Floats | Half
     coordinates: Floats
     is_deferred: ClassVar[bool] = False
-    """Whether the weights were only not computed yet, so that every result rounds as if they were stored."""
+    """Whether the weights are merely not computed yet, so that every result rounds as if they were stored."""
 
     @classmethod
     def by(cls, kernel: Kernel, centers: Floats, inverse: Floats | Half, coordinates: Floats) -> Lifted:
-        """From P and v, which must not be written to afterwards."""
+        """From P and v, which must not be modified afterwards."""
         self = object.__new__(cls)
         self.__dict__.update(kernel=kernel, centers=centers, inverse=inverse, coordinates=coordinates)
         return self
@@ -189,7 +189,7 @@ class Lifted(Expansion):
         return _Deferred.by(self.kernel, self.centers, self.inverse, self.coordinates - change)
 
     def keeping(self, inverse: Floats | Half) -> Lifted:
-        """The same function with P in another form, for what is stored between two uses."""
+        """The same function with P in another form, for storage between uses."""
         same = type(self).by(self.kernel, self.centers, inverse, self.coordinates)
         if "weights" in self.__dict__:
             same.__dict__["weights"] = self.weights
@@ -212,7 +212,7 @@ class _Deferred(Lifted):
 
 
 def padded(table: Floats, columns: int) -> Floats:
-    """The table with columns of zeros at its end."""
+    """The table padded with columns of zeros."""
     out = np.zeros((len(table), columns))
     out[:, : table.shape[1]] = table
     return out

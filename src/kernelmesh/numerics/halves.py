@@ -1,4 +1,4 @@
-"""Symmetric matrices in half the memory, for what is kept between two uses."""
+"""Symmetric matrices in half the memory, for storage between uses."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Half:
 
 
 def halved(square: Floats) -> Floats | Half:
-    """A matrix that is symmetric to the last bit as its half; any other as it is.
+    """The half of a matrix that is symmetric to the last bit; any other matrix unchanged.
 
     >>> halved(np.array([[1.0, 2.0], [2.0, 3.0]])).numbers
     array([1., 2., 3.])
@@ -31,7 +31,7 @@ def halved(square: Floats) -> Floats | Half:
 
 
 def whole(kept: Floats | Half) -> Floats:
-    """The matrix itself, bit for bit; a new one where a half was kept.
+    """The full matrix, bit for bit; a new array if a half was stored.
 
     >>> whole(halved(np.array([[1.0, 2.0], [2.0, 3.0]])))
     array([[1., 2.],

@@ -17,30 +17,30 @@ from kernelmesh.numerics.products import product
 
 __all__ = ["Selection", "select", "values_at_own", "without"]
 
-# A point whose distance² to the span of others is at most this share of the largest κ(x, x) does not widen that span.
+# A point whose distance² to the span of others is at most this fraction of the largest κ(x, x) does not extend that span.
 _BASIS = 1e-8
-# A point whose distance² to a span is at most this share of κ(x, x) lies in it.
+# A point whose distance² to a span is at most this fraction of κ(x, x) counts as lying in it.
 _DEPENDENT = 1e-12
-# So many points are chosen at a time.
+# The number of points chosen at a time.
 _BLOCK = 32
-# So many rows of a matrix of kernel values are formed at a time where only a product with it is wanted.
+# The number of rows of a kernel matrix computed at a time if only a product with it is needed.
 _ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """f̃ over a dictionary and those of the new points that it needs."""
+    """f̃ over a dictionary and the new points that it needs."""
 
     kept: Ints
-    """Which of the new points."""
+    """The indices of the new points that are kept."""
     coefficients: Floats
-    """Of those."""
+    """The weights of those."""
     weights: Floats
-    """Of the dictionary's points."""
+    """The weights of the dictionary's points."""
     square_norm: float
-    """Of the part over the dictionary alone."""
+    """The squared norm of the part over the dictionary alone."""
     square_error: float
-    """‖f̃ − its projection onto the dictionary and the points that are kept‖²."""
+    """‖f̃ − its projection onto the dictionary and the kept points‖²."""
 
 
 def select(
@@ -56,16 +56,17 @@ def select(
     cross: Floats | None = None,
     values: Floats | None = None,
 ) -> Selection | None:
-    """The projection of f̃ = s f + Σ_x κ(x, ·) a_x onto D and as many of the new points X as the budget asks for.
+    """The projection of f̃ = s f + Σ_x κ(x, ·) a_x onto D and as many of the new points X as the budget requires.
 
     With G = κ(X, D), T = P Gᵀ A are the weights of the projection onto D alone, and R = κ(X, X) A − G T are the values at X
-    of what is missing, whose squared norm is ⟨A, R⟩. While that is too much, the points where most is missing join, a block
-    at a time and at most `most` in all: with S = κ(X, X) − G P Gᵀ and F the columns of its Cholesky factor that belong to
-    the chosen points J, R loses F L⁻¹ R_J. In the end the other points Q give S_JJ⁻¹ S_JQ A_Q to the chosen ones. None when
-    `most` rules out so few that looking for them is not worth it. The caller may have G already, and κ(X, X) A, the `values`.
+    of the residual, whose squared norm is ⟨A, R⟩. While that exceeds the budget, the points with the largest residual join, a
+    block at a time and at most `most` in all: with S = κ(X, X) − G P Gᵀ and F the columns of its Cholesky factor for the
+    chosen points J, R is reduced by F L⁻¹ R_J. In the end the other points Q add S_JJ⁻¹ S_JQ A_Q to the weights of the chosen
+    ones. Returns None if `most` excludes so few points that the search is not worthwhile. Callers that already have G, or
+    κ(X, X) A as `values`, can pass them.
 
-    O(n (n + M)) values of the kernel for n new points, and O(n M) for each chosen one; greedy removal of all n of them, which
-    leaves fewer points, would take O(n² (n + M)) without the help of BLAS.
+    Cost: O(n (n + M)) kernel values for n new points, and O(n M) for each chosen one. Greedy removal from all n points would
+    leave fewer of them, but take O(n² (n + M)) without BLAS.
     """
     cross = f.kernel(points, f.centers) if cross is None else cross
     task = _Task(f.kernel, points, coefficients, cross, lambda rows: inverse.lift(inverse.padded(rows))[:, : f.order])
@@ -90,7 +91,7 @@ class _Task:
     lift: Callable[[Floats], Floats]
     """Rows over D times P."""
     prune: bool = False
-    """Whether to go without those of the chosen points that the budget can do without."""
+    """Whether to remove chosen points again that the budget does not require."""
 
     @cached_property
     def onto(self) -> Floats:
@@ -103,7 +104,7 @@ class _Task:
         return np.ascontiguousarray(self.lift(np.ascontiguousarray(self.onto.T)).T)
 
     def missing(self, values: Floats | None = None) -> Floats:
-        """What D misses, at the points: κ(X, X) A − G P Gᵀ A; the first term may be known."""
+        """The residual of D at the points, κ(X, X) A − G P Gᵀ A; `values` is the first term if it is known."""
         if values is None:
             values = values_at_own(self.kernel, self.points, self.coefficients)
         return values - product(self.cross, self.gained)
@@ -111,10 +112,10 @@ class _Task:
     def solve(
         self, missing: Floats, error: float, square_budget: float, most: int
     ) -> tuple[Ints, Floats, Floats, Floats, float]:
-        """Which points join, their weights, what the weights of D gain, K times that, and the squared error."""
+        """The points that join, their weights, the change of the weights of D, K times that change, and the squared error."""
         chosen, factor, lifted, near, error = self._chosen(missing, error, square_budget, most)
         own = self.coefficients[chosen]
-        # the points that do not join give S_JJ⁻¹ S_JQ A_Q to those that do
+        # the points that do not join add S_JJ⁻¹ S_JQ A_Q to the weights of those that do
         share = product(near.T, self.coefficients) - product(near[chosen].T, own)
         share -= product(lifted, self.onto - product(self.cross[chosen].T, own))
         lower = np.tril(factor[chosen])
@@ -130,7 +131,7 @@ class _Task:
     def _chosen(
         self, missing: Floats, error: float, square_budget: float, most: int
     ) -> tuple[Ints, Floats, Floats, Floats, float]:
-        """The points J that join, the columns of a Cholesky factor of S that belong to them, G_J P, κ(X, J) and the error."""
+        """The points J that join, their columns of a Cholesky factor of S, G_J P, κ(X, J) and the error."""
         points, cross, rows_of = self.points, self.cross, self.kernel
         own, count = self.kernel.diag(points), len(points)
         chosen, factor, near = np.empty(0, dtype=np.int64), np.empty((count, 0)), np.empty((count, 0))
@@ -152,7 +153,7 @@ class _Task:
 
 
 def values_at_own(kernel: Kernel, points: Floats, weights: Floats) -> Floats:
-    """κ(X, X) W, of which every value of the kernel is formed once, a block of rows at a time."""
+    """κ(X, X) W, a block of rows at a time, computing every kernel value once."""
     out = np.zeros((len(points), weights.shape[1]))
     for start in range(0, len(points), _ROWS):
         stop = min(start + _ROWS, len(points))
@@ -164,10 +165,10 @@ def values_at_own(kernel: Kernel, points: Floats, weights: Floats) -> Floats:
 
 
 def _pivoted(gram: Floats, tolerance: float) -> tuple[Ints, Floats]:
-    """Points that span what all of them span, almost, and the lower Cholesky factor of their Gram matrix, which is lost."""
+    """Points with nearly the span of all, and the lower Cholesky factor of their Gram matrix; `gram` is overwritten."""
     from scipy.linalg import lapack
 
-    # the transpose is in the order that LAPACK wants, and so is the factor; what is above its diagonal is not read
+    # the transpose is in LAPACK's order, and so is the factor; the part above its diagonal is never read
     factor, turn, rank, _ = lapack.dpstrf(gram.T, lower=1, tol=tolerance, overwrite_a=1)
     return turn[:rank].astype(np.int64) - 1, np.asfortranarray(factor[:rank, :rank])
 
@@ -175,11 +176,11 @@ def _pivoted(gram: Floats, tolerance: float) -> tuple[Ints, Floats]:
 def without(f: Expansion, leaving: Ints, budget: float, *, max_left: int) -> Expansion:
     """f with as few of the leaving points as the budget allows, and at most `max_left`; all other points stay.
 
-    With L Lᵀ = K_DD for the points D that stay, points join as in `select`, a block of those where most is missing at a time,
-    and then those go again that the budget can do without.
+    With L Lᵀ = K_DD for the points D that stay, points join as in `select`, a block of those with the largest residual at a
+    time; then those that the budget does not require are removed again.
 
-    The result depends on the function alone, not on how it came about: whoever has the same function gets the same bits.
-    O(M³) with M points that stay for one factorization, and O(M (M + R)) for each of R leaving points that is kept.
+    The result depends on the function alone, not on its history: equal functions give equal bits. With M points that stay, it
+    takes O(M³) for one factorization, and O(M (M + R)) for each of the R leaving points that is kept.
     """
     stays = np.ones(f.order, dtype=np.bool_)
     stays[leaving] = False

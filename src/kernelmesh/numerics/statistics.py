@@ -63,7 +63,7 @@ class Statistics(Expansion):
     def gathered(
         cls, kernel: Kernel, centers: Floats, weights: Floats, moments: Floats, *, definite: bool = False
     ) -> Statistics:
-        """Statistics over valid arrays that nobody else writes to; they are neither checked nor copied."""
+        """Statistics over valid arrays that are not modified elsewhere; they are neither checked nor copied."""
         self = object.__new__(cls)
         for array in (centers, weights, moments):
             array.flags.writeable = False
@@ -82,16 +82,16 @@ class Statistics(Expansion):
 
     @classmethod
     def of(cls, function: Expansion) -> Statistics:
-        """What is given as it is, or a function as statistics of which only β is known."""
+        """Statistics as they are; any other function as statistics with Θ = 0."""
         if isinstance(function, Statistics):
             return function
         moments = np.zeros((function.order, function.order))
         return cls.gathered(function.kernel, function.centers, function.weights, moments, definite=True)
 
     def plus(self, terms: Iterable[tuple[float, Statistics]]) -> Statistics:
-        """The sum with these multiples of others, over the union of all points: one's own first.
+        """The sum with these multiples of other statistics, over the union of all points, starting with its own.
 
-        It is definite if all of them are and nothing is subtracted.
+        It is definite if all terms are and no factor is negative.
         """
         terms = list(terms)
         centers, placed = self.centers, []
@@ -129,7 +129,7 @@ class Statistics(Expansion):
         return Statistics.gathered(self.kernel, self.centers, self.weights, self.moments, definite=definite)
 
     def restricted(self, stays: Ints) -> tuple[Statistics, Floats]:
-        """The statistics over some of the points, samples being projected onto what these span; and P of these points."""
+        """The statistics over some of the points, with samples projected onto their span; and P of these points."""
         centers = np.ascontiguousarray(self.centers[stays])
         held = inverse(self.kernel, centers)
         onto = projection(self.kernel, self.centers, stays, inverse=held)

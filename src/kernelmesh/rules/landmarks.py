@@ -27,17 +27,17 @@ from kernelmesh.rules.base import Move, Rule, check_curved
 
 __all__ = ["Landmarks", "LandmarksModel"]
 
-# R is formed anew after so many steps, or when so much has been forgotten since.
+# R is recomputed after this many steps, or once this fraction of the statistics has been forgotten.
 _STEPS, _FORGOTTEN = 256, 0.05
-# The age, in files, of an R that is not kept.
+# The age that files store for an R that is not kept.
 _UNFORMED = -1
 
 
 @dataclass(frozen=True, eq=False)
 class LandmarksModel(Model):
-    """Statistics Θ, β over the landmarks Z, and the function that they lead to.
+    """Statistics Θ, β over the landmarks Z, and the function that they determine.
 
-    `function` holds the statistics. All arrays are values: a step makes new ones.
+    `function` holds the statistics. All arrays are immutable: a step creates new ones.
     """
 
     solution: Expansion | None = None
@@ -45,17 +45,17 @@ class LandmarksModel(Model):
     kept_inverse: Floats | Half = dataclasses.field(default_factory=lambda: np.empty((0, 0)))
     """P = K⁻¹, or half of it."""
     opened: tuple[Floats, Half] | None = None
-    """P as it was made from its half, and that half: it is kept again if P is still the same at the end of the step."""
+    """P as expanded from its half, and that half, which is stored again if P is unchanged at the end of the step."""
     spread: Covariance | None = None
-    """R = (λ K + K Θ K)⁻¹ = P (λ P + Θ)⁻¹ P; None where the next exchange replaces it: formed if needed before that."""
+    """R = (λ K + K Θ K)⁻¹ = P (λ P + Θ)⁻¹ P; None if the next exchange replaces it; computed if needed earlier."""
     regularization: float = 1.0
     """λ."""
     age: int = 0
-    """Steps since R was formed."""
+    """Steps since R was computed."""
     forgotten: float = 0.0
-    """The share of the statistics that has been forgotten since."""
+    """The fraction of the statistics that has been forgotten since."""
     agreed: bool = False
-    """Whether the points are those that all agents with these would keep."""
+    """Whether every agent with these points would keep all of them."""
 
     @property
     def statistics(self) -> Statistics:
@@ -75,13 +75,13 @@ class LandmarksModel(Model):
 
     @property
     def unfolded(self) -> tuple[Floats, tuple[Floats, Half] | None]:
-        """P, and what `opened` is then."""
+        """P, and the new value of `opened`."""
         inverse = self.inverse
         return inverse, (inverse, self.kept_inverse) if isinstance(self.kept_inverse, Half) else self.opened
 
     @property
     def folded(self) -> Floats | Half:
-        """P in half the memory where that is possible."""
+        """P in half the memory if possible."""
         if self.opened is not None and self.opened[0] is self.kept_inverse:
             return self.opened[1]
         return halved(self.inverse)
@@ -93,7 +93,7 @@ class LandmarksModel(Model):
 
     @property
     def formed(self) -> Covariance:
-        """R, from the statistics where it is not kept."""
+        """R, computed from the statistics if it is not kept."""
         if self.spread is not None:
             return self.spread
         return _solved(self.statistics, self.regularization, inverse=self.inverse).formed
@@ -114,14 +114,14 @@ class Landmarks(Rule):
     """W = (λ I + Θ K)⁻¹ β,  Θ = Σ_t h_t c_t c_tᵀ,  β = Σ_t c_t (h_t z_t − ℓ'(z_t))ᵀ,  c_t = K⁻¹ κ(Z, x_t),  K = κ(Z, Z).
 
     Like `SecondOrder`, this rule keeps a quadratic model of the loss of all samples and has no step size. But points are not
-    chosen by their value: samples far from the span of the dictionary Z join it until there are enough (Nyström landmarks),
-    and the model consists of sums over samples. Agents can add these up: with `SharedStatistics`, all agents come to have the
-    same points and to learn from all samples. λ is each agent's: n agents learn as one learner with n λ.
+    chosen by their benefit: samples far from the span of the dictionary Z join it until there are enough (Nyström landmarks),
+    and the model consists of sums over samples. Agents can add these sums up: with `SharedStatistics`, all agents end up
+    with the same points and learn from all samples. λ applies to each agent: n agents learn as one learner with n λ.
 
     To use given landmarks, start agents from a function over them with weights 0, and set `novelty` to infinity. Then no
     sample leaves an agent, only sums do.
 
-    Cost of a step with M points and B samples: O(M² B). O(M³) after each exchange, in which Θ changes as a whole.
+    Cost of a step with M points and B samples: O(M² B). O(M³) after each exchange, which changes all of Θ.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class Landmarks(Rule):
         check_curved(owner, self, loss, regularization)
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> LandmarksModel:
-        """A function that was learned elsewhere counts as what is expected before the first sample."""
+        """Start from a function; one learned elsewhere serves as the prior mean."""
         statistics = function
         if not isinstance(function, Statistics):
             weights = regularization * function.weights
@@ -182,11 +182,11 @@ class Landmarks(Rule):
         )
         weights = matrix("file", "model.solution", arrays["solution"], rows=order, columns=outputs)
         solution = _function(model.statistics, weights)
-        if age <= 0:  # R was not needed as a whole
+        if age <= 0:  # all of R was not needed
             try:
                 solved = _solved(model.statistics, model.regularization, inverse=inverse)
                 spread = None if age == _UNFORMED else solved.formed
-                if age == 0:  # nothing has been learned since it was solved for
+                if age == 0:  # nothing has been learned since the last solve
                     solution = cast(Expansion, solved.solution)
             except FloatingPointError:
                 rule = "have an inverse that fits its points"
@@ -232,7 +232,7 @@ class Landmarks(Rule):
         bits = np.concatenate([own.centers, said.centers]).view(np.uint64)
         fresh, place = compiled.symmetric.places(bits, own.order)
         told, square = said.weights, said.moments
-        if len(fresh):  # of which nothing is to be seen at one's own points
+        if len(fresh):  # new points have no effect at the agent's own
             known = np.flatnonzero(place < own.order)
             place, told, square = place[known], told[known], np.ascontiguousarray(square[np.ix_(known, known)])
         compiled.symmetric.add_rows(sums, place, told, weight)
@@ -240,7 +240,7 @@ class Landmarks(Rule):
         inverse = model.inverse
         try:
             root = lower_root(_sum(model.regularization, inverse, moments))
-        except FloatingPointError:  # more may have been given away than there was
+        except FloatingPointError:  # the agent may have given away more than it had
             try:
                 half, image = _halves_in_debt(moments, sums, model.regularization, inverse)
             except (FloatingPointError, np.linalg.LinAlgError):
@@ -265,13 +265,13 @@ class Landmarks(Rule):
             model = _anew(model, inverse=model.inverse)
         model, cross, lifted = self._grown(model, inputs)
         after = self._taught(model, inputs, cross, lifted)
-        if after is None:  # rounding has led R astray
+        if after is None:  # rounding errors have made R invalid
             model = _anew(model)
             after = self._taught(model, inputs, cross, product(cross, model.inverse))
         if after is None:
             raise FloatingPointError("the function is no longer finite")
         new = after.function.order - before
-        if inputs.exchanges_next:  # which solves for R anew: until then it would be the largest part of the state
+        if inputs.exchanges_next:  # the exchange recomputes R, which would be the largest part of the state until then
             held, solution = after.folded, after.solution
             if isinstance(solution, Lifted):
                 solution = solution.keeping(held)
@@ -281,7 +281,7 @@ class Landmarks(Rule):
         return after, CompressionReport(error=0.0, budget=0.0, removed=batch - new, dependent=batch - new)
 
     def _grown(self, model: LandmarksModel, inputs: StepInputs) -> tuple[LandmarksModel, Floats, Floats]:
-        """The model with samples that are new to it as points; κ(X, Z) and κ(X, Z) P."""
+        """The model with novel samples added as points; κ(X, Z) and κ(X, Z) P."""
         kernel, points, cross = model.function.kernel, inputs.points, inputs.cross
         fresh = isinstance(model.solution, Lifted)
         lifted = cast(Lifted, model.solution).lift(cross) if fresh else product(cross, model.inverse)
@@ -296,7 +296,7 @@ class Landmarks(Rule):
         return model, cross, product(cross, model.inverse)
 
     def _taught(self, model: LandmarksModel, inputs: StepInputs, cross: Floats, lifted: Floats) -> LandmarksModel | None:
-        """The model after the mini-batch; None where R is not a covariance any more."""
+        """The model after the mini-batch; None if R is no longer a covariance."""
         statistics = model.statistics
         own = statistics.kernel.diag(inputs.points)
         # κ(X, Z) R, or κ(X, Z) P A⁻¹ if R = P A⁻¹ P is represented by a factor of A; the product with P is then deferred
@@ -312,7 +312,7 @@ class Landmarks(Rule):
         if not math.isfinite(float(np.add.reduce(change, axis=None)) + float(np.add.reduce(lost, axis=None))):
             return None
         moments = statistics.moments.copy()
-        accumulate_square(moments, root[:, None] * lifted)  # symmetric to the last bit: only half of it travels
+        accumulate_square(moments, root[:, None] * lifted)  # symmetric to the last bit, because only half of it is sent
         sums = statistics.weights + product(lifted.T, targets)
         return dataclasses.replace(
             model,
@@ -323,14 +323,14 @@ class Landmarks(Rule):
         )
 
     def _step(self, inputs: StepInputs, here: Floats, covariance: Floats) -> tuple[Floats, Floats, Floats]:
-        """a with which W moves by −R κ(Z, X) a; and √h and h z − ℓ'(z), by which the samples are remembered."""
+        """a, by which W changes by −R κ(Z, X) a; and √h and h z − ℓ'(z), which represent the samples in the statistics."""
         loss, targets = cast(CurvedLoss, inputs.loss), inputs.targets
         if not inputs.combined:
             force, there = loss.implicit_step(here, covariance, targets, iterations=self.iterations)
             root = curvature_root(loss, "curvature", there, targets)
             return force, root, (root**2)[:, None] * there - force
-        # Where statistics are averages over many agents, one's own mini-batch weighs far more now than it will in the end:
-        # an implicit step would go too far. So samples are remembered as they look from where the agents are.
+        # If statistics are averages over many agents, the agent's own mini-batch weighs far more now than it will in the end,
+        # and an implicit step would go too far. So the loss is expanded at the current function.
         slope, root = loss.slope(here, targets), curvature_root(loss, "curvature", here, targets)
         lower = compiled.newton.factorize(covariance, root)
         force, _, _ = compiled.newton.refine(lower, root, covariance, here, here, slope)
@@ -338,7 +338,7 @@ class Landmarks(Rule):
 
 
 def _solved(statistics: Statistics, regularization: float, *, inverse: Floats | None = None) -> LandmarksModel:
-    """The model that the statistics lead to, by R = P (λ P + Θ)⁻¹ P and W = P (λ P + Θ)⁻¹ β."""
+    """The model that the statistics determine, by R = P (λ P + Θ)⁻¹ P and W = P (λ P + Θ)⁻¹ β."""
     if inverse is None:
         inverse = inverse_of(statistics.kernel, statistics.centers)
     root = _root(statistics, regularization, inverse)
@@ -376,7 +376,7 @@ def _moved(model: LandmarksModel, change: Floats, *, lifted: bool) -> Expansion:
 
 
 def _root(statistics: Statistics, regularization: float, inverse: Floats) -> Floats | None:
-    """The lower triangular factor of λ P + Θ; None where Θ has negative eigenvalues that are large enough to be felt."""
+    """The lower triangular factor of λ P + Θ; None if Θ has negative eigenvalues of a relevant size."""
     if not len(inverse):
         return inverse
     moments, square = statistics.moments, np.empty_like(inverse)
@@ -384,8 +384,8 @@ def _root(statistics: Statistics, regularization: float, inverse: Floats) -> Flo
         compiled.symmetric.weigh(square, regularization, inverse, moments)
         if (found := factor(square)) is not None:
             return found
-    # Who completes an exchange late gives of what it had when it made its offer, and may have given it to others since.
-    # Then Θ has negative eigenvalues until something flows back.
+    # An agent that completes an exchange late gives away part of what it had when it made its offer, and may have given that
+    # to others since. Then Θ has negative eigenvalues until something flows back.
     compiled.symmetric.weigh(square, 0.5 * regularization, inverse, moments)
     if factor(square) is None:
         return None
@@ -408,9 +408,9 @@ def _inner(root: Floats, sums: Floats) -> Floats:
 
 
 def _halves_in_debt(moments: Floats, sums: Floats, regularization: float, inverse: Floats) -> tuple[Floats, Floats]:
-    """H and G with R = Hᵀ H and W = Hᵀ G, where Θ has negative eigenvalues.
+    """H and G with R = Hᵀ H and W = Hᵀ G, for Θ with negative eigenvalues.
 
-    Of directions in which more was given away than there was, nothing is known.
+    Directions in which the agent gave away more than it had count as unknown.
     With P = L Lᵀ and L⁻¹ Θ L⁻ᵀ = Q Λ Qᵀ, R = L Q (λ + Λ)⁻¹ Qᵀ Lᵀ and W = L Q (λ + Λ)⁻¹ Qᵀ L⁻¹ β.
     """
     from scipy.linalg import eigh, solve_triangular
@@ -427,12 +427,12 @@ def _halves_in_debt(moments: Floats, sums: Floats, regularization: float, invers
 
 
 def _anew(model: LandmarksModel, *, inverse: Floats | None = None) -> LandmarksModel:
-    """The same model with R, and P unless it is given, formed from its statistics."""
+    """The same model with R, and P unless it is given, recomputed from its statistics."""
     return dataclasses.replace(_solved(model.statistics, model.regularization, inverse=inverse), agreed=model.agreed)
 
 
 def _extended(model: LandmarksModel, points: Floats, lifted: Floats, schur: Floats) -> LandmarksModel:
-    """The model with more points, of which nothing is known yet: `lifted` is κ(new, Z) P, `schur` their Schur complement."""
+    """The model with more points, without any statistics yet: `lifted` is κ(new, Z) P, `schur` their Schur complement."""
     block = np.linalg.inv(schur)
     block = 0.5 * (block + block.T)
     function = _with_points(model.statistics, points)
@@ -464,7 +464,7 @@ def _bordered(old: Floats, lifted: Floats, block: Floats) -> Floats:
 
 
 def _forgetting(model: LandmarksModel, kept: float) -> LandmarksModel:
-    """The past loses weight, and the function stays: what it says takes the place of what is expected beforehand."""
+    """Reduce the weight of past samples but keep the function, which takes the place of the prior mean."""
     old = model.statistics
     sums = kept * old.weights + (1.0 - kept) * model.regularization * model.weights
     function = Statistics.gathered(old.kernel, old.centers, sums, kept * old.moments, definite=old.definite)

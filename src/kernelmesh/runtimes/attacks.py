@@ -1,4 +1,4 @@
-"""Byzantine attacks for simulations: what a bad agent sends instead of its real messages."""
+"""Byzantine attacks for simulations: what a bad agent sends instead of its true messages."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
@@ -17,8 +17,8 @@ __all__ += ["Scaled", "SignFlip", "Zero"]
 class Attack(Protocol):
     """How a bad agent distorts its messages.
 
-    The interface of attacks. An attack defines `distort`; `register("attack")`
-    makes it available to the experiment `byzantine`. A bad agent learns like all others: only its messages are changed.
+    The interface of attacks. An attack defines `distort`; `register("attack")` makes it available to the experiment
+    `byzantine`. A bad agent learns like all others: only its messages are changed.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class _OfWeights(Attack, Protocol):
         return cast(Message, replace(cast(Any, message), **{table: self.changed(getattr(message, table), age, rng)}))
 
     def changed(self, weights: Floats, age: int, rng: np.random.Generator) -> Floats:
-        """What takes the place of the weights or values."""
+        """The replacement of the weights or values."""
 
 
 @register("attack")
@@ -134,7 +134,7 @@ class Replay(Attack):
 
     def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
         if not isinstance(message, Function | Offer) or not isinstance(first, Function | Offer):
-            return message  # answers belong to the points that were asked about
+            return message  # an answer must match the points of its question
         return replace(message, centers=first.centers, weights=first.weights, moments=first.moments)
 
 
@@ -188,7 +188,7 @@ def _dimension(message: Message) -> int:
 
 
 def _with_points(message: Message, points: Floats, rng: np.random.Generator) -> Message:
-    """A function with more points, whose weights are as large as its own; anything else stays as it is."""
+    """A function with additional points, whose weights are as large as its own; any other message unchanged."""
     if not isinstance(message, Function | Offer):
         return message
     size = float(np.sqrt(np.mean(message.weights**2))) if message.weights.size else 1.0

@@ -1,9 +1,8 @@
-"""Some of the agents of a network, in one process: their states, their streams and their messages.
+"""A shard: some of the agents of a network in one process, with their states, streams and messages.
 
-A round of a shard has five parts, each from what the one before gave: `take` mini-batches, `replay` (where streams have
-ended), `ask` (questions or functions), `answer` (where there were questions), `step`. Between them, one batch of messages
-goes to each other shard that has an agent next to one of ours. A network in one shard is what `simulate` runs; how agents are
-spread over shards changes nothing that they learn or send.
+A round has five parts: `take` mini-batches, `replay` (if streams have ended), `ask` (send questions or functions), `answer`
+(if there were questions), and `step`. In between, a shard sends one batch of messages to each shard with neighbors of its
+agents. `simulate` runs a network in one shard; the placement of agents does not change what they learn or send.
 """
 
 from collections import defaultdict
@@ -30,34 +29,34 @@ from kernelmesh.streams import Batch
 __all__ = ["Batches", "Facts", "Progress", "Shard"]
 
 Batches = dict[int, bytes]
-"""What goes to, or has come from, each other shard: its messages in one piece."""
+"""The messages to or from each other shard, packed as one batch."""
 
 
 class Facts(NamedTuple):
-    """What must be known of a shard before a round can be planned."""
+    """What the planner of a round must know about a shard."""
 
     learns: list[int]
     """The agents that have a mini-batch."""
     furthest: int
-    """The most steps that any of these has taken."""
+    """The largest number of steps that any of these has taken."""
     ended: bool
     """Whether all its streams have ended."""
     ready: dict[int, int]
-    """The agents without a mini-batch that could replay one, with the steps that each has taken."""
+    """The agents without a mini-batch that could replay one, with the number of steps that each has taken."""
 
 
 class Progress(NamedTuple):
-    """What a shard reports of a round, by agent."""
+    """The report of a shard on a round, by agent."""
 
     infos: list[Info | None]
     floats: list[int]
     bytes: list[int]
     edge_bytes: Ints
-    """What our agents have sent over each edge of `Shard.edges`."""
+    """The bytes that our agents have sent over each edge of `Shard.edges`."""
 
 
 class _Entry(msgspec.Struct, array_like=True, gc=False):
-    """One message of a batch. A question goes to all neighbors of the sender, and names no receiver."""
+    """One message of a batch. A question goes to all neighbors of the sender and has no receiver."""
 
     sender: int
     receiver: int
@@ -69,10 +68,10 @@ _decoder = msgspec.msgpack.Decoder(list[_Entry])
 
 
 class Shard:
-    """The agents whose number in `parts`, which has one for every agent of the graph, is `part`.
+    """The agents i of a graph with `parts[i] == part`.
 
-    `streams` and `states` are those of its own agents, in the order of the graph. It begins with the first mini-batches, or
-    where `taken` says how many of each stream were used before.
+    `streams` and `states` are those of its own agents, in graph order. Streams start at the first mini-batch, or after the
+    number that `taken` gives for each stream.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Shard:
         self.streams = streams
         own = set(self.members)
         self.edges = [n for n, (i, j) in enumerate(graph.edges) if i in own or j in own]
-        """The edges of the graph that one of our agents is at."""
+        """The edges of the graph with at least one end in this shard."""
         ends = [graph.edges[n] for n in self.edges]
         self._places = {pair: place for place, (i, j) in enumerate(ends) for pair in ((i, j), (j, i))}
         self._usual = Faults().ties(graph, 1)
@@ -101,13 +100,13 @@ class Shard:
     def begin(
         self, states: Sequence[State], taken: Sequence[int] | None = None, sent: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        """Go on from these states, after so many mini-batches of each stream, and so many floats and bytes sent.
+        """Continue from these states, given the number of mini-batches taken from each stream and the traffic so far.
 
-        `sent` has those by agent and, as `edge_bytes`, by edge.
+        `sent` holds the floats and bytes sent by each agent and, as `edge_bytes`, over each edge.
         """
         self.states = dict(zip(self.members, states, strict=True))
         self.before: dict[int, State] = {}
-        """The states before the newest round, where `keep` was called: a round may fail in another shard."""
+        """The states before the latest round if `keep` was called, because the round may fail in another shard."""
         nothing = (0,) * len(self.members)
         self.floats, self.bytes = (
             dict(zip(self.members, (sent or {}).get(name, nothing), strict=True)) for name in ("floats", "bytes")
@@ -121,11 +120,11 @@ class Shard:
         self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
         self._bad: frozenset[int] = frozenset()
         self._first_words: dict[tuple[int, int], tuple[int, Message]] = {}
-        """What bad agents said over each edge in the first round of their newest attack, and which round that was."""
+        """The message of a bad agent over each edge in the first round of its latest attack, with the number of the round."""
         self._end_talk()
 
     def link(self, links: Mapping[tuple[int, int], Link]) -> None:
-        """Go on with what each end of an edge, (of, to), knows of the other."""
+        """Continue with these links; (i, j) holds what agent i knows about agent j."""
         self._links.update(links)
 
     def _end_talk(self) -> None:
@@ -134,15 +133,15 @@ class Shard:
         self._questions: dict[int, Message | None] = {}
         self._replies: dict[tuple[int, int], Message | None] = {}
         self._traveling: dict[tuple[int, int], tuple[Message, Message | None]] = {}
-        """What has come over each edge as it was packed, and as it was before where the sender is ours."""
+        """The packed message over each edge, and the original message if the sender is ours."""
 
     def take(self, away: frozenset[int]) -> Facts:
-        """Have a mini-batch for everybody whose stream goes on, and check those that will be learned from."""
+        """Take a mini-batch for every agent whose stream continues, and validate those that will be used."""
         for i, source in self._sources.items():
             if self._waiting[i] is None:
                 self._waiting[i] = next(source, None)
         ended = all(batch is None for batch in self._waiting.values())
-        # every sample is checked before any agent moves, so that a bad one leaves the whole network as it was
+        # all samples are validated before any agent steps, so that an invalid one leaves the whole network unchanged
         self._checked: dict[int, tuple[Floats, Any]] = {
             i: self.agent.check(*batch) for i, batch in self._waiting.items() if batch is not None and i not in away
         }
@@ -157,17 +156,17 @@ class Shard:
         return {i: self.states[i].steps for i in idle if self.states[i].can_replay}
 
     def replay(self, chosen: frozenset[int]) -> None:
-        """Have a mini-batch also for those of our agents that are to replay one."""
+        """Take a mini-batch for those of our agents that were chosen to replay one."""
         self._replaying = chosen.intersection(self.members)
         drawn = {i: self.states[i].draw() for i in self._replaying}
         self._checked = dict(sorted((self._checked | drawn).items()))
 
     def points(self) -> list[Floats]:
-        """The points of the mini-batches that were taken."""
+        """The points of the current mini-batches."""
         return [batch[0] for batch in self._checked.values()]
 
     def ask(self, plan: Plan) -> Batches:
-        """Say what does not depend on what others say: questions, or functions; what goes to other shards is returned."""
+        """Send questions or functions, which depend on no message of this round; returns the batches for other shards."""
         self._plan, self._ties, self._bad = plan, self._usual if plan.ties is None else plan.ties, plan.bad
         self._talks = True
         points = {i: batch[0] for i, batch in self._checked.items()}
@@ -189,7 +188,7 @@ class Shard:
         return _pack(out)
 
     def _tell(self) -> Batches:
-        """Functions go out over links, as differences where possible, to those who learn."""
+        """Send functions over links, as differences if possible, to the agents that learn."""
         learns, lost = self._plan.learns, self._plan.lost
         out: defaultdict[int, list[_Entry]] = defaultdict(list)
         for i, outbox in self._outboxes.items():
@@ -209,7 +208,7 @@ class Shard:
         return _pack(out)
 
     def answer(self, received: Mapping[int, bytes]) -> Batches:
-        """Answer those who were heard; what goes to other shards is returned."""
+        """Answer the questions that arrived; returns the batches for other shards."""
         for batch in received.values():
             self._questions |= {entry.sender: decode(entry.data) for entry in _decoder.decode(batch)}
         lost, unanswered, names = self._plan.lost, self._plan.unanswered, self.graph.names
@@ -232,11 +231,11 @@ class Shard:
         return _pack(out)
 
     def keep(self) -> None:
-        """Remember the states as they are before a step."""
+        """Remember the states before a step."""
         self.before = dict(self.states)
 
     def step(self, received: Mapping[int, bytes]) -> Progress:
-        """Hear what has come from everywhere, and learn."""
+        """Receive the messages of all shards, and learn."""
         for data in received.values():
             arrived = {(entry.sender, entry.receiver): decode(entry.data) for entry in _decoder.decode(data)}
             if self.agent.consensus.exchange.question:
@@ -263,7 +262,7 @@ class Shard:
         )
 
     def _first_error(self, i: int, error: Diverged, left: Sequence[int]) -> Diverged:
-        """Of the agents that diverge in a round the first one is reported, in whichever order they step."""
+        """If several agents diverge in a round, report the first in graph order, regardless of the order of their steps."""
         for j in sorted(j for j in left if j < i and j in self._checked):
             try:
                 self._advanced(j)
@@ -272,7 +271,7 @@ class Shard:
         return error
 
     def _advanced(self, i: int) -> tuple[State, Info | None]:
-        """One agent's step. A bad agent that its own lies have led astray begins anew, and does not end the run."""
+        """One agent's step. A bad agent that diverges restarts from scratch instead of ending the run."""
         state = self.states[i]
         try:
             return advance(self.agent, state, *self._checked[i], self._heard(i), replayed=i in self._replaying)
@@ -282,11 +281,11 @@ class Shard:
             return self.agent.start(name=state.name), None
 
     def _open(self) -> None:
-        """Turn differences that have arrived back into functions."""
+        """Reconstruct functions from the differences received."""
         for (i, j), (packed, message) in self._traveling.items():
-            with suppress(MissingBase):  # it builds on something that was lost; the other end will hear of it
+            with suppress(MissingBase):  # its base was lost; the sender will be told
                 self._replies[i, j] = self._links[j, i].unpack(packed, message)
-        # what was said has been said: nothing but the states themselves holds what they were before the step
+        # drop all references to messages, so that only the states themselves hold data from before the step
         self._traveling, self._outboxes = {}, {}
 
     def _heard(self, i: int) -> list[Heard]:
@@ -304,7 +303,7 @@ class Shard:
         return Heard(question, reply, tie.weight, tie.name, tie.is_first, tie.share)
 
     def _lied(self, lie: Lie, sender: int, receiver: int, message: Message) -> Message:
-        """What a bad agent says instead. It is computed where it is heard: what is not finite cannot travel."""
+        """The distorted message of a bad agent, computed by the receiver because non-finite values cannot be sent."""
         first, words = self._first_words.get((sender, receiver), (0, message))
         if first != lie.first:
             words = message
@@ -312,7 +311,7 @@ class Shard:
         told = lie.told(message, words, sender, receiver)
         if not isinstance(told, Offer):
             return told
-        # it keeps its end of numbered exchanges in order, so that nothing but what it says gives it away
+        # it numbers its exchanges correctly, so that only the contents of its messages can give it away
         edge = self.states[receiver].edges.get(self.graph.names[sender]) or EdgeMemory()
         terms = msgspec.structs.replace(
             told.terms, epoch=edge.epoch, exchange=edge.done + 1, done=edge.done, digest=edge.digest
@@ -325,14 +324,14 @@ class Shard:
         self.bytes[sender] += len(receivers) * size.bytes
         for receiver in receivers:
             place = self._places.get((sender, receiver))
-            if place is not None:  # faults may join agents that have no edge in the graph
+            if place is not None:  # faults may connect agents without an edge in the graph
                 self.edge_bytes[place] += size.bytes
 
 
 def _neighbors_together(graph: Graph, members: Sequence[int]) -> list[int]:
-    """The agents in an order in which neighbors follow each other soon.
+    """The agents in an order that keeps neighbors close together.
 
-    What both ends of an edge hold of it is made by the first and used by the second: so little of it is waiting at a time.
+    The first end of an edge computes what both ends share, and the second reuses it: this way little has to wait in memory.
     """
     own, walk = set(members), []
     for start in members:

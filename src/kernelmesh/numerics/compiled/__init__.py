@@ -1,12 +1,12 @@
 """Inner loops compiled by numba, grouped by topic.
 
-A function that Python calls has exactly one signature whose inputs are read-only arrays (writable ones are accepted too), so
-nothing is compiled twice; it is compiled when it is first called, so importing costs nothing, and the machine code is cached
-on disk. Helpers that only compiled code calls are compiled as part of their callers, once for each mixture of read-only and
-own arrays. Slices are copied by loops: numba compiles an assignment to a slice for seconds.
+A function called from Python has exactly one signature with read-only array inputs (writable arrays are accepted too), so
+nothing is compiled twice. It is compiled on the first call, so importing costs nothing, and the machine code is cached on
+disk. Helpers called only from compiled code are compiled as part of their callers, once for each combination of read-only
+and writable arrays. Slices are copied by loops, because numba takes seconds to compile an assignment to a slice.
 
-Callers write `compiled.pruning.choose(…)`: numba takes longer to import than all the rest together, so a module of this
-folder is imported when a loop of it is first called, and after that is found at once.
+Callers write `compiled.pruning.choose(…)`: importing numba takes longer than importing everything else, so a module of this
+package is imported when one of its loops is first called.
 """
 
 from __future__ import annotations

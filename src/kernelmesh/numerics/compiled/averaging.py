@@ -1,4 +1,4 @@
-"""Two functions over one dictionary, as one function with twice as many outputs."""
+"""Two functions over one dictionary, stacked as one function with twice as many outputs."""
 
 import numpy as np
 

@@ -5,10 +5,10 @@ from kernelmesh.numerics.compiled.jit import Matrix, OwnMatrix, Vector, compile_
 __all__ = ["pairwise_squares", "repair_squares"]
 
 
-# Sums may be reordered and fused: this is what lets the inner loop use vector registers.
+# Allow reordered and fused sums, so that the inner loop can use vector registers.
 @compile_on_first_call(fastmath={"reassoc", "contract"})
 def pairwise_squares(left: Matrix, right: Matrix, scale: float, out: OwnMatrix) -> None:
-    """out[i, j] = scale · ‖left_i − right_j‖², from the differences themselves."""
+    """out[i, j] = scale · ‖left_i − right_j‖², computed from the differences."""
     width = left.shape[1]
     for i in range(left.shape[0]):
         for j in range(right.shape[0]):
@@ -23,10 +23,10 @@ def pairwise_squares(left: Matrix, right: Matrix, scale: float, out: OwnMatrix) 
 def repair_squares(
     left: Matrix, right: Matrix, left_squares: Vector, right_squares: Vector, scale: float, out: OwnMatrix
 ) -> None:
-    """Turn inner products in `out` into scaled squared distances; where the difference cancels, take it from the coordinates.
+    """Turn inner products in `out` into scaled squared distances, recomputed from the coordinates if digits cancel.
 
-    ‖x‖² + ‖z‖² − 2 xᵀz loses all digits of small distances, and points that nearly coincide are the ones that decide
-    whether a Gram matrix can be inverted.
+    ‖x‖² + ‖z‖² − 2 xᵀz loses all digits of small distances, and points that nearly coincide decide whether a Gram
+    matrix can be inverted.
     """
     width = left.shape[1]
     for i in range(left.shape[0]):

@@ -1,4 +1,4 @@
-"""Points that leave and enter a dictionary: what becomes of P and of the weights."""
+"""Updates of P and of the weights when points leave and enter a dictionary."""
 
 import numpy as np
 
@@ -20,17 +20,17 @@ def exchange(
     shrink: float,
     coefficients: Matrix,
 ) -> tuple[OwnMatrix, OwnMatrix, OwnMatrix, OwnMatrix, OwnMatrix, OwnMatrix]:
-    """Work out what becomes of P and of the weights when old points R leave and some new ones I, `kept`, enter.
+    """Compute the updates of P and of the weights when old points R leave and some new ones I, `kept`, enter.
 
-    The old ones leave first, so that no two points that nearly coincide are ever in P together and nothing cancels. With
-    E = P_RR = C Cᵀ, Q = C⁻¹ P_R: and U = C⁻¹ Z_IRᵀ, taking R out leaves P − QᵀQ, and relative to it the entering points have
+    The old ones leave first, so that P never contains two points that nearly coincide, and no digits cancel. With
+    E = P_RR = C Cᵀ, Q = C⁻¹ P_R: and U = C⁻¹ Z_IRᵀ, removing R leaves P − QᵀQ, and relative to it the entering points have
     Z' = Z_I − UᵀQ and S' = S_II + UᵀU = L Lᵀ. With Y = L⁻¹ Z', P becomes [[P − QᵀQ + YᵀY, −YᵀL⁻¹], [−L⁻ᵀY, S'⁻¹]].
 
-    The new points N that were dropped give W += Z_Nᵀ A_N to the old ones; what R and the rest of N leave behind goes to the
-    entering ones, T = S'⁻¹ (UᵀC⁻¹ W_R + S_IN A_N), and to the old ones, W − Qᵀ C⁻¹ W_R − Z'ᵀ T.
+    The dropped new points N change the weights of the old ones, W += Z_Nᵀ A_N. The weights of the entering points change by
+    T = S'⁻¹ (UᵀC⁻¹ W_R + S_IN A_N), and those of the old ones become W − Qᵀ C⁻¹ W_R − Z'ᵀ T.
 
     Returns Y, Q, the rows of the entering points over the old ones and over each other, the weights of the old points (those
-    of the leaving ones are meaningless) and of the entering ones. Nothing is changed.
+    of the leaving ones are meaningless) and of the entering ones. No argument is modified.
     """
     dropped = np.ones(len(coefficients), dtype=np.bool_)
     dropped[kept] = False
@@ -75,7 +75,7 @@ def exchange(
 def place(
     inverse: OwnMatrix, old: int, order: int, movers: Indices, gaps: Indices, slots: Indices, rows: OwnMatrix, block: Matrix
 ) -> None:
-    """Move the survivors behind the new end into the gaps, write the entering points' rows, and clear what is behind."""
+    """Move remaining rows beyond the new end into the gaps, write the rows of the entering points, and clear the rest."""
     inverse[gaps] = inverse[movers]
     inverse[:, gaps] = inverse[:, movers]
     rows[:, gaps] = rows[:, movers]
@@ -88,12 +88,12 @@ def place(
 
 @compile_on_first_call()
 def spread_rows(flat: OwnVector, order: int, old_width: int, new_width: int) -> None:
-    """Move the leading `order` × `order` block inside one flat buffer from row length old_width to new_width.
+    """Change the row length of the leading `order` × `order` block in a flat buffer from old_width to new_width.
 
-    Everything outside the block becomes zero. The buffer must hold the wider of the two layouts.
+    Everything outside the block becomes zero. The buffer must be large enough for both layouts.
     """
     for k in range(order):
-        i = order - 1 - k if new_width > old_width else k  # so that no row is overwritten before it has moved
+        i = order - 1 - k if new_width > old_width else k  # an order in which no row is overwritten before it has moved
         row = flat[i * old_width : i * old_width + order].copy()
         flat[i * new_width : i * new_width + order] = row
         flat[i * new_width + order : (i + 1) * new_width] = 0.0

@@ -1,4 +1,4 @@
-"""Making equal points one."""
+"""Merging of equal points."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ def _hash(bits: NDArray[np.uint64], row: int) -> np.uint64:
 
 @compile_on_first_call()
 def hashes(bits: Bits) -> Indices:
-    """A number for each row that depends on its bits alone."""
+    """A hash of each row that depends only on its bits."""
     out = np.empty(bits.shape[0], dtype=np.int64)
     for i in range(bits.shape[0]):
         out[i] = np.int64(_hash(bits, i) >> np.uint64(1))
@@ -29,7 +29,7 @@ def hashes(bits: Bits) -> Indices:
 
 @compiled()
 def first_of_equals(bits: NDArray[np.uint64]) -> Ints:
-    """For each row the first one that has the same bits, by a table of hashes with twice as many places as rows."""
+    """For each row, the first row with the same bits, by a hash table with twice as many slots as rows."""
     rows, columns = bits.shape
     size = 4
     while size < 2 * rows:
@@ -57,14 +57,14 @@ def first_of_equals(bits: NDArray[np.uint64]) -> Ints:
 
 @compile_on_first_call()
 def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix, bool]:
-    """Add up the coefficients of equal points. `bits` are those of `old` points and then of as many as have coefficients.
+    """Sum the coefficients of equal points. `bits` holds those of `old` points, then of the new points with coefficients.
 
-    Gives the new points that equal none before them; the sums for the old points and then for those; and whether any new
-    point equals an old one. The sums are left out when all new points are such.
+    Returns the new points that equal no earlier point; the sums for the old points and then for those; and whether any new
+    point equals an old one. The sums are empty if no new point equals any other.
     """
     rows, outputs = coefficients.shape
     first = first_of_equals(bits)
-    place = np.empty(rows, dtype=np.int64)  # among the old points and the fresh ones
+    place = np.empty(rows, dtype=np.int64)  # the position among the old points and the fresh ones
     fresh = np.empty(rows, dtype=np.int64)
     count, touches = 0, False
     for i in range(rows):
@@ -88,10 +88,10 @@ def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix
 
 @compile_on_first_call()
 def gather(bits: Bits, weights: Matrix, coefficients: Matrix) -> tuple[Indices, OwnMatrix, Flags]:
-    """Add coefficients of new points to the weights of old ones. `bits` are those of the old points, then of the new ones.
+    """Add the coefficients of new points to the weights of old ones. `bits` holds those of the old points, then the new.
 
-    Gives the new points that equal none before them; the weights of the old points and then of those; and which of these are
-    among the new points. Every sum is taken in the order of the points, so that it rounds the same wherever it is computed.
+    Returns the new points that equal no earlier point; the weights of the old points and then of those; and which of these
+    are among the new points. Sums are computed in the order of the points, so that they round the same everywhere.
     """
     old, rows, outputs = weights.shape[0], coefficients.shape[0], weights.shape[1]
     first = first_of_equals(bits)

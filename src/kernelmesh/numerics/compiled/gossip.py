@@ -1,6 +1,6 @@
-"""Exchanges of all agents of a network at once, over tables that have one row for each agent or for each edge.
+"""Exchanges of all agents of a network at once, over tables with one row per agent or per edge.
 
-Sums are taken in the order in which one agent by itself takes them, so that they round the same.
+Sums are computed in the same order as by a single agent, so that they round the same.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""How functions are compiled, and the types of their arguments."""
+"""Decorators that compile functions, and the types of their arguments."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ __all__ += ["compile_on_first_call", "compiled"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What loops take and give. Arrays that are only read may be read-only ones; `Own…` ones are written to.
+# Types of arguments and results. Inputs may be read-only arrays; arrays of `Own…` types are writable.
 Matrix = Annotated[Floats, types.Array(types.float64, 2, "C", readonly=True)]
 Vector = Annotated[Floats, types.Array(types.float64, 1, "C", readonly=True)]
 Classes = Annotated[Ints, types.Array(types.int64, 1, "C", readonly=True)]
@@ -29,7 +29,7 @@ _SCALARS = {int: types.int64, float: types.float64, bool: types.boolean, type(No
 
 
 def compiled(**options: Any) -> Callable[[F], F]:
-    """A helper that only compiled code calls; it is compiled as part of its caller."""
+    """Mark a helper called only from compiled code; it is compiled as part of its caller."""
     return cast(Callable[[F], F], njit(**options))
 
 
@@ -41,10 +41,9 @@ def _type_of(hint: Any) -> Any:
 
 
 def compile_on_first_call(**options: Any) -> Callable[[F], F]:
-    """Compile a function when it is first called, and put the compiled one in its place in its module.
+    """Compile a function on its first call, and replace it in its module by the compiled one.
 
-    Its annotations say with which types. Callers must write `module.name(…)`: a name they had imported would keep going
-    through this detour.
+    Its annotations define the types. Callers must write `module.name(…)`: an imported name would still refer to the wrapper.
     """
 
     def decorate(function: F) -> F:
@@ -55,7 +54,7 @@ def compile_on_first_call(**options: Any) -> Callable[[F], F]:
             build = functools.partial(njit, signature, error_model="numpy", **options)
             try:
                 ready = build(cache=True)(function)
-            except RuntimeError:  # there is no folder to cache in
+            except RuntimeError:  # no writable cache folder
                 ready = build()(function)
             function.__globals__[function.__name__] = ready
             return ready(*arguments)

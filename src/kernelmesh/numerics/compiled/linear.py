@@ -1,4 +1,4 @@
-"""Small linear algebra for compiled code: triangular factors, and pieces of matrices laid out anew."""
+"""Small linear algebra for compiled code: triangular factors, and copies of matrices in other layouts."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from kernelmesh.numerics.compiled.jit import compiled
 
 __all__ = ["cholesky", "doubled", "pivoted_cholesky", "solve", "solve_transposed", "subtract_rows", "transposed"]
 
-# Rows that a factorization or solution takes at a time; what lies before them goes through one matrix product.
+# The block size of factorizations and solves, in rows; earlier rows contribute by one matrix product per block.
 _BLOCK = 64
 
 
@@ -15,7 +15,7 @@ _BLOCK = 64
 def subtract_rows(target: Floats, table: Floats, factors: Floats, start: int, stop: int, width: int) -> None:
     """target −= Σ_a factors[a] · table[a] over start ≤ a < stop.
 
-    Short rows are taken four at a time, so that `target` is read less often; long ones go to BLAS and its threads.
+    Short rows are processed four at a time, to read `target` less often; long ones are left to BLAS and its threads.
     """
     if stop - start >= 8 and table.shape[1] >= 1024:
         total = np.dot(factors[start:stop], table[start:stop])
@@ -47,7 +47,7 @@ def pivoted_cholesky(schur: Floats, own: Floats, tolerance: float) -> tuple[Ints
     lower = np.zeros((n, n))
     left, scale, share, factors = np.diag(schur).copy(), np.empty(n), np.empty(n), np.empty(n)
     for i in range(n):
-        scale[i] = 1.0 / own[i] if own[i] > 0.0 else 0.0  # becomes 0 when the point has had its turn
+        scale[i] = 1.0 / own[i] if own[i] > 0.0 else 0.0  # becomes 0 once the point has been chosen
     rank = 0
     for a in range(n):
         largest = 0.0
@@ -82,7 +82,7 @@ def pivoted_cholesky(schur: Floats, own: Floats, tolerance: float) -> tuple[Ints
 
 @compiled()
 def cholesky(square: Floats) -> Floats:
-    """Lower triangular L with L Lᵀ = square; NaN where the matrix is not positive definite."""
+    """Lower triangular L with L Lᵀ = square; NaN if the matrix is not positive definite."""
     n = square.shape[0]
     lower = np.zeros((n, n))
     for start in range(0, n, _BLOCK):
@@ -91,7 +91,7 @@ def cholesky(square: Floats) -> Floats:
             for j in range(start, min(i + 1, stop)):
                 lower[i, j] = square[i, j]
         if start > 0:
-            # the rows from `start` on, as far as they are done, against those of this block
+            # the finished columns of the rows from `start` on, times those of this block
             done = np.ascontiguousarray(lower[start:, :start])
             taken = np.dot(done, done[: stop - start].T)
             for i in range(start, n):
@@ -142,13 +142,13 @@ def solve_transposed(lower: Floats, rows: Floats) -> None:
 
 @compiled()
 def transposed(table: Floats) -> Floats:
-    """The columns as rows, in one piece."""
+    """The transpose as a contiguous array."""
     return np.ascontiguousarray(table.T)
 
 
 @compiled()
 def doubled(table: Floats, max_rows: int) -> Floats:
-    """The table with room for twice as many rows, or for as many as there can be."""
+    """The table with room for twice as many rows, up to `max_rows`."""
     out = np.empty((min(max_rows, 2 * table.shape[0]), table.shape[1]))
     for i in range(len(table)):
         for j in range(table.shape[1]):

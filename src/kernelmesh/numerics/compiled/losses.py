@@ -1,4 +1,4 @@
-"""The losses that need more than one pass over the outputs of a sample."""
+"""Losses that need more than one pass over the outputs of a sample."""
 
 import numpy as np
 

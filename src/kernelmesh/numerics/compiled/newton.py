@@ -1,4 +1,4 @@
-"""Second-order steps: the small dense work of a mini-batch, and which points to keep by what the loss says."""
+"""Second-order steps: the small dense algebra of a mini-batch, and the choice of points by their effect on the loss."""
 
 import math
 
@@ -23,17 +23,17 @@ __all__ = ["apart", "blend", "choose", "covariance", "factorize", "implicit_soft
 __all__ += ["refine", "relift"]
 
 _EPS = float(np.finfo(np.float64).eps)
-# By how much the variance of f(x) may exceed its limits before R is repaired, as a share of what it was in the beginning.
+# The tolerance on the limits of the variance of f(x) before R is recomputed, relative to the prior variance.
 _ROUNDING = 1e-6
-# A negative variance of this size is felt: what counts is its product with the curvature of the loss, which is about 1.
+# The largest harmless negative variance: its product with the curvature of the loss matters, which is about 1.
 _NOTICEABLE = 1e-3
 
 
 @compile_on_first_call()
 def covariance(cross: Matrix, lifted: Matrix, prior: Vector) -> tuple[OwnMatrix, bool]:
-    """T = H κ(D, X) for H = κ(X, D) R, made symmetric, and whether it can be one; `lifted` is H, perhaps wider.
+    """T = H κ(D, X) for H = κ(X, D) R, made symmetric, and whether it is valid; `lifted` is H, possibly with more columns.
 
-    What is known of f(x) can be neither negative nor less than what was known before the first sample, `prior`.
+    The variance of f(x) can be neither negative nor larger than before the first sample, `prior`.
     """
     order = cross.shape[1]
     if order == 0:
@@ -60,7 +60,7 @@ def _factorize(covariance: Floats, root: Floats) -> Floats:
         for j in range(n):
             square[i, j] = root[i] * covariance[i, j] * root[j]
         largest = max(largest, square[i, i])
-    # beside a very large T the identity is lost to rounding, and an ill-conditioned R makes T indefinite by more than that
+    # next to a very large T the identity is lost to rounding, and an ill-conditioned R makes T even more indefinite
     extra = _EPS * n * largest
     for i in range(n):
         square[i, i] += 1.0 + extra
@@ -108,7 +108,7 @@ def refine(
 ) -> tuple[OwnMatrix, OwnMatrix, float]:
     """One step towards a = ℓ'(z), z = z₀ − T a: a ← (I + h T)⁻¹ [ℓ'(z) + h (z₀ − z)] with h = root², then z ← z₀ − T a.
 
-    `lower` is `factorize(T, root)`. Returns a, z and how far z has moved.
+    `lower` is `factorize(T, root)`. Returns a, z and the change of z.
     """
     force, there = np.empty(start.shape), np.empty(start.shape)
     moved = _refine(lower, root, covariance, start, here, slope, force, there)
@@ -133,10 +133,10 @@ def implicit_softmax(
 
 @compile_on_first_call()
 def overlook(force: Matrix, gram: Matrix, regularization: float, limit: float) -> tuple[Indices, float]:
-    """The samples that may be worth a point, and what overlooking the others can cost; `gram` is κ(X, X).
+    """The samples that may be worth a point, and a bound on the cost of ignoring the others; `gram` is κ(X, X).
 
-    Together, points at the samples F lower the loss by at most ½ ‖Σ_F a_b κ(x_b, ·)‖² / λ, what they would gain if nothing
-    else knew of them; those that could gain least by themselves are overlooked while that stays within the limit.
+    Together, points at the samples F lower the loss by at most ½ ‖Σ_F a_b κ(x_b, ·)‖² / λ, their gain if no other point
+    contributed. The samples with the smallest individual gains are ignored while this bound stays within the limit.
     """
     rows, outputs = force.shape
     gains = np.zeros(rows)
@@ -163,10 +163,10 @@ def overlook(force: Matrix, gram: Matrix, regularization: float, limit: float) -
 
 @compile_on_first_call()
 def apart(rows: Indices, cross: Matrix, own: Vector, diagonal: Vector, tolerance: float) -> Indices:
-    """Those of the samples `rows` that may be new to the dictionary, as far as single points of it tell.
+    """Those of the samples `rows` that may be new to the dictionary, judging by its single points.
 
-    The distance² to the span is at most that to one line, κ(x, x) − κ(x, d)² / κ(d, d); where that is within
-    tolerance · κ(x, x) for some d, a sample is not new, and nobody need ask P. `diagonal` is κ(d, d).
+    The distance² to the span is at most that to one line, κ(x, x) − κ(x, d)² / κ(d, d); if that is within
+    tolerance · κ(x, x) for some d, a sample is not new, and P is not needed. `diagonal` is κ(d, d).
     """
     kept = np.empty(rows.size, dtype=np.bool_)
     for i in range(rows.size):
@@ -184,12 +184,12 @@ def apart(rows: Indices, cross: Matrix, own: Vector, diagonal: Vector, tolerance
 def novel(
     schur: OwnMatrix, rows: Indices, cross: Matrix, lifted: Matrix, own: Vector, tolerance: float, force: Matrix
 ) -> tuple[Indices, float]:
-    """Which of the samples `rows` are new to the dictionary, and a bound of what they could gain, times λ.
+    """Which of the samples `rows` are new to the dictionary, and a bound on their gain, times λ.
 
-    `schur` is κ(X, X_rows) and becomes S = κ(X, X_rows) − κ(X, D) Zᵀ, Z = `lifted`. New are those whose distance² to the
-    span of the dictionary and of each other exceeds tolerance · κ(x, x). Together, points I lower the loss by at most
-    ½ tr(aᵀ S_·I S_II⁻¹ S_I· a) / λ: the minimum is convex in T, and this is its slope. The bound is NaN where S
-    is not finite or has a negative diagonal: P is no inverse then.
+    `schur` is κ(X, X_rows) and becomes S = κ(X, X_rows) − κ(X, D) Zᵀ, Z = `lifted`. A sample is new if its distance² to
+    the span of the dictionary and of the other new ones exceeds tolerance · κ(x, x). Together, points I lower the loss by at
+    most ½ tr(aᵀ S_·I S_II⁻¹ S_I· a) / λ: the minimum is convex in T, and this is its slope. The bound is NaN if S is not
+    finite or has a negative diagonal, because then P is not an inverse.
     """
     order, many = cross.shape[1], rows.size
     if order > 0 and many > 0:
@@ -246,11 +246,11 @@ def _fill_column(
 def _prune(
     inverse: Floats, order: int, left: Floats, right: Floats, weights: Floats, budget: float, max_order: int
 ) -> tuple[NDArray[np.bool_], float]:
-    """Remove the point whose loss is least, ½ ‖W_j‖² / R̃_jj, while the sum stays within the budget or too many are left.
+    """Remove the point of least cost, ½ ‖W_j‖² / R̃_jj, while the sum stays within the budget or too many points are left.
 
-    R̃ = R ⊕ 0 + VᵀY with R = inverse[:order, :order], V = left, Y = right. Removing j takes u uᵀ, u = R̃_:j / √R̃_jj, off R̃
-    and moves the weights by −u W_j / √R̃_jj; only the diagonal and the columns of removed points are ever formed.
-    `weights` is C × n and is used up.
+    R̃ = R ⊕ 0 + VᵀY with R = inverse[:order, :order], V = left, Y = right. Removing j subtracts u uᵀ, u = R̃_:j / √R̃_jj,
+    from R̃ and u W_j / √R̃_jj from the weights; only the diagonal and the columns of removed points are ever computed.
+    `weights` is C × n and is overwritten.
     """
     rank, n = left.shape
     outputs = weights.shape[0]
@@ -336,7 +336,7 @@ def choose(
     budget: float,
     max_order: int,
 ) -> tuple[Flags, float]:
-    """Which of the old points, then of the new ones, stay, and by how much removing the others raises the loss.
+    """Which of the old points, then of the new ones, stay, and the increase of the loss when the others are removed.
 
     With Z the rows `entering` of the new points over the old ones, H = `lifted`, J = [I, E] with E = `spread`, and
     V = [[H, 0], [−Z, I]], the covariance after the step over all points is R ⊕ 0 + Vᵀ Ω V,
@@ -386,9 +386,9 @@ def relift(
     rows: Matrix,
     block: Matrix,
 ) -> tuple[OwnMatrix, OwnMatrix]:
-    """H = κ(X, D) R for the R after an exchange that was planned: over the old points (0 where they leave) and the new ones.
+    """H = κ(X, D) R for the R after a planned exchange: over the old points (0 for those that leave) and the new ones.
 
-    With C = Q_Rᵀ the factor of R_RR, taking the points R out leaves H − (C⁻¹ H_Rᵀ)ᵀ Q; the entering points then add
+    With C = Q_Rᵀ the factor of R_RR, removing the points R leaves H − (C⁻¹ H_Rᵀ)ᵀ Q; the entering points then add
     (κ(X, D) Yᵀ) Y + κ(X, X_I) [rows] over the old ones, and are themselves κ(X, D) [rows]ᵀ + κ(X, X_I) [block].
     """
     order = cross.shape[1]

@@ -1,4 +1,4 @@
-"""Choosing the points that a function keeps."""
+"""Greedy choice of the points that a function keeps."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,9 @@ from kernelmesh.numerics.compiled.linear import (
 
 __all__ = ["choose", "choose_alone", "compress", "growth", "project"]
 
-# Up to this many candidates are pruned with orthogonal steps throughout where precision asks for it.
+# Up to this many candidates are pruned entirely by orthogonal steps if precision requires it.
 _SMALL = 512
-# With more new points than this, P̃ is formed as a whole, unless points come so near to each other that digits would be lost.
+# With more new points than this, all of P̃ is computed, unless points are so close to each other that digits would be lost.
 _FEW, _WELL_APART = 64, 1e6
 _NOTHING = np.empty((0, 0))
 
@@ -48,10 +48,10 @@ def _growth(gram: Floats, cross: Floats, weights: Floats, coefficients: Floats, 
 
 @compiled(fastmath={"contract", "reassoc"})
 def _reflect(factor: Floats, rank: int, j: int, width: int, mirror: Floats, image: Floats) -> None:
-    """Rotate the rows of V so that column j is zero but for the last row; VᵀV stays as it is.
+    """Rotate the rows of V so that column j is zero except in the last row; VᵀV does not change.
 
-    A Householder reflection of the rows from the first one in which column j is not zero (V is triangular over the new
-    points). Its rounding is relative to the entries of V, the square roots of those of P̃.
+    A Householder reflection of the rows, starting at the first one with a nonzero entry in column j (V is triangular over the
+    new points). Its rounding errors are relative to the entries of V, the square roots of those of P̃.
     """
     first = 0
     while first < rank - 1 and factor[first, j] == 0.0:
@@ -87,7 +87,7 @@ def _reflect(factor: Floats, rank: int, j: int, width: int, mirror: Floats, imag
 
 @compiled()
 def _join(inverse: Floats, order: int, who: Ints, width: int, factor: Floats, rank: int) -> Floats:
-    """V with the rows of R on top, where RᵀR is P: then P̃ is VᵀV alone."""
+    """V with the rows of R on top, where RᵀR = P, so that P̃ = VᵀV."""
     old = np.flatnonzero(who[:width] < order)
     count = old.size
     square = inverse[who[old]][:, who[old]]
@@ -116,7 +116,7 @@ def _drop(
 ) -> float:
     """Drop the last row of V, whose column `left` is zero elsewhere; u goes to `column`. Returns the row's entry there.
 
-    The diagonal of P̃ is reduced by u², or summed up again where too few digits would be left. `order` is 0 once P is in V.
+    The diagonal of P̃ is reduced by u², or recomputed if too few digits would be left. `order` is 0 once P is in V.
     """
     digits = 1.0
     for i in range(left):
@@ -174,14 +174,14 @@ def _subtract(
 
 @compiled()
 def _largest(diagonal: Floats, floor: Floats, width: int) -> float:
-    """The largest P̃_ii κ(d_i, d_i): how near two of the points come to each other."""
+    """The largest P̃_ii κ(d_i, d_i), which measures how close points are to each other."""
     out = 0.0
     for i in range(width):
         out = max(out, diagonal[i] / floor[i])
     return out
 
 
-# Sums and minima may be reordered, and no cost is NaN: the loops over all candidates use vector registers.
+# Sums and minima may be reordered, and no cost is NaN, so that the loops over all candidates use vector registers.
 @compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
 def _prune(
     inverse: Floats,
@@ -197,14 +197,14 @@ def _prune(
     """Remove points while the squared error stays within the squared budget, or while more than `max_order` points are left.
 
     The inverse Gram matrix of all candidates is P̃ = P ⊕ 0 + VᵀV − UᵀU with P = inverse[:order, :order], V = factor and
-    U empty at first. Removing j adds ‖W_j‖² / P̃_jj to the squared error and takes u uᵀ, u = P̃_:j / √P̃_jj, off P̃; only its
-    diagonal and the columns of removed points are ever formed. As long as only new points have gone, u is a row of V once
-    that is rotated, and is dropped instead of subtracted: between points that nearly coincide P̃ is huge, and subtracting
-    huge numbers would leave none of their digits. When an old point goes while P̃ is huge, P joins V by its Cholesky factor.
+    U empty at first. Removing j adds ‖W_j‖² / P̃_jj to the squared error and subtracts u uᵀ, u = P̃_:j / √P̃_jj, from P̃;
+    only its diagonal and the columns of removed points are ever computed. As long as only new points are removed, u becomes a
+    row of V by a rotation and is dropped rather than subtracted: for points that nearly coincide, P̃ is huge, and subtracting
+    would cancel all digits. If an old point is removed while P̃ is huge, P is first merged into V by its Cholesky factor.
 
-    `weights` is C × n, `diagonal` is diag(P̃), `floor` bounds it from below (P̃_jj ≥ 1 / κ(d_j, d_j)); all arrays but
-    `inverse` are used up: the candidates that are left are kept together in front, so that the loops get shorter.
-    Returns who stays and the squared error.
+    `weights` is C × n, `diagonal` is diag(P̃), `floor` bounds it from below (P̃_jj ≥ 1 / κ(d_j, d_j)); all arrays except
+    `inverse` are overwritten: the remaining candidates are kept together at the front, so that the loops get shorter.
+    Returns which points stay, and the squared error.
     """
     outputs, n = weights.shape
     rank = factor.shape[0]
@@ -231,7 +231,7 @@ def _prune(
         error += least
         stays[who[j]] = False
 
-        # the removed point and the last one change places, and the loops end before it
+        # swap the removed point with the last one, and shorten the loops by one
         left -= 1
         who[j], who[left] = who[left], who[j]
         diagonal[j], diagonal[left] = diagonal[left], diagonal[j]
@@ -278,7 +278,7 @@ def _lift(inverse: Floats, order: int, cross: Floats, gram: Floats, lifted: Floa
 
 @compiled()
 def _blur(inverse: Floats, order: int, own_old: Floats) -> float:
-    """What S carries of the rounding of P: smaller distances² (relative to κ) cannot be told from 0."""
+    """The rounding error of S due to P: smaller distances² (relative to κ) cannot be distinguished from 0."""
     largest = 0.0
     for i in range(order):
         largest = max(largest, inverse[i, i] * own_old[i])
@@ -372,8 +372,8 @@ def choose(
     `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
     independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
 
-    Returns how many points change (0 when the old ones all stay and the new ones all go, −1 when P is too ill-conditioned
-    for so fine a budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
+    Returns how many points change (0 if all old ones stay and all new ones are removed, −1 if P is too ill-conditioned for
+    such a small budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
     changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
     """
     batch, outputs = coefficients.shape
@@ -418,7 +418,7 @@ def choose(
         size = own_old[i] if i < order else own[independent[i - order]]
         floor[i] = 1.0 / size if size > 0.0 else 1.0
         diagonal[i] = max(diagonal[i], floor[i])
-    known, size_known = inverse, order  # one call for both cases: each call would be compiled for itself
+    known, size_known = inverse, order  # one call for both cases, because each call would be compiled separately
     if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
         whole = np.dot(transposed(factor), factor)
         whole[:order, :order] += inverse[:order, :order]
@@ -439,7 +439,7 @@ def choose(
 def choose_alone(
     gram: Floats, coefficients: Floats, tolerance: float, budget: float, max_order: int
 ) -> tuple[NDArray[np.bool_], float, float, int]:
-    """`choose` for points that join nothing: who stays, ‖f‖² before, the squared error, and how many were dependent."""
+    """`choose` without old points: which stay, ‖f‖² before, the squared error, and how many were dependent."""
     batch, outputs = coefficients.shape
     no_columns = np.empty((batch, 0))
     _, stays, _, square_norm, error, dependent = choose(
@@ -463,9 +463,9 @@ def choose_alone(
 def compress(
     gram: Floats, coefficients: Floats, tolerance: float, budget: float, max_order: int
 ) -> tuple[Ints, Floats, float, float, int]:
-    """Which of points that join nothing stay, and the weights of the projection onto those.
+    """Compress a function without old points: which points stay, and the weights of the projection onto those.
 
-    Also gives ‖f‖² before, the squared error as it is measured, and how many points were dependent.
+    Also returns ‖f‖² before, the measured squared error, and how many points were dependent.
     """
     stays, square_norm, _, dependent = choose_alone(gram, coefficients, tolerance, budget, max_order)
     kept, weights, error = project(gram, coefficients, stays)
@@ -474,7 +474,7 @@ def compress(
 
 @compile_on_first_call()
 def project(gram: Matrix, coefficients: Matrix, stays: Flags) -> tuple[Indices, OwnMatrix, float]:
-    """The weights of the points I that stay, W_I = A_I + K_II⁻¹ K_IN A_N, where the points N go; and the squared error."""
+    """The weights of the points I that stay, W_I = A_I + K_II⁻¹ K_IN A_N, if the points N leave; and the squared error."""
     kept, others = np.flatnonzero(stays), np.flatnonzero(~stays)
     if kept.size == 0:
         return kept, np.empty((0, coefficients.shape[1])), 0.0
@@ -487,5 +487,5 @@ def project(gram: Matrix, coefficients: Matrix, stays: Flags) -> tuple[Indices, 
     arriving += share
     gone = coefficients.copy()
     gone[kept] -= arriving
-    # measuring rounds less than adding up what every point cost
+    # measuring the error rounds less than summing the costs of all points
     return kept, arriving, max(float((gone * np.dot(gram, gone)).sum()), 0.0)

@@ -1,4 +1,4 @@
-"""Random choices that depend on a seed and a count alone."""
+"""Random choices that depend only on a seed and a count."""
 
 import numpy as np
 
@@ -19,9 +19,9 @@ def _below(seed: int, count: int, limit: int) -> np.int64:
 
 @compile_on_first_call()
 def places(seed: int, seen: int, rows: int, size: int) -> Indices:
-    """Where algorithm R puts each of the next rows of a stream: a place below `size`, or −1 for a row that is not kept.
+    """Where algorithm R puts each of the next rows of a stream: an index below `size`, or −1 for a row that is not kept.
 
-    Of several rows for one place the last one stays.
+    If several rows get the same index, only the last one does.
     """
     out = np.full(rows, -1)
     owner = np.full(size, -1)

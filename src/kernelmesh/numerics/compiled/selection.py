@@ -1,4 +1,4 @@
-"""Projecting a function onto a dictionary and as few of its own points as a budget asks for."""
+"""Projection of a function onto a dictionary and as few of its own points as a budget requires."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ __all__ = ["project"]
 def _shares(
     chosen: Ints, columns: Floats, cross: Floats, lifted: Floats, schur: Floats, coefficients: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """A_J + Y, V and K V; rows of `columns` are those of Lᵀ with L Lᵀ = S_JJ, over all points."""
+    """A_J + Y, V and K V; the rows of `columns` are those of Lᵀ with L Lᵀ = S_JJ, over all points."""
     rest = coefficients.copy()
     rest[chosen] = 0.0
     after = coefficients[chosen]
@@ -34,7 +34,7 @@ def _shares(
 def _select(
     schur: Floats, own: Floats, coefficients: Floats, missing: Floats, error: float, tolerance: float, budget: float
 ) -> tuple[Ints, Floats, float]:
-    """Points join while the squared error is too large: which, their columns of a Cholesky factor of S, and the error."""
+    """Add points while the squared error is too large; returns them, their columns of a factor of S, and the error."""
     n, outputs = coefficients.shape
     chosen = np.empty(n, dtype=np.int64)
     columns = np.zeros((0 if error <= budget else n, n))
@@ -77,15 +77,15 @@ def _select(
 def project(
     inverse: Matrix, own_old: Vector, cross: Matrix, gram: Matrix, coefficients: Matrix, tolerance: float, budget: float
 ) -> tuple[bool, Indices, OwnMatrix, OwnMatrix, OwnMatrix, float]:
-    """s = Σ_x κ(x, ·) a_x projected onto a dictionary D and those of its points that the budget asks for.
+    """s = Σ_x κ(x, ·) a_x projected onto a dictionary D and as few of its points X as the budget requires.
 
     `cross` is G = κ(X, D), `gram` is κ(X, X), `own_old` is κ(d, d), and `budget` is the largest squared error. With Z = G P
-    and the Schur complement S = κ(X, X) − Z Gᵀ, what D misses of s has the values R = S A at X and the squared norm ⟨A, R⟩.
-    While that is too much, the point joins that takes most of it away, ‖R_j‖² / S_jj, and S is reduced by its column. Points
-    whose distance² to the span is at most tolerance · κ(x, x) cannot join. The other points Q give Y = S_JJ⁻¹ S_JQ A_Q to the
-    chosen ones J, and V = Z_Qᵀ A_Q − Z_Jᵀ Y to the dictionary.
+    and the Schur complement S = κ(X, X) − Z Gᵀ, the residual of s has the values R = S A at X and the squared norm ⟨A, R⟩.
+    While that exceeds the budget, the point that reduces it most, by ‖R_j‖² / S_jj, joins, and S is reduced by its column.
+    Points whose distance² to the span is at most tolerance · κ(x, x) cannot join. The other points Q add Y = S_JJ⁻¹ S_JQ A_Q
+    to the weights of the chosen ones J, and V = Z_Qᵀ A_Q − Z_Jᵀ Y to those of the dictionary.
 
-    Returns whether P can resolve so fine a budget, and if so J, A_J + Y, V, K V and the squared error.
+    Returns whether P can resolve such a small budget, and if so J, A_J + Y, V, K V and the squared error.
     """
     order = cross.shape[1]
     own = np.diag(gram).copy()

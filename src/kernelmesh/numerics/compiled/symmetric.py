@@ -1,4 +1,4 @@
-"""Symmetric matrices: half of them as numbers in a row, sums over dictionaries that differ, and points that span others."""
+"""Symmetric matrices: packed triangles, sums over different dictionaries, and points that span others."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ __all__ = [
     "whole",
 ]
 
-# So many points are looked at together.
+# The block size, in points.
 _BLOCK = 32
 
 
@@ -47,7 +47,7 @@ def lower_half(square: Matrix) -> OwnVector:
 
 @compile_on_first_call()
 def whole(half: Vector, n: int) -> OwnMatrix:
-    """The symmetric n × n matrix that has this lower triangle."""
+    """The symmetric n × n matrix with this lower triangle."""
     out = np.empty((n, n))
     at = 0
     for i in range(n):
@@ -96,7 +96,7 @@ def weigh(out: OwnMatrix, factor: float, first: Matrix, second: Matrix) -> None:
 
 @compile_on_first_call()
 def folded(bits: Bits) -> OwnBits:
-    """The exclusive or of the numbers in each column, without their signs."""
+    """The XOR of the bits of each column, without signs."""
     out = np.zeros(bits.shape[1], dtype=np.uint64)
     for i in range(bits.shape[0]):
         for j in range(bits.shape[1]):
@@ -106,9 +106,9 @@ def folded(bits: Bits) -> OwnBits:
 
 @compile_on_first_call()
 def places(bits: Bits, old: int) -> tuple[Indices, Indices]:
-    """Where points stand among `old` points and those behind them that are new: which are new, and the place of each.
+    """Which points are new, and the index of each point among the `old` ones followed by the new ones.
 
-    `bits` are those of the old points and then of the others. No two of the others are equal.
+    `bits` holds those of the old points and then of the others, no two of which are equal.
     """
     rows = bits.shape[0] - old
     first = first_of_equals(bits)
@@ -153,9 +153,9 @@ def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float)
 
 @compile_on_first_call()
 def apart(bits: Bits, weights: Matrix, moments: Matrix, sums: Matrix, square: Matrix) -> tuple[float, float, float, float]:
-    """‖β' − β‖², ‖Θ' − Θ‖², ‖β‖² and ‖Θ‖² of statistics `sums`, `square` that are over points of β, Θ only; else infinite.
+    """‖β' − β‖², ‖Θ' − Θ‖², ‖β‖² and ‖Θ‖² for β', Θ' = `sums`, `square` over some of the points of β, Θ; otherwise infinite.
 
-    `bits` are those of the points of β, Θ, and then of the others; to points that the others do not have, they say 0.
+    `bits` holds those of the points of β, Θ, and then of β', Θ', which count as 0 at points that they lack.
     """
     old, rows = weights.shape[0], sums.shape[0]
     first = first_of_equals(bits)
@@ -180,16 +180,16 @@ def apart(bits: Bits, weights: Matrix, moments: Matrix, sums: Matrix, square: Ma
 
 @compile_on_first_call()
 def spanning(gram: Matrix, turn: Indices, tolerance: float, limit: int) -> Indices:
-    """Keep each point in turn whose distance² to the span of those kept before it exceeds tolerance · κ(x, x).
+    """Keep each point, in turn, whose distance² to the span of those kept before it exceeds tolerance · κ(x, x).
 
-    At most `limit` of them; they are given in the order of their numbers. A Cholesky factorization, a block at a time.
+    Returns at most `limit` points, in increasing order. A Cholesky factorization, a block at a time.
     """
     n = gram.shape[0]
     ordered = np.empty((n, n))
     for i in range(n):
         for j in range(n):
             ordered[i, j] = gram[turn[i], turn[j]]
-    factor = np.empty((min(limit, n), n))  # rows of the factor, over all points that come later
+    factor = np.empty((min(limit, n), n))  # rows of the factor, over all later points
     kept = np.zeros(n, dtype=np.bool_)
     count = 0
     for start in range(0, n, _BLOCK):

@@ -1,4 +1,4 @@
-"""The interface of engines, which hold the shards of a network and carry batches of messages between them."""
+"""The interface of engines, which hold the shards of a network and pass batches of messages between them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +17,7 @@ __all__ = ["Engine", "InProcess", "LostShard"]
 
 
 class LostShard(KernelMeshError, RuntimeError):
-    """A process with some of the agents is gone."""
+    """A process that ran some of the agents was lost."""
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ class Engine(Protocol):
     """
 
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
-        """Begin with a network, which takes the place of the one before."""
+        """Start a network, which replaces the previous one."""
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every shard concurrently; returns all results."""
@@ -47,12 +47,12 @@ class InProcess:
     """All agents in one shard in this process: the reference for all other engines."""
 
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
-        """Start with a network."""
+        """Start a network."""
         now = [agent.start(name=name) for name in graph.names] if states is None else states
         self.shard = Shard(agent, graph, streams, now)
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """What the method returns, in a list of one."""
+        """Call a method of the only shard; returns a list of one result."""
         return [getattr(self.shard, method)(*arguments)]
 
     def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> list[Mapping[int, bytes]]:

@@ -17,7 +17,7 @@ _KEPT = 2
 
 
 def name(number: int, part: int) -> str:
-    """The file of a shard after a round.
+    """The name of a shard's checkpoint file after a round.
 
     >>> name(20, 1)
     'part-1-round-00000020.safetensors'
@@ -26,7 +26,7 @@ def name(number: int, part: int) -> str:
 
 
 def _system(address: str) -> tuple[Any, str] | None:
-    """The file system of an address and the path in it; None for a folder of this machine."""
+    """The file system of an address and the path in it; None for a local folder."""
     if "://" not in address:
         return None
     try:
@@ -55,7 +55,7 @@ def write(address: str, file: str, *, arrays: Mapping[str, NDArray[Any]], settin
 
 
 def read(address: str, file: str) -> tuple[dict[str, NDArray[Any]], Any]:
-    """Read a checkpoint back, checked as every file is."""
+    """Read and validate a checkpoint."""
     remote = _system(address)
     if remote is None:
         return storage.read(Path(address) / file, kind=_KIND)
@@ -67,7 +67,7 @@ def read(address: str, file: str) -> tuple[dict[str, NDArray[Any]], Any]:
 
 
 def _listed(address: str, part: int) -> dict[int, str]:
-    """The rounds of which a shard has a checkpoint, with the path of each."""
+    """The rounds for which a shard has a checkpoint, with their paths."""
     remote = _system(address)
     if remote is None:
         paths = [str(path) for path in Path(address).glob(f"part-{part}-round-*.safetensors")]
@@ -78,13 +78,13 @@ def _listed(address: str, part: int) -> dict[int, str]:
 
 
 def newest(address: str, parts: int) -> int:
-    """The last round of which every shard has a checkpoint; 0 if there is none."""
+    """The latest round for which every shard has a checkpoint; 0 if there is none."""
     rounds = [set(_listed(address, part)) for part in range(parts)]
     return max(set.intersection(*rounds), default=0)
 
 
 def tidy(address: str, part: int, *, kept: int = _KEPT) -> None:
-    """Delete all but the newest checkpoints of a shard: with two of each, one round is common to all."""
+    """Delete all but the newest checkpoints of a shard. With two per shard, all shards have one round in common."""
     remote, old = _system(address), list(_listed(address, part).values())[: -kept or None]
     for path in old:
         if remote is None:

@@ -41,17 +41,17 @@ class Spec(NamedTuple):
     states: Sequence[Packed] | None
     """The initial states; None if every agent starts from scratch."""
     called: tuple[Hashable, ...]
-    """The names in the states of all agents, which need not be those in the graph."""
+    """The names in the states of all agents, which may differ from those in the graph."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint must have been made with."""
+        """The settings that a checkpoint must match."""
         members = [str(name) for name, part in zip(self.graph.names, self.parts, strict=True) if part == self.part]
         return {"agent": self.agent.identity, "part": self.part, "agents": len(self.graph), "members": members}
 
 
 def unpacked(agent: Agent, packed: Packed, *, name: Hashable, names: Sequence[Hashable]) -> State:
-    """The state that was packed; one without a reservoir has none again, though the agent would start with an empty one."""
+    """Unpack a state. One packed without a reservoir gets none, although the agent would start with an empty one."""
     state = storage.unpack(agent, packed, name=name, names=names)
     return state if "reservoir.clock" in packed else replace(state, reservoir=None)
 
@@ -66,7 +66,7 @@ class Seen(NamedTuple):
     batch_bytes: int
     """Bytes of the batches that went to other shards."""
     cpu_seconds: float
-    """What the round has cost this process, from taking mini-batches on."""
+    """The CPU time of this process in the round, including taking mini-batches."""
 
 
 class Failed(NamedTuple):
@@ -79,7 +79,7 @@ class Host:
     """Holds a shard. Its errors are returned as values, to distinguish them from errors of the transport."""
 
     def __init__(self) -> None:
-        import_module("scipy.linalg.blas")  # a limit applies to what is loaded
+        import_module("scipy.linalg.blas")  # a limit applies only to libraries already loaded
         self._limits = threadpool_limits(1)  # the other cores belong to the other hosts
         self._error: Exception | None = None
 
@@ -92,7 +92,7 @@ class Host:
             return Failed(error)
 
     def start(self, spec: Spec) -> None:
-        """Begin with a network."""
+        """Start a network."""
         self._spec, self._number, self._halfway = spec, 0, False
         self._index = {name: i for i, name in enumerate(spec.graph.names)}
         names = spec.graph.names
@@ -117,7 +117,7 @@ class Host:
         self.shard.replay(chosen)
 
     def threads(self) -> int:
-        """The most threads that a numerical library of this process uses."""
+        """The largest number of threads that a numerical library of this process uses."""
         return max(int(pool["num_threads"]) for pool in threadpool_info())
 
     def points(self) -> list[Floats]:
@@ -125,7 +125,7 @@ class Host:
         return self.shard.points()
 
     def exchange(self, method: str, argument: Plan | Mapping[int, bytes]) -> dict[int, bytes]:
-        """`Shard.ask` or `Shard.answer`; should it fail, the step will say so."""
+        """`Shard.ask` or `Shard.answer`; if it fails, `step` reports the error."""
         try:
             found: dict[int, bytes] = getattr(self.shard, method)(argument) if self._error is None else {}
         except Exception as error:
@@ -152,7 +152,7 @@ class Host:
         )
 
     def _at(self, number: int) -> dict[int, State]:
-        """The states after a round: the newest, or the one before it."""
+        """The states after a round, which must be the latest or the one before it."""
         if number == self._number and not self._halfway:
             return self.shard.states
         if number in (self._number, self._number - 1) and self.shard.before:
@@ -161,17 +161,17 @@ class Host:
         raise StaleRound(f"{rule}; they are in round {self._number} now")
 
     def functions(self, number: int, agents: Sequence[int] | None) -> list[tuple[Floats, Floats]]:
-        """What these agents of ours, or all, had learned after a round."""
+        """The functions of these agents of ours, or of all, after a round."""
         states = self._at(number)
         chosen = self.shard.members if agents is None else agents
         return [(states[i].function.centers, states[i].function.weights) for i in chosen]
 
     def states(self, number: int) -> list[Packed]:
-        """Everything that our agents held after a round."""
+        """The states of our agents after a round."""
         return [storage.pack(state, self._index, workspace=True) for state in self._at(number).values()]
 
     def save(self, address: str, number: int) -> None:
-        """Write a checkpoint, and delete the one before the last."""
+        """Write a checkpoint, and delete all but the latest two."""
         shard = self.shard
         arrays: Packed = {}
         for i, state in shard.states.items():

@@ -5,12 +5,12 @@ from kernelmesh.numerics.graphs import Graph
 
 __all__ = ["crossing", "partition"]
 
-# Rounds of improvement that a cut gets; a round takes about a second with 10,000 agents.
+# The number of improvement rounds per cut; one takes about a second with 10,000 agents.
 _ROUNDS = 8
 
 
 def partition(graph: Graph, parts: int) -> tuple[int, ...]:
-    """The part, from 0, of each agent: halves of halves by Kernighan and Lin's exchanges, begun from a breadth-first order.
+    """The part of each agent, from 0: recursive bisection by Kernighan and Lin's method from a breadth-first order.
 
     >>> partition(Graph.line(6), 2)
     (0, 0, 0, 1, 1, 1)
@@ -21,7 +21,7 @@ def partition(graph: Graph, parts: int) -> tuple[int, ...]:
         raise InvalidArgument("engine", "workers", "be at most the number of agents", found, remedy=remedy)
     out = [0] * len(graph)
     _split(graph, list(range(len(graph))), parts, 0, out)
-    order = {part: n for n, part in enumerate(dict.fromkeys(out))}  # numbered as they first occur
+    order = {part: n for n, part in enumerate(dict.fromkeys(out))}  # numbered by first occurrence
     return tuple(order[part] for part in out)
 
 
@@ -37,7 +37,7 @@ def _split(graph: Graph, members: list[int], parts: int, first: int, out: list[i
 
 
 def _cut(graph: Graph, members: list[int], size: int) -> tuple[list[int], list[int]]:
-    """So many of the members, and the rest, with few edges between them."""
+    """Split the members into `size` of them and the rest, with few edges in between."""
     try:
         from networkx import Graph as Network
         from networkx.algorithms.community import kernighan_lin_bisection
@@ -56,7 +56,7 @@ def _cut(graph: Graph, members: list[int], size: int) -> tuple[list[int], list[i
 
 
 def _breadth_first(graph: Graph, members: list[int], inside: set[int]) -> list[int]:
-    """The members in the order in which they are reached from the first, and from the next where none is reached."""
+    """The members in breadth-first order from the first one, and from the next unreached one whenever the search ends."""
     seen: dict[int, None] = {}
     for start in members:
         fresh = [start] if start not in seen else []

@@ -27,15 +27,15 @@ from kernelmesh.streams import Batch
 
 __all__ = ["Partitioned"]
 
-# So often in a row a network may lose a shard before it has come further than the time before.
+# The number of times in a row that a network may lose a shard without having made progress.
 _PATIENCE = 3
 
 
 class Partitioned:
     """An engine with several hosts; a subclass starts them, calls them, and moves batches between them.
 
-    Hosts write a checkpoint every `every` rounds if there is an address for it. When one is lost, all return to the
-    latest checkpoint that every host has, or to the start.
+    Hosts write a checkpoint every `every` rounds if `checkpoints` is set. When a host is lost, all return to the latest
+    checkpoint that every host has, or to the start.
     """
 
     def __init__(self, parts: int, *, checkpoints: str | Path | None = None, every: int = 10) -> None:
@@ -44,23 +44,23 @@ class Partitioned:
         self._every = integer(owner, "every", every, minimum=1)
         self._address = None if checkpoints is None else str(checkpoints)
         if self._address is not None and "://" not in self._address:
-            self._address = str(Path(self._address).resolve())  # hosts may have been started in other folders
+            self._address = str(Path(self._address).resolve())  # hosts may run in other folders
         self.batch_bytes = 0
-        """Bytes of all batches that have gone from one shard to another in the newest network."""
+        """Bytes of all batches sent between shards in the latest network."""
         self.cpu_seconds = [0.0] * parts
-        """What the rounds of the newest network have cost each shard."""
+        """CPU seconds that each shard has spent on rounds of the latest network."""
         self._number = self._furthest = self._setbacks = 0
         self._network = 0
 
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
-        """Begin with a network, which takes the place of the one before."""
+        """Start a network, which replaces the previous one."""
         _check_streams(streams)
         self._agent, self._graph = agent, graph
         self.placement = partition(graph, self.parts)
         """The shard of each agent."""
         pairs = {(self.placement[i], self.placement[j]) for i, j in crossing(graph, self.placement)}
         self.peers = [sorted({a + b - part for a, b in pairs if part in (a, b)}) for part in range(self.parts)]
-        """For each shard, the others that have an agent next to one of its own."""
+        """For each shard, the other shards with neighbors of its agents."""
         self._members = [[i for i, p in enumerate(self.placement) if p == part] for part in range(self.parts)]
         self._edges: list[list[int]] = [[] for _ in range(self.parts)]
         for n, (i, j) in enumerate(graph.edges):
@@ -91,23 +91,23 @@ class Partitioned:
 
     @abstractmethod
     def _launch(self, specs: Sequence[Spec]) -> None:
-        """Have a host for each of the specs, and start it with that; hosts that are still there can be used again."""
+        """Start a host for each spec; hosts that are still running can be reused."""
 
     @abstractmethod
     def _relaunch(self) -> None:
-        """The same once more, with new hosts for those that were lost."""
+        """Start again with the same specs, replacing the hosts that were lost."""
 
     @abstractmethod
     def _ask(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """What a method returns of some hosts, by shard; or `LostShard`."""
+        """Call a method of some hosts; returns the results by shard, or raises `LostShard`."""
 
     @abstractmethod
     def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> Any:
-        """Hand each shard what the others have for it, if anything; what each has for the others."""
+        """Deliver to each shard the batches from the others, and return the batches it has for them."""
 
     @abstractmethod
     def _step(self, number: int, batches: Any) -> list[Any]:
-        """Hand each shard what was said last; what `Host.step` returns."""
+        """Deliver the last batches, and return the results of `Host.step`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Partitioned:
         self.close()
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """What a method of every host returns; the error of the first agent where there are errors."""
+        """Call a method of every host; returns all results, or raises the error of the first agent that failed."""
         found = self._ask(method, dict.fromkeys(range(self.parts), arguments))
         return self._checked([found[part] for part in range(self.parts)])
 
@@ -146,7 +146,7 @@ class Partitioned:
             floats[members], sent[members] = seen.progress.floats, seen.progress.bytes
             samples[members], orders[members], norms[members] = seen.samples, seen.orders, seen.square_norms
         for edges, seen in zip(self._edges, found, strict=True):
-            edge_bytes[edges] += seen.progress.edge_bytes  # what went one way is counted by one shard
+            edge_bytes[edges] += seen.progress.edge_bytes  # each direction is counted by one shard
         self.batch_bytes += sum(seen.batch_bytes for seen in found)
         self.cpu_seconds = [spent + seen.cpu_seconds for spent, seen in zip(self.cpu_seconds, found, strict=True)]
         self._number = number
@@ -159,7 +159,7 @@ class Partitioned:
         return Round(number=number, states=states, infos=tuple(infos), **traffic)
 
     def recover(self, lost: LostShard) -> int:
-        """Go back to the newest checkpoint that all have, or to the start."""
+        """Return to the latest checkpoint that all hosts have, or to the start."""
         while True:
             self._setbacks += 1
             if self._setbacks > _PATIENCE:
@@ -176,7 +176,7 @@ class Partitioned:
                 return self._number
 
     def functions(self, network: int, number: int, agents: Sequence[int] | None) -> list[Expansion]:
-        """What these agents, or all, had learned after a round of a network."""
+        """The functions of these agents, or of all, after a round of a network."""
         self._check_network(network)
         wanted = range(len(self._graph)) if agents is None else agents
         of: dict[int, list[int]] = {}
@@ -188,7 +188,7 @@ class Partitioned:
         return [Expansion.trusted(self._agent.kernel, *tables[i]) for i in wanted]
 
     def states(self, network: int, number: int) -> list[State]:
-        """Everything that all agents held after a round of a network."""
+        """The states of all agents after a round of a network."""
         self._check_network(network)
         found, names = self.call("states", number), self._graph.names
         packed = {

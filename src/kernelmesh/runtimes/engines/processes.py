@@ -73,7 +73,7 @@ class Processes(Partitioned):
         return self._collect({part: pickle.dumps((method, own)) for part, own in arguments.items()})
 
     def _collect(self, requests: Mapping[int, bytes]) -> dict[int, Any]:
-        """Send every request, then wait for every answer. What is left of a call that was interrupted is passed over."""
+        """Send all requests, then wait for all answers. Answers left over from an interrupted call are skipped."""
         ticket, part, found = next(self._tickets), -1, {}
         try:
             for part, request in requests.items():
@@ -89,12 +89,12 @@ class Processes(Partitioned):
         except (EOFError, OSError):
             lost, _ = self._workers[part]
             lost.kill()
-            lost.join()  # so that it is seen to be gone
+            lost.join()  # so that it is known to have ended
             raise LostShard(f"worker process {part} of {self.parts} was lost") from None
         return found
 
     def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> list[dict[int, bytes]]:
-        """What each shard has for the others, from what they had for it."""
+        """Deliver to each shard the batches from the others, and return the batches it has for them."""
         arguments = [(method, plan if plan is not None else own) for own in self._received(batches)]
         found = self._ask("exchange", dict(enumerate(arguments)))
         out: list[dict[int, bytes]] = self._checked([found[part] for part in range(self.parts)])
@@ -116,7 +116,7 @@ class Processes(Partitioned):
     def close(self) -> None:
         """End all processes."""
         for _, pipe in self._workers:
-            pipe.close()  # which a worker takes for the end
+            pipe.close()  # a worker ends when its pipe is closed
         for process, _ in self._workers:
             process.join(timeout=10)
             if process.is_alive():
@@ -125,13 +125,13 @@ class Processes(Partitioned):
 
 
 def _serve(pipe: Connection) -> None:
-    """The worker: it answers one request after the other until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started it
+    """The loop of a worker: answer one request at a time until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     host = Host()
     while True:
         try:
             ticket = pipe.recv()
-            method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 (from the process that started this one)
+            method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 (from the parent process)
         except (EOFError, OSError):
             return
         pipe.send((ticket, host.handle(method, *arguments)))

@@ -25,18 +25,18 @@ from kernelmesh.streams import Batch
 
 __all__ = ["Stacked"]
 
-# The digest of a dual takes as many bytes as any number of this size: one in two billion digests is smaller.
+# A stand-in for the digest of a dual, with the same size on the wire: only one in two billion digests is shorter.
 _DIGEST = 1 << 62
 
 
 class Stacked:
-    """The engine that `simulate` chooses where `kernelmesh.stack.stackable` says that it can, and no faults are planned.
+    """The engine that `simulate` chooses if `kernelmesh.stack.stackable` allows it and no faults are planned.
 
     Rounds equal those of `InProcess`. As soon as an agent has no samples left, it continues as that engine.
     """
 
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
-        """Begin with a network; states have been found to be stackable."""
+        """Start a network whose states are known to be stackable."""
         assert states is not None
         self._agent, self._graph = agent, graph
         self._stack = Stack.of(agent, graph, states)
@@ -46,7 +46,7 @@ class Stacked:
         self._rest: InProcess | None = None
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """What the method returns, in a list of one."""
+        """The result of a method of `Shard` for all agents, in a list of one."""
         if self._rest is None and method == "take":
             facts = self._take()
             if facts is not None:
@@ -102,7 +102,7 @@ class Stacked:
 
 
 def _checked(agent: Agent, batches: Sequence[Batch]) -> Rows:
-    """All mini-batches, checked together; where that fails, one at a time, so that the error is of the agent's own."""
+    """Validate all mini-batches together; if that fails, one at a time, so that the error is that of a single agent."""
     points, targets = ([np.asarray(batch[part]) for batch in batches] for part in (0, 1))
     alike = all(len({(table.dtype, table.shape[1:]) for table in tables}) == 1 for tables in (points, targets))
     if alike and all(x.ndim and y.ndim and len(x) == len(y) > 0 for x, y in zip(points, targets, strict=True)):
@@ -113,7 +113,7 @@ def _checked(agent: Agent, batches: Sequence[Batch]) -> Rows:
 
 
 class _Tally:
-    """What all agents have sent. All messages of a round have one size: that of one, packed for a link as all are."""
+    """The traffic of all agents. All messages of a round have the same size, so only one is packed and measured."""
 
     def __init__(self, stack: Stack) -> None:
         self._graph, self._degrees = stack.graph, stack.gossip.degrees
@@ -121,7 +121,7 @@ class _Tally:
         self._total = WireSize(0, 0)
 
     def count(self, before: Stack) -> None:
-        """One exchange over every edge, each way."""
+        """Count one exchange over every edge in both directions."""
         done = before.exchanges
         offer = Offer(before.centers, before.sent[0], Terms(0, done + 1, done, _DIGEST if done else 0, 0.5))
         here, there = (end.pack(offer) for end in self._ends)
@@ -138,7 +138,7 @@ class _Tally:
 
     @property
     def sent(self) -> dict[str, list[int]]:
-        """The same as a shard takes it."""
+        """The same in the form that `Shard.begin` takes."""
         names = {"floats": "floats_sent", "bytes": "bytes_sent", "edge_bytes": "edge_bytes"}
         return {name: self.traffic()[found].tolist() for name, found in names.items()}
 
@@ -173,7 +173,7 @@ class _Infos(Sequence[Info]):
 
 
 class _States(RemoteStates):
-    """The states of a round, each assembled on demand; tensors are values, so that rounds can be kept."""
+    """The states of a round, each assembled on demand; tensors are immutable, so rounds can be kept."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack, agents = stack, len(stack.names)
