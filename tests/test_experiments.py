@@ -181,7 +181,7 @@ def test_the_summary_of_the_theory_is_flat_and_has_every_claim(tmp_path):
 
 def test_one_cell_of_the_table(tmp_path):
     summary = run(heterogeneous.EXPERIMENT, heterogeneous.Config(**TINY), tmp_path).report.summary
-    for name in ("accuracy_mean", "accuracy_worst", "centralised_accuracy", "bayes_accuracy", "svm_accuracy"):
+    for name in ("accuracy_mean", "accuracy_worst", "centralized_accuracy", "bayes_accuracy", "svm_accuracy"):
         assert 0 < summary[name] <= 1
     assert summary["protocol"] == "shared-statistics"
     assert summary["rule"] == "landmarks"
@@ -363,7 +363,7 @@ def test_the_whole_table_can_be_interrupted_and_resumed(tmp_path):
     assert len(rows) == 3 * 9 + 2
     tables = finished.report.findings.tables
     assert tables["goals"] == []  # they are for the full size only
-    goals = heterogeneous._goals(tables["table"], {"centralized": 0.5, "svm": 0.5, "bayes": 0.6})
+    goals = heterogeneous._goals(tables["table"], {"same_rule": 0.5, "svm": 0.5, "bayes": 0.6})
     assert len(goals) == 10
     assert all(FLAT.match(goal["goal"]) and isinstance(goal["met"], bool) for goal in goals)
 

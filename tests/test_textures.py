@@ -193,7 +193,7 @@ class TestExperiment:
         hands = config.hands(np.repeat(np.arange(3), 64), np.random.default_rng(0))
         assert sorted(np.concatenate(hands)) == list(range(192))
         summary = run(brodatz.EXPERIMENT, config, tmp_path).report.summary
-        assert summary["accuracy_worst"] > summary["centralised_accuracy"] - 0.1
+        assert summary["accuracy_worst"] > summary["centralized_accuracy"] - 0.1
 
     def test_rounds_without_exchange_need_a_protocol_that_knows_them(self, folder):
         with pytest.raises(ValueError, match="brodatz: every must be 1 with penalty"):

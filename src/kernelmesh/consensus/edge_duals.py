@@ -94,7 +94,9 @@ class EdgeDuals(Spaced, Protocol):
         duals = [edge.dual for edge in edges.values() if edge.dual is not None and edge.acts > self.patience]
         if not duals:
             return None
-        push = Received.of([(dual.centers, dual.weights / self.every) for dual in duals]).put_together()
+        push = Received.of([(dual.centers, dual.weights / self.every) for dual in duals])
+        if self.every > 1:  # acts in several rounds, so it pays to find out once what the dictionary has of it
+            push = push.put_together()
         if isinstance(edges, _Memories):
             edges.push = push
         return push

@@ -132,7 +132,7 @@ def run(config: Config, session: Session) -> Findings:
         "training_over_product_seconds": main.trial.seconds / main.product_seconds,
     }
     if main.centralized is not None:
-        summary["centralised_accuracy"] = main.centralized
+        summary["centralized_accuracy"] = main.centralized
     tables = {"rounds": main.trial.rounds}
     if companion := results.get(other):
         tables[f"rounds_{other}"] = companion.trial.rounds

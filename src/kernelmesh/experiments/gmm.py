@@ -48,7 +48,7 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
         "seed": config.seed,
         **trial.row(),
         "bayes_accuracy": task.bayes,
-        "centralised_accuracy": central,
+        "centralized_accuracy": central,
         "gap": task.bayes - trial.last.score_mean,
         "centralized_gap": task.bayes - central,
         "seconds": trial.seconds,

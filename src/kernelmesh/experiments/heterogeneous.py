@@ -41,7 +41,7 @@ def run(config: Config, session: Session) -> Findings:
     """One cell, next to a learner with all the data, a batch SVM and the Bayes limit."""
     task = Task.draw(config)
     found = gmm.findings(task, session.train(task.network()))
-    extra = {"centralised_accuracy": task.centralized(), "svm_accuracy": task.svm()}
+    extra = {"centralized_accuracy": task.centralized(), "svm_accuracy": task.svm()}
     return dataclasses.replace(found, summary={**found.summary, **extra})
 
 
@@ -55,9 +55,15 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
 
 
 def reference(config: Config) -> Mapping[str, Any]:
-    """What learners with all the data reach on one draw."""
-    task = Task.draw(config)
-    return {"seed": config.seed, "centralized": task.centralized(), "svm": task.svm(), "bayes": task.bayes}
+    """What learners with all the data reach on one draw.
+
+    `same_rule` has the rule `config.rule`, as the protocols that exchange functions do; `centralized` has the rule of
+    `config.protocol`, which is another one where statistics are shared.
+    """
+    task, alike = Task.draw(config), Task.draw(dataclasses.replace(config, protocol="local", every=1))
+    central = task.centralized()
+    same_rule = central if alike.config.learns_by == config.learns_by else alike.centralized()
+    return {"seed": config.seed, "centralized": central, "same_rule": same_rule, "svm": task.svm(), "bayes": task.bayes}
 
 
 _PRINTED = ("identical", "penalty as printed")
@@ -88,7 +94,7 @@ def table(config: Config, session: Session) -> Findings:
     names = {group: _SHORT.get(group, "-".join(group)) for group in groups}
     cells = {"reference": Cell(reference, config)} | {names[group]: Cell(cell, groups[group]) for group in groups}
     done = session.sweep(cells, range(config.seed, config.seed + config.seeds))
-    references = means(done["reference"], ("centralized", "svm", "bayes"))
+    references = means(done["reference"], ("centralized", "same_rule", "svm", "bayes"))
     found = {group: done[names[group]] for group in groups if done[names[group]]}
     rows = [{"partition": group[0], "protocol": group[1], **_mean(lines)} for group, lines in found.items()]
     as_described = dataclasses.replace(config, seed=0) == Config()
@@ -97,7 +103,8 @@ def table(config: Config, session: Session) -> Findings:
         summary={
             "rule": config.rule,
             "seeds": config.seeds,
-            "centralised_accuracy": references["centralized"],
+            "centralized_accuracy": references["centralized"],
+            "same_rule_accuracy": references["same_rule"],
             "svm_accuracy": references["svm"],
             "bayes_accuracy": references["bayes"],
             "goals_met": all(goal["met"] for goal in goals) if goals else None,
@@ -131,7 +138,7 @@ def _goals(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) -
     default, local = rows["identical", "exact-diffusion"], rows["identical", "local"]
     similar, penalty = rows["identical", "hilbert"], rows["identical", "penalty"]
     best, most, own = rows["one-class", "exact-diffusion"], rows["one-class", "penalty"], rows[_OWN]
-    central, svm = reference["centralized"], reference["svm"]
+    central, svm = reference["same_rule"], reference["svm"]
 
     def ratio(row: Mapping[str, Any], to: Mapping[str, Any], name: str) -> float:
         return float(row[name] / to[name])
@@ -155,6 +162,9 @@ def _goals(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) -
     ]
 
 
+_REFERENCES = {"centralized": "one learner with all the data", "svm": "batch SVM", "bayes": "Bayes limit"}
+
+
 def _figure(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) -> Figure:
     figure = Figure(figsize=(12, 7), layout="constrained")
     panels = figure.subplots(2, len(PARTITIONS), sharex=True, sharey="row")
@@ -163,9 +173,8 @@ def _figure(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) 
         lines = [line for line in table if line["partition"] == partition and line["protocol"] in index]
         at = [index[line["protocol"]] for line in lines]
         top, bottom = panels[0][column], panels[1][column]
-        for (name, value), color, dash in zip(reference.items(), COLORS[1:], (":", "--", "-"), strict=False):
-            label = {"centralized": "one learner with all the data", "svm": "batch SVM", "bayes": "Bayes limit"}[name]
-            top.axhline(100 * value, color=color, linestyle=dash, linewidth=1.2, label=label)
+        for (name, label), color, dash in zip(_REFERENCES.items(), COLORS[1:], (":", "--", "-"), strict=False):
+            top.axhline(100 * reference[name], color=color, linestyle=dash, linewidth=1.2, label=label)
         top.plot(at, [100 * line["accuracy_mean"] for line in lines], "o", color=COLORS[0], label="mean over agents")
         worst = [100 * line["accuracy_worst"] for line in lines]
         top.plot(at, worst, "v", color=COLORS[5], fillstyle="none", label="worst agent")

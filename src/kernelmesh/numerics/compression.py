@@ -37,7 +37,7 @@ __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", 
 # A new point whose distance² to the span of the others is at most this share of κ(x, x) counts as dependent.
 _TOLERANCE = 1e-12
 # Beyond this many new points times all points, the new ones that are needed are found by projections first.
-_MANY = 1 << 14
+_MANY = 1 << 16
 # With a cap on the model order so many points may be exchanged at once: this many, or one part in so many of the cap.
 _FEWEST, _PART = 64, 8
 # Of the squared budget, what may go to projecting a few received points onto the dictionary.

@@ -72,7 +72,7 @@ def select(
     task = _Task(f.kernel, points, coefficients, cross, lambda rows: inverse.lift(inverse.padded(rows))[:, : f.order])
     missing = task.missing(values)
     error = float((coefficients * missing).sum())
-    if error > square_budget and most < len(points) <= 2 * most:
+    if error > square_budget and most < len(points) <= 1.25 * most:
         return None
     kept, after, gained, image, error = task.solve(missing, error, square_budget, most)
     grown = shrink**2 * square_norm + float(((2.0 * shrink * f.weights + gained) * image).sum())
