@@ -139,8 +139,8 @@ class Screened(NamedTuple):
         if self.barred is None:
             return replace(update, statistics=new)
         rows = np.concatenate([self.barred, new.centers])
-        first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(self.barred) :]
-        stays = np.flatnonzero(first >= len(self.barred))
+        _, place = compiled.symmetric.places(rows.view(np.uint64), len(self.barred))
+        stays = np.flatnonzero(place >= len(self.barred))
         moments = np.ascontiguousarray(new.moments[np.ix_(stays, stays)])
         kept = Statistics.gathered(new.kernel, new.centers[stays], new.weights[stays], moments, definite=new.definite)
         return replace(update, points=kept.centers, coefficients=kept.weights, statistics=kept)
@@ -295,13 +295,14 @@ class Screening:
         doubtful = self._doubtful(bench, heard, edges)
         if not doubtful or self._all_pass(bench, doubtful, edges):
             return Screened(heard, edges, bench=bench)
+        suspects = {said.neighbor for said in doubtful}
         own, limits = _size(bench.model.function), None
         if len(bench.points):
             zero = np.zeros_like(bench.here)
             limits = self._limits(bench, *(float(bench.loss.value(z, bench.targets).mean()) for z in (bench.here, zero)))
         kept, anew, left_out, clipped, barred = [], {}, {}, {}, []
         for said in heard:
-            if said.reply is None:
+            if said.reply is None or said.neighbor not in suspects:
                 kept.append(said)
                 continue
             edge = edges.get(said.neighbor)
@@ -513,8 +514,8 @@ class Screening:
         if bench.step <= self.youth:
             return nobody
         known = np.concatenate([bench.model.function.centers, bench.points])
-        fresh = compiled.folding.first_of_equals(np.concatenate([known, reply.centers]).view(np.uint64))[len(known) :]
-        candidates = np.flatnonzero(fresh >= len(known))
+        _, place = compiled.symmetric.places(np.concatenate([known, reply.centers]).view(np.uint64), len(known))
+        candidates = np.flatnonzero(place >= len(known))
         if len(candidates) <= self.strangers:
             return nobody
         centers = np.ascontiguousarray(reply.centers[candidates])
