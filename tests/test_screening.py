@@ -29,7 +29,9 @@ from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import Function, Offer, Terms
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Update
+from kernelmesh.numerics.landmarks import united
 from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.rules import Told
 from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Flood, Replay, SignFlip, Zero
 from kernelmesh.screening import Bench, Health
 
@@ -256,17 +258,14 @@ def test_far_points_of_statistics_are_barred_and_the_message_stays_as_it_is():
     moments = np.pad(offer.moments, (0, 6)) + np.diag(np.r_[np.zeros(order), np.ones(6)])
     said = Heard(None, dataclasses.replace(offer, centers=centers, weights=weights, moments=moments), 0.25, "b")
     found = Screening().screen(bench_, [said], {})
-    heard = found.heard[0].reply  # what both ends count is the same; only its soundness is not taken on trust
-    np.testing.assert_array_equal(heard.centers, centers)
-    np.testing.assert_array_equal(heard.weights, weights)
-    np.testing.assert_array_equal(heard.moments, moments)
-    assert heard.in_doubt
+    assert found.heard[0].reply is said.reply  # what both ends count is the same
     assert "far from all known points" in found.clipped["b"]
-    gathered = Statistics.gathered(bench_.kernel, centers, weights, moments)
+    gathered = Statistics.gathered(bench_.kernel, centers, weights, moments, definite=True)
     update = found.admitted(Update(centers, weights, shared=True, statistics=gathered))
     np.testing.assert_array_equal(update.points, offer.centers)
     np.testing.assert_array_equal(update.coefficients, offer.weights)
     np.testing.assert_array_equal(update.statistics.moments, offer.moments)
+    assert not update.statistics.definite  # only its soundness is not taken on trust
     # an offer of an earlier round that is used only now is looked through, too
     ahead = {"b": EdgeMemory(done=30, early=said.reply)}
     assert len(Screening().screen(bench_, [Heard(None, offer, 0.25, "b")], ahead).barred) == 6
@@ -308,7 +307,68 @@ def test_statistics_close_to_ones_own_are_tested_now_and_then():
     assert set(strict.screen(bench_, [worse], known).left_out) == {"b"}  # not close at all: tested in every step
     slightly = Heard(None, dataclasses.replace(offer, weights=0.9 * offer.weights), 0.25, "b")
     assert not strict.screen(bench_, [slightly], known).left_out
-    assert set(strict.screen(dataclasses.replace(bench_, step=104), [slightly], known).left_out) == {"b"}
+    assert set(strict.screen(dataclasses.replace(bench_, step=113), [slightly], known).left_out) == {"b"}
+    for health, is_left_out in ((Health(0.5, 0.45), False), (Health(0.5, 0.35), True)):  # the agent's own loss has risen
+        at = dataclasses.replace(bench_, health=health)
+        assert bool(strict.screen(at, [slightly], known).left_out) == is_left_out
+
+
+def test_functions_close_to_ones_own_are_tested_now_and_then():
+    own, bench_ = bench(step=101)
+    strict = Screening(margin=1e-6)
+
+    def left_out(factor, **changes):
+        heard = [Heard(None, Function(own.centers, factor * own.weights), 0.25, name) for name in "bc"]
+        return set(strict.screen(dataclasses.replace(bench_, **changes), heard, {}).left_out)
+
+    assert left_out(0.85) == set()
+    assert left_out(0.75) == {"b", "c"}  # not close: tested in every step
+    assert left_out(0.85, step=113) == left_out(0.85, step=5) == {"b", "c"}
+    assert left_out(0.85, health=Health(0.5, 0.45)) == set()
+    assert left_out(0.85, health=Health(0.5, 0.35)) == {"b", "c"}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 5), st.lists(st.integers(0, 6), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_outputs_of_several_functions_by_the_literal_formula(old, orders, seed):
+    """Functions share points with the agent and with each other, and may be empty."""
+    rng, kernel = np.random.default_rng(seed), Gaussian(bandwidth=0.6)
+    pool, samples = rng.standard_normal((9, 2)), rng.standard_normal((4, 2))
+    own, weights = pool[:old], rng.standard_normal((old, 3))
+    functions = [Function(pool[rng.integers(9, size=n)], rng.standard_normal((n, 3))) for n in orders]
+    rows = np.concatenate([own, *(f.centers for f in functions)])
+    new, place, is_finite = compiled.screening.merged(rows.view(np.uint64), old)
+    assert is_finite
+    np.testing.assert_array_equal(np.concatenate([own, new])[place], rows[old:])
+    assert len(np.unique(np.concatenate([own, new]), axis=0)) == old + len(new)
+    known = np.concatenate([samples, own])
+    here, cross = kernel(samples, own) @ weights, kernel(new, known)
+    there = [kernel(samples, f.centers) @ f.weights for f in functions]
+    inputs = (here, kernel(samples, own), cross, place, np.array(orders), np.concatenate([f.weights for f in functions]))
+    outputs, size = compiled.screening.outputs(*inputs)
+    np.testing.assert_allclose(outputs, np.concatenate([here, np.zeros_like(here), *there]), atol=1e-12)
+    sizes = [np.linalg.norm(f.weights, axis=1).sum() for f in functions]
+    np.testing.assert_allclose(size, max(sizes), rtol=1e-12)
+    gap, square, largest, strangers = compiled.screening.gap(*inputs, np.ones(len(new)), np.ones(len(known)), 0.5)
+    np.testing.assert_allclose(gap, max(((f - here) ** 2).sum() for f in there), atol=1e-12)
+    np.testing.assert_allclose([square, largest], [(here**2).sum(), max(sizes)], rtol=1e-12)
+    far = np.flatnonzero(~(cross > 0.5).any(axis=1))
+    np.testing.assert_array_equal(compiled.screening.far(cross, np.ones(len(new)), np.ones(len(known)), 0.5), far)
+    assert strangers == len(far)
+
+
+def test_values_that_are_not_finite_are_found_whatever_follows():
+    own, bench_ = bench(step=101)
+    good = Function(own.centers, own.weights)
+    for bad in (
+        Function(own.centers, np.full_like(own.weights, np.nan)),
+        Function(own.centers, np.full_like(own.weights, np.inf)),
+        Function(np.full_like(own.centers, np.inf), own.weights),
+        Function(np.full_like(own.centers, np.nan), own.weights),
+    ):
+        for step in (5, 101, 113):
+            heard = [Heard(None, each, 0.25, name) for each, name in ((good, "a"), (bad, "b"), (good, "c"))]
+            assert set(Screening().screen(dataclasses.replace(bench_, step=step), heard, {}).left_out) == {"b"}
 
 
 @settings(deadline=None, max_examples=40)
@@ -318,23 +378,19 @@ def test_how_far_statistics_are_apart_by_the_literal_formula(old, rows, seed):
     pool = rng.standard_normal((8, 2))
     here, there = rng.permutation(8)[:old], rng.integers(8, size=rows)
     weights, moments, sums, square = (rng.standard_normal(n) for n in ((old, 3), (old, old), (rows, 3), (rows, rows)))
-    found = compiled.symmetric.apart(
-        np.concatenate([pool[here], pool[there]]).view(np.uint64), weights, moments, sums, square
-    )
+    moments, square = moments + moments.T, square + square.T
+    _, place = united(pool[here], pool[there])
+    found = compiled.symmetric.apart(place, weights, moments, sums, square)
     if len(set(there)) < rows or set(there) - set(here):
-        assert found[0] == found[1] == np.inf
+        assert found == (np.inf, np.inf)
         return
     at = [list(here).index(each) for each in there]
     full_sums, full_square = np.zeros_like(weights), np.zeros_like(moments)
     full_sums[at] = sums
     full_square[np.ix_(at, at)] = square
-    expected = [
-        ((weights - full_sums) ** 2).sum(),
-        ((moments - full_square) ** 2).sum(),
-        (weights**2).sum(),
-        (moments**2).sum(),
-    ]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(found, [((weights - full_sums) ** 2).sum(), ((moments - full_square) ** 2).sum()], rtol=1e-12)
+    sizes = compiled.symmetric.norms(weights, moments)
+    np.testing.assert_allclose(sizes, [(weights**2).sum(), (moments**2).sum()], rtol=1e-12)
 
 
 def test_an_opinion_of_statistics_that_owe_more_than_they_have():
@@ -342,8 +398,8 @@ def test_an_opinion_of_statistics_that_owe_more_than_they_have():
     bench_, offer = statistics_bench()
     moments = offer.moments.copy()
     moments[0, 0] -= 2.0 * moments[0, 0] + 1.0
-    said = Statistics(bench_.kernel, offer.centers, offer.weights, moments)
-    opinion = bench_.rule.opinion(bench_.model, said, 16.0)
+    place = np.arange(len(moments))
+    opinion = bench_.rule.opinion(bench_.model, [Told(16.0, place, offer.weights, moments)])
     assert np.isfinite(opinion.weights).all()
     assert (opinion(HELD[0]).argmax(axis=1) == HELD[1]).mean() > 0.6
 

@@ -470,8 +470,8 @@ def _advance(
         heard = found.heard
         model, edges, combined = _combined(agent, state, found)
         f = agent.rule.current(model)
-        cross = agent.kernel(points, f.centers)
-        here = f.from_cross(cross)
+        cross = agent.kernel(points, f.centers) if found.bench is None else found.bench.cross(f.centers)
+        here = found.bench.here if found.bench is not None and found.bench.function is f else f.from_cross(cross)
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are detected at the end
             losses, slope = agent.loss.value_and_slope(here, targets)
             loss, baseline_loss = watch(agent, state, step_size, losses, targets)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints, integer, positive
 from kernelmesh.consensus import EdgeMemories, EdgeMemory, Heard
@@ -17,10 +17,11 @@ from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import Model, Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.landmarks import united
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
-from kernelmesh.rules import Rule
+from kernelmesh.rules import Rule, Told
 
 __all__ = ["Bench", "Health", "Screened", "Screening"]
 
@@ -35,8 +36,9 @@ _MEMORY, _OBLIVION = 20, 500
 _CAUTION, _LEAST = 10.0, 0.02
 # Of a message with too many strangers, some are admitted once in this many paroles.
 _PAROLES = 8
-# Statistics that differ from the agent's own by at most this fraction are tested only once in this many steps.
-_CLOSE, _SPARED = 0.2, 8
+# Messages that differ from the agent's own by at most this fraction are tested only once in this many steps, unless the
+# agent's own loss has risen by this fraction. Functions are compared on this many samples.
+_CLOSE, _SPARED, _ALARM, _FEW = 0.2, 16, 0.25, 8
 # The largest difference between the duals of the two ends unless the agent is young, relative to what the agent knows: only
 # rounding.
 _FORGOTTEN = 0.01
@@ -48,9 +50,11 @@ _SCATTER, _FAMILIAR = 2.0, 0.5
 _ANEW, _BETRAYED = 2, 64
 # Paroles of a known neighbor are rarer by this factor times the number of its rejections, of which at most this many count.
 _SKIPPED, _COUNTED = 8, 8
+_WITH_POINTS = (Function, Offer)
+_TINY, _NO_MOMENTS = np.finfo(float).tiny, np.empty((0, 0))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Bench:
     """What messages are tested on: the agent's own newest samples, and its own outputs there."""
 
@@ -67,11 +71,20 @@ class Bench:
     """The number of the upcoming step, from 1."""
     health: Health | None = None
     """The agent's own recent loss."""
+    _crosses: list[tuple[Floats, Floats]] = field(default_factory=list, init=False, repr=False)
+
+    def cross(self, centers: Floats) -> Floats:
+        """κ(X, Z), kept for the rest of the step, which needs some of these values as well."""
+        for known, cross in self._crosses:
+            if known is centers:
+                return cross
+        self._crosses.append((centers, self.kernel(self.points, centers)))
+        return self._crosses[-1][1]
 
     @functools.cached_property
     def here(self) -> Floats:
         """f(X)."""
-        return self.function(self.points)
+        return self.function.from_cross(self.cross(self.function.centers))
 
 
 class Health(NamedTuple):
@@ -111,18 +124,23 @@ class Screened(NamedTuple):
     """The neighbors whose messages were clipped, with the reasons."""
     barred: Floats | None = None
     """Points of received statistics that must not enter the dictionary."""
+    bench: Bench | None = None
+    """What the messages were tested on; None if they were not tested."""
 
     def admitted(self, update: Update) -> Update:
-        """The update without the barred points.
+        """The update without the barred points, and with statistics that the agent checks itself.
 
         Statistics are clipped here, not in the message, because both ends of an edge must count the same flow.
         """
         new = update.statistics
-        if self.barred is None or new is None:
+        if new is None or self.bench is None:
             return update
+        new = new.known(definite=False)  # a neighbor may have sent moments with negative eigenvalues
+        if self.barred is None:
+            return replace(update, statistics=new)
         rows = np.concatenate([self.barred, new.centers])
-        first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(self.barred) :]
-        stays = np.flatnonzero(first >= len(self.barred))
+        _, place = compiled.symmetric.places(rows.view(np.uint64), len(self.barred))
+        stays = np.flatnonzero(place >= len(self.barred))
         moments = np.ascontiguousarray(new.moments[np.ix_(stays, stays)])
         kept = Statistics.gathered(new.kernel, new.centers[stays], new.weights[stays], moments, definite=new.definite)
         return replace(update, points=kept.centers, coefficients=kept.weights, statistics=kept)
@@ -165,6 +183,12 @@ class _Standing(NamedTuple):
         return _BETRAYED if self.is_known else _ANEW
 
 
+@functools.cache
+def _known(margin: float, parole: int, weight: float, betrayed: int) -> _Standing:
+    """The standing of a neighbor that was rejected this often after many exchanges."""
+    return _Standing(margin, _SKIPPED * max(betrayed, 1) * parole, weight, is_known=True)
+
+
 class _Bounded(NamedTuple):
     """A message of acceptable size, or the reason why it is rejected."""
 
@@ -176,6 +200,32 @@ class _Bounded(NamedTuple):
     """Points that must not enter the dictionary, if the message itself is left unchanged."""
 
 
+class _Merged(NamedTuple):
+    """The points of several messages, each once."""
+
+    new: Floats
+    """Those that the agent does not have."""
+    place: Ints
+    """The points of all messages, one after the other, as indices of the agent's own points followed by the new ones."""
+    counts: Ints
+    """The number of points of each message."""
+    known: Floats
+    """Samples of the agent, then its own points."""
+    cross: Floats
+    """κ(new, known)."""
+
+    @classmethod
+    def of(cls, bench: Bench, samples: Floats, said: Sequence[Function | Offer]) -> _Merged | None:
+        """Merge the points of these messages; None if one is not finite."""
+        own = bench.model.function.centers
+        rows = np.concatenate([samples, own, *[each.centers for each in said]])
+        new, place, is_finite = compiled.screening.merged(rows[len(samples) :].view(np.uint64), len(own))
+        if not is_finite:
+            return None
+        known = rows[: len(samples) + len(own)]
+        return cls(new, place, np.array([len(each.centers) for each in said]), known, bench.kernel(new, known))
+
+
 @register("screening")
 @dataclass(frozen=True, kw_only=True)
 class Screening:
@@ -185,8 +235,11 @@ class Screening:
     a neighbor misleads it in small steps. If agents exchange statistics, f_j is the function that the agent would have after
     adding the neighbor's statistics to its own. Until the two have completed `youth` exchanges, honest agents may disagree,
     and the statistics are added once. After that they are added `weight` times, m is halved if the agent's own loss is low,
-    and paroles are eight times as rare, and rarer still after each rejection. Statistics that differ from the agent's own by
-    less than a fifth are tested only in every eighth step.
+    and paroles are eight times as rare, and rarer still after each rejection.
+
+    Messages that differ from the agent's own by less than a fifth are tested only in every 16th step, unless the agent is
+    young or its own loss has risen by more than a quarter. Statistics are compared in the Frobenius norm, functions by their
+    outputs on the first eight of the samples.
 
     Messages with non-finite values, too many points, or outputs far larger than the agent's own are rejected as well.
     Excessive weights are scaled down.
@@ -239,20 +292,21 @@ class Screening:
 
     def screen(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> Screened:
         """Test all received messages, and clip or reject those that fail."""
-        heard = [_doubted(said) for said in heard]
         doubtful = self._doubtful(bench, heard, edges)
-        if not doubtful:
-            return Screened(heard, edges)
-        own, limits = _size(bench.model.function), self._limits(bench)
-        if self._all_is_well(bench, doubtful, edges, own, limits):
-            return Screened(heard, edges)
+        if not doubtful or self._all_pass(bench, doubtful, edges):
+            return Screened(heard, edges, bench=bench)
+        suspects = {said.neighbor for said in doubtful}
+        own, limits = _size(bench.model.function), None
+        if len(bench.points):
+            zero = np.zeros_like(bench.here)
+            limits = self._limits(bench, *(float(bench.loss.value(z, bench.targets).mean()) for z in (bench.here, zero)))
         kept, anew, left_out, clipped, barred = [], {}, {}, {}, []
         for said in heard:
-            if said.reply is None:
+            if said.reply is None or said.neighbor not in suspects:
                 kept.append(said)
                 continue
             edge = edges.get(said.neighbor)
-            standing = self._standing(bench, said.reply, edge)
+            standing = self._standing(said.reply, edge)
             bounded = self._bounded(bench, said.reply, own)
             reason = (
                 bounded.doubt
@@ -276,108 +330,150 @@ class Screening:
             if early is not None and early.moments is not None and len(far := self._far(bench, early)):
                 barred.append(early.centers[far])
         return Screened(
-            kept, {**edges, **anew} if anew else edges, left_out, clipped, np.concatenate(barred) if barred else None
+            kept, {**edges, **anew} if anew else edges, left_out, clipped, np.concatenate(barred) if barred else None, bench
         )
 
-    def _standing(self, bench: Bench, reply: Message, edge: EdgeMemory | None) -> _Standing:
+    @property
+    def _newcomer(self) -> _Standing:
+        """How strictly neighbors are tested that sent no statistics, or not often enough."""
+        return _Standing(self.margin, self.parole)
+
+    def _standing(self, reply: Message | None, edge: EdgeMemory | None) -> _Standing:
         """How strictly a neighbor is tested, given the history of the edge to it.
 
         Two honest ends may disagree until they have exchanged statistics often. A neighbor that is rejected after that waits
         longer after each rejection.
         """
         if getattr(reply, "moments", None) is None:
-            return _Standing(self.margin, self.parole)
+            return self._newcomer
         epoch, done = (0, 0) if edge is None else (edge.epoch, edge.done)
         betrayed = min(epoch // _BETRAYED, _COUNTED)
         if not betrayed and done < self.youth:
-            return _Standing(self.margin, self.parole)
-        return _Standing(self.margin, _SKIPPED * max(betrayed, 1) * self.parole, self.weight, is_known=True)
+            return self._newcomer
+        return _known(self.margin, self.parole, self.weight, betrayed)
+
+    def _spares(self, bench: Bench) -> bool:
+        """Whether messages close to the agent's own need not be tested in this step.
+
+        They can move the agent only a little. If all agents are honest, most messages are like that.
+        """
+        if bench.step <= self.youth or bench.step % _SPARED == 1:  # rarely a parole, in which tests are lenient
+            return False
+        return bench.health is None or bench.health.risen <= _ALARM * bench.health.best
 
     def _doubtful(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> list[Heard]:
-        """The messages that must be tested in this step.
-
-        Statistics over the agent's own points that differ little from its own can move it only that little. If all agents are
-        honest, most statistics are like that, so they are tested only in every eighth step.
-        """
-        said = [each for each in heard if each.reply is not None]
-        if bench.step <= self.youth or bench.step % _SPARED == 0 or not isinstance(bench.model.function, Statistics):
+        """The messages that must be tested in this step: all but statistics close to the agent's own."""
+        said, own = [each for each in heard if each.reply is not None], bench.model.function
+        if not isinstance(own, Statistics) or not self._spares(bench) or _is_ahead(edges):
             return said
-        if any(edge.early is not None for edge in edges.values()):
-            return said
-        return [each for each in said if not _is_close(bench.model.function, each.reply)]
+        sizes = compiled.symmetric.norms(own.weights, own.moments)
+        return [each for each in said if not _is_close(own, sizes, each.reply)]
 
-    def _all_is_well(
-        self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories, own: float, limits: _Limits | None
-    ) -> bool:
+    def _all_pass(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> bool:
         """Whether all neighbors pass, tested together; if False, each must be tested separately."""
-        said = [each.reply for each in heard if isinstance(each.reply, Function | Offer)]
-        if limits is None or len(said) < len(heard) or any(getattr(each, "dual", None) is not None for each in said):
+        said = [each.reply for each in heard if isinstance(each.reply, _WITH_POINTS)]
+        if not len(bench.points) or len(said) < len(heard):
             return False
-        orders, young = [len(each.centers) for each in said], bench.step <= self.youth
-        known = np.concatenate([bench.model.function.centers, bench.points])
-        if not 0 < min(orders) <= max(orders) <= (self.max_points if young else min(self.max_points, _MORE * len(known))):
+        if isinstance(said[0], Offer) and any(cast(Offer, each).dual is not None for each in said):
             return False
-        if said[0].moments is not None and any(edge.early is not None for edge in edges.values()):
+        own, orders = bench.model.function, [len(each.centers) for each in said]
+        most = self.max_points
+        if bench.step > self.youth:
+            most = min(most, _MORE * (own.order + len(bench.points)))
+        if max(orders) > most:
             return False
-        rows = np.concatenate([known, *(each.centers for each in said)])
-        weights, starts = np.concatenate([each.weights for each in said]), np.cumsum([0, *orders[:-1]])
+        if said[0].moments is not None:
+            return not _is_ahead(edges) and self._statistics_pass(bench, said, [edges.get(each.neighbor) for each in heard])
+        weights = np.concatenate([each.weights for each in said])
+        if self._spares(bench) and self._are_close(bench, said, weights):
+            return True
+        merged = _Merged.of(bench, bench.points, said)
+        if merged is None or self._has_strangers(bench, merged):
+            return False
+        outputs, largest = compiled.screening.outputs(
+            bench.here, bench.cross(own.centers), merged.cross, merged.place, merged.counts, weights
+        )
+        return self._is_bounded(bench, largest) and self._losses_pass(bench, outputs, [self._newcomer] * len(said))
+
+    def _are_close(self, bench: Bench, said: Sequence[Function | Offer], weights: Floats) -> bool:
+        """Whether functions are close to the agent's own on a few samples, and otherwise harmless."""
+        own, few = bench.model.function, bench.points[:_FEW]
+        merged = _Merged.of(bench, few, said)
+        if merged is None:
+            return False
+        gap, size, largest, strangers = compiled.screening.gap(
+            bench.here[:_FEW],
+            bench.cross(own.centers)[:_FEW],
+            merged.cross,
+            merged.place,
+            merged.counts,
+            weights,
+            bench.kernel.diag(merged.new),
+            bench.kernel.diag(merged.known),
+            _NEAR,
+        )
+        return gap <= _CLOSE**2 * size and strangers <= self.strangers and self._is_bounded(bench, largest)
+
+    def _statistics_pass(self, bench: Bench, said: Sequence[Function | Offer], edges: Sequence[EdgeMemory | None]) -> bool:
+        """Whether statistics pass the test."""
+        own = bench.model.function.centers
+        standings = [self._standing(each, edge) for each, edge in zip(said, edges, strict=True)]
+        unions = [united(own, each.centers) for each in said]
+        if any(len(union) > len(own) for union, _ in unions):
+            merged = _Merged.of(bench, bench.points, said)
+            if merged is None or self._has_strangers(bench, merged):
+                return False
+        if not self._is_bounded(bench, max(map(_size, said))):
+            return False
+        told = [
+            Told(standing.weight, place, each.weights, cast(Floats, each.moments))
+            for each, standing, (_, place) in zip(said, standings, unions, strict=True)
+        ]
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite fail every check
-            sizes = np.add.reduceat(np.sqrt(np.einsum("ij,ij->i", weights, weights)), starts)
-            for i, each in enumerate(said):
-                sizes[i] += 0.0 if each.moments is None else np.abs(each.moments).sum()
-            if not (sizes.max() <= _LARGER * self.reach * (own + 1.0) and np.isfinite(rows.sum())):
-                return False
-            if not young and self._strangers(bench, known, rows, starts) > self.strangers:
-                return False
-            standings = [
-                self._standing(bench, reply, edges.get(each.neighbor)) for reply, each in zip(said, heard, strict=True)
-            ]
-            there = self._together(bench, said, standings, rows[len(known) :], starts)
+            there = _opinions(bench, told)
             if there is None:
                 return False
-            losses = bench.loss.value(there, np.concatenate([bench.targets] * len(said))).reshape(len(said), -1).mean(axis=1)
-            most = np.einsum("ij,ij->i", there, there).reshape(len(said), -1).sum(axis=1).max()
-            allowed = np.array([limits.loss(standing) for standing in standings])
-            return bool(most <= bench.here.size * limits.size**2 and (losses <= allowed).all())
+            outputs = np.concatenate([bench.here, np.zeros_like(bench.here), there])
+        return self._losses_pass(bench, outputs, standings)
 
-    def _together(
-        self, bench: Bench, said: Sequence[Function | Offer], standings: Sequence[_Standing], centers: Floats, starts: Ints
-    ) -> Floats | None:
-        """The outputs of all neighbors on the agent's own samples, stacked by rows; None if one is invalid."""
-        if said[0].moments is None:
-            cross = bench.kernel(bench.points, centers)
-            return np.concatenate(
-                [cross[:, a : a + len(each.centers)] @ each.weights for a, each in zip(starts, said, strict=True)]
-            )
-        opinions = []
-        for each, standing in zip(said, standings, strict=True):
-            opinion = self._opinion(bench, each, standing.weight)
-            if opinion is None:
-                return None
-            opinions.append(opinion)
-        cross = bench.kernel(bench.points, opinions[0].centers)  # all opinions are over the agent's own points
-        return np.concatenate([cross @ opinion.weights for opinion in opinions])
+    def _is_bounded(self, bench: Bench, size: float) -> bool:
+        largest = _LARGER * self.reach
+        return size <= largest or size <= largest * (_size(bench.model.function) + 1.0)
 
-    def _strangers(self, bench: Bench, known: Floats, rows: Floats, starts: Ints) -> int:
-        """The largest number of points in one message that are far from all points known to the agent."""
-        first = compiled.folding.first_of_equals(rows.view(np.uint64))[len(known) :]
-        fresh = np.flatnonzero(first == np.arange(len(known), len(rows)))  # neither known nor in an earlier message
-        if not len(fresh):
-            return 0
-        far = np.zeros(len(rows), dtype=np.int64)
-        far[fresh + len(known)] = ~_near(bench.kernel, np.ascontiguousarray(rows[fresh + len(known)]), known)
-        return int(np.add.reduceat(far[first], starts).max())
+    def _losses_pass(self, bench: Bench, outputs: Floats, standings: Sequence[_Standing]) -> bool:
+        """Whether outputs on the agent's own samples pass: its own, 0, and those of all neighbors, stacked by rows."""
+        count = len(standings) + 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses = bench.loss.value(outputs, np.concatenate([bench.targets] * count)).reshape(count, -1)
+        squares = compiled.screening.squares(outputs, count)
+        own, zero, *rest = (np.add.reduce(losses, axis=1) / len(bench.points)).tolist()
+        limits = self._limits(bench, own, zero)
+        if not squares.max() <= bench.here.size * limits.size**2:
+            return False
+        allowed = {standing: limits.loss(standing) for standing in set(standings)}
+        return all(loss <= allowed[standing] for loss, standing in zip(rest, standings, strict=True))
 
-    def _limits(self, bench: Bench) -> _Limits | None:
-        """The limits on a neighbor's outputs; None without samples to test on."""
-        if not len(bench.points):
-            return None
-        before, nothing = (float(bench.loss.value(z, bench.targets).mean()) for z in (bench.here, np.zeros_like(bench.here)))
+    def _has_strangers(self, bench: Bench, merged: _Merged) -> bool:
+        """Whether one message has too many points far from all points known to the agent."""
+        if bench.step <= self.youth or len(merged.new) <= self.strangers:
+            return False
+        sizes = bench.kernel.diag(merged.new), bench.kernel.diag(merged.known)
+        far = compiled.screening.far(merged.cross, *sizes, _NEAR)
+        if len(far) <= self.strangers:
+            return False
+        own = bench.model.function.order
+        is_far = np.zeros(own + len(merged.new))
+        is_far[own + far] = 1.0
+        message = np.repeat(np.arange(len(merged.counts)), merged.counts)
+        return bool(np.bincount(message, weights=is_far[merged.place]).max() > self.strangers)
+
+    def _limits(self, bench: Bench, own_loss: float, zero_loss: float) -> _Limits:
+        """The limits on a neighbor's outputs, given the agent's own loss on its samples and the loss of predicting 0."""
         return _Limits(
-            best=min(before, nothing),
-            nothing=nothing,
+            best=min(own_loss, zero_loss),
+            nothing=zero_loss,
             risen=0.0 if bench.health is None else bench.health.risen,
-            usual=1.0 if bench.health is None else bench.health.loss / max(nothing, np.finfo(float).tiny),
+            usual=1.0 if bench.health is None else bench.health.loss / max(zero_loss, _TINY),
             size=self.reach * (_rms(bench.here) + 1.0),
         )
 
@@ -418,12 +514,12 @@ class Screening:
         if bench.step <= self.youth:
             return nobody
         known = np.concatenate([bench.model.function.centers, bench.points])
-        fresh = compiled.folding.first_of_equals(np.concatenate([known, reply.centers]).view(np.uint64))[len(known) :]
-        candidates = np.flatnonzero(fresh >= len(known))
+        _, place = compiled.symmetric.places(np.concatenate([known, reply.centers]).view(np.uint64), len(known))
+        candidates = np.flatnonzero(place >= len(known))
         if len(candidates) <= self.strangers:
             return nobody
         centers = np.ascontiguousarray(reply.centers[candidates])
-        strangers = candidates[~_near(bench.kernel, centers, known)]
+        strangers = candidates[_far(bench.kernel, centers, known)]
         if len(strangers) <= self.strangers:
             return nobody
         return strangers[self.strangers :] if bench.step % (_PAROLES * self.parole) == 0 else strangers
@@ -433,7 +529,7 @@ class Screening:
         if limits is None:
             return None
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite fail every check
-            return self._judged(bench, self._outputs(bench, reply, standing.weight), limits, standing)
+            return self._judged(bench, self._outputs(bench, reply, standing), limits, standing)
 
     def _judged(self, bench: Bench, there: Floats | None, limits: _Limits, standing: _Standing) -> str | None:
         """Why outputs on the agent's own samples fail the test; None if they pass."""
@@ -470,57 +566,61 @@ class Screening:
         if limits is None or dual.moments is None:
             return None
         with np.errstate(over="ignore", invalid="ignore"):
-            opinion = bench.rule.opinion(bench.model, flow, 1.0)
-            there = None if opinion is None else opinion(bench.points)
-            reason = self._judged(bench, there, limits, _Standing(self.margin, self.parole))
+            there = _opinions(bench, [_told(bench, flow, 1.0)])
+            reason = self._judged(bench, there, limits, self._newcomer)
         return None if reason is None else f"hands over a dual that {reason}"
 
-    def _outputs(self, bench: Bench, reply: Message, weight: float) -> Floats | None:
+    def _outputs(self, bench: Bench, reply: Message, standing: _Standing) -> Floats | None:
         """A neighbor's outputs on the agent's own samples."""
         if isinstance(reply, Values):
             return reply.values
         assert isinstance(reply, Function | Offer)
         if reply.moments is None:
             return bench.kernel(bench.points, reply.centers) @ reply.weights
-        opinion = self._opinion(bench, reply, weight)
-        return None if opinion is None else opinion(bench.points)
-
-    def _opinion(self, bench: Bench, reply: Function | Offer, weight: float) -> Expansion | None:
-        """The function that the agent would have after adding a neighbor's statistics to its own."""
-        assert reply.moments is not None
-        said = Statistics.gathered(bench.kernel, reply.centers, reply.weights, reply.moments)
-        return bench.rule.opinion(bench.model, said, weight)
+        return _opinions(bench, [_told(bench, reply, standing.weight)])
 
 
-def _is_close(own: Statistics, reply: Message | None) -> bool:
-    """Whether received statistics are over the agent's own points, and differ from its own by a small fraction."""
+def _told(bench: Bench, said: Function | Offer | Statistics, weight: float) -> Told:
+    assert said.moments is not None
+    return Told(weight, united(bench.model.function.centers, said.centers)[1], said.weights, said.moments)
+
+
+def _opinions(bench: Bench, told: Sequence[Told]) -> Floats | None:
+    """The outputs of all neighbors that sent statistics, stacked by rows; None if one of them is invalid."""
+    opinion = bench.rule.opinion(bench.model, told)
+    if opinion is None:
+        return None
+    table = opinion.from_cross(bench.cross(opinion.centers)).reshape(len(bench.points), len(told), -1)
+    return table.transpose(1, 0, 2).reshape(len(told) * len(bench.points), -1)
+
+
+def _is_ahead(edges: EdgeMemories) -> bool:
+    """Whether an offer from an earlier round may be used now."""
+    return any(edge.early is not None for edge in edges.values())
+
+
+def _is_close(own: Statistics, sizes: tuple[float, float], reply: Message | None) -> bool:
+    """Whether received statistics are over the agent's own points, and differ from its own by a small fraction.
+
+    `sizes` are the squared norms of its own.
+    """
     if not isinstance(reply, Offer) or reply.dual is not None or reply.moments is None:
         return False
-    bits = np.concatenate([own.centers, reply.centers]).view(np.uint64)
-    sums, square, *size = compiled.symmetric.apart(bits, own.weights, own.moments, reply.weights, reply.moments)
-    return sums <= _CLOSE**2 * size[0] and square <= _CLOSE**2 * size[1]  # never true for values that are not finite
+    _, place = united(own.centers, reply.centers)
+    sums, square = compiled.symmetric.apart(place, own.weights, own.moments, reply.weights, reply.moments)
+    return sums <= _CLOSE**2 * sizes[0] and square <= _CLOSE**2 * sizes[1]  # never true for values that are not finite
 
 
-def _near(kernel: Kernel, points: Floats, known: Floats) -> NDArray[np.bool_]:
-    """Which points are near at least one known point."""
-    limits = _NEAR * np.sqrt(np.outer(kernel.diag(points), kernel.diag(known)))
-    return np.asarray((np.abs(kernel(points, known)) > limits).any(axis=1))
+def _far(kernel: Kernel, points: Floats, known: Floats) -> Ints:
+    """Which points are far from every known point."""
+    return compiled.screening.far(kernel(points, known), kernel.diag(points), kernel.diag(known), _NEAR)
 
 
 def _rms(outputs: Floats) -> float:
-    return float(np.sqrt(np.mean(outputs**2)))
-
-
-def _doubted(said: Heard) -> Heard:
-    """The message with its statistics marked as in doubt, so that the agent checks them itself."""
-    if isinstance(said.reply, Offer) and said.reply.moments is not None:
-        return said._replace(reply=replace(said.reply, in_doubt=True))
-    return said
+    return math.sqrt(np.vdot(outputs, outputs) / outputs.size)
 
 
 def _size(said: Expansion | Function | Offer) -> float:
     """Σ_m ‖w_m‖, which bounds the norm of a function if κ(x, x) ≤ 1; for statistics, plus the size of Θ."""
-    with np.errstate(over="ignore"):
-        size = float(np.sqrt((said.weights**2).sum(axis=1)).sum())
-        moments = getattr(said, "moments", None)
-        return size if moments is None else size + float(np.abs(moments).sum())
+    moments = getattr(said, "moments", None)
+    return compiled.screening.size(said.weights, _NO_MOMENTS if moments is None else moments)

@@ -1,22 +1,34 @@
 """The interface of learning rules."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
-from kernelmesh.checks import positive
+from kernelmesh.checks import Floats, Ints, positive
 from kernelmesh.consensus import StepInputs
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.losses import CurvedLoss, Loss
-from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["Move", "Rule", "check_curved", "check_rule"]
+__all__ = ["Move", "Rule", "Told", "check_curved", "check_rule"]
 
 Move = Callable[[StepInputs], Update]
 """The gradient step with what the neighbors said in it: `Consensus.move`."""
+
+
+class Told(NamedTuple):
+    """A neighbor's statistics, to be added to the agent's own."""
+
+    weight: float
+    """The factor by which they are multiplied."""
+    place: Ints
+    """The index of each of their points among the agent's; points that the agent lacks have larger ones and are ignored."""
+    weights: Floats
+    """β."""
+    moments: Floats
+    """Θ."""
 
 
 @runtime_checkable
@@ -89,8 +101,11 @@ class Rule(Protocol):
         """The learned function, if not `model.function`; `combined` is the result of the protocol's first stage, if any."""
         return combined
 
-    def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
-        """The function with `weight` times a neighbor's statistics added, over the model's points; None if there is none."""
+    def opinion(self, model: Model, said: Sequence[Told]) -> Expansion | None:
+        """The functions with each neighbor's statistics added, over the model's points; None if one is invalid.
+
+        Their outputs stand side by side.
+        """
         return None
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -23,7 +23,7 @@ from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import accumulate_square, product
 from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
-from kernelmesh.rules.base import Move, Rule, check_curved
+from kernelmesh.rules.base import Move, Rule, Told, check_curved
 
 __all__ = ["Landmarks", "LandmarksModel"]
 
@@ -223,30 +223,29 @@ class Landmarks(Rule):
         solved = _solved(new, model.regularization, inverse=inverse)
         return dataclasses.replace(solved, opened=None if opened is None else opened[1], agreed=True)
 
-    def opinion(self, model: Model, said: Statistics, weight: float) -> Expansion | None:
+    def opinion(self, model: Model, said: Sequence[Told]) -> Expansion | None:
         assert isinstance(model, LandmarksModel)
-        own = model.statistics
+        own, inverse = model.statistics, model.inverse
         if not own.order:
-            return Expansion.trusted(own.kernel, own.centers, own.weights)
-        moments, sums = own.moments.copy(), own.weights.copy()
-        bits = np.concatenate([own.centers, said.centers]).view(np.uint64)
-        fresh, place = compiled.symmetric.places(bits, own.order)
-        told, square = said.weights, said.moments
-        if len(fresh):  # new points have no effect at the agent's own
-            known = np.flatnonzero(place < own.order)
-            place, told, square = place[known], told[known], np.ascontiguousarray(square[np.ix_(known, known)])
-        compiled.symmetric.add_rows(sums, place, told, weight)
-        compiled.symmetric.add_square(moments, place, square, weight)
-        inverse = model.inverse
-        try:
-            root = lower_root(_sum(model.regularization, inverse, moments))
-        except FloatingPointError:  # the agent may have given away more than it had
-            try:
-                half, image = _halves_in_debt(moments, sums, model.regularization, inverse)
-            except (FloatingPointError, np.linalg.LinAlgError):
-                return None
-            return Expansion.trusted(own.kernel, own.centers, product(half.T, image))
-        return Lifted.by(own.kernel, own.centers, inverse, _inner(root, sums))
+            return Expansion.trusted(own.kernel, own.centers, np.empty((0, len(said) * own.outputs)))
+        base = _sum(model.regularization, inverse, own.moments)
+        inner, in_debt = [], {}
+        for n, (weight, place, told, square) in enumerate(said):
+            sums, pooled = own.weights.copy(), base.copy()
+            compiled.symmetric.add_known(sums, pooled, place, told, square, weight)
+            if (found := _solution(pooled, sums)) is None:  # the agent or the neighbor may have given away more than it had
+                moments = own.moments.copy()
+                compiled.symmetric.add_known(sums.copy(), moments, place, told, square, weight)
+                try:
+                    half, image = _halves_in_debt(moments, sums, model.regularization, inverse)
+                except (FloatingPointError, np.linalg.LinAlgError):
+                    return None
+                found, in_debt[n] = np.zeros_like(sums), product(half.T, image)
+            inner.append(found)
+        weights = product(inverse, np.concatenate(inner, axis=1))
+        for n, debtor in in_debt.items():
+            weights[:, n * own.outputs : (n + 1) * own.outputs] = debtor
+        return Expansion.trusted(own.kernel, own.centers, weights)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
@@ -390,7 +389,7 @@ def _root(statistics: Statistics, regularization: float, inverse: Floats) -> Flo
     if factor(square) is None:
         return None
     compiled.symmetric.weigh(square, regularization, inverse, moments)
-    return lower_root(square)
+    return factor(square)
 
 
 def _sum(regularization: float, inverse: Floats, moments: Floats) -> Floats:
@@ -398,6 +397,14 @@ def _sum(regularization: float, inverse: Floats, moments: Floats) -> Floats:
     out = np.empty_like(inverse)
     compiled.symmetric.weigh(out, regularization, inverse, moments)
     return out
+
+
+def _solution(square: Floats, sums: Floats) -> Floats | None:
+    """(λ P + Θ)⁻¹ β, given λ P + Θ, which it overwrites; None if that is not positive definite."""
+    from scipy.linalg import lapack
+
+    _, found, failed = lapack.dposv(square.T, sums, lower=1, overwrite_a=1)
+    return None if failed else cast(Floats, found)
 
 
 def _inner(root: Floats, sums: Floats) -> Floats:

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
         newton,
         pruning,
         sampling,
+        screening,
         selection,
         symmetric,
     )
 
 __all__ = ["averaging", "distances", "exchange", "folding", "gossip", "losses", "newton", "pruning"]
-__all__ += ["sampling", "selection", "symmetric"]
+__all__ += ["sampling", "screening", "selection", "symmetric"]
 
 
 def __getattr__(name: str) -> ModuleType:

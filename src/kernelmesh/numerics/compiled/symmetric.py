@@ -5,6 +5,7 @@ import numpy as np
 from kernelmesh.numerics.compiled.folding import first_of_equals
 from kernelmesh.numerics.compiled.jit import (
     Bits,
+    Classes,
     Indices,
     Matrix,
     OwnBits,
@@ -15,6 +16,7 @@ from kernelmesh.numerics.compiled.jit import (
 )
 
 __all__ = [
+    "add_known",
     "add_rows",
     "add_square",
     "apart",
@@ -22,6 +24,7 @@ __all__ = [
     "is_symmetric",
     "lower_half",
     "mirror",
+    "norms",
     "places",
     "spanning",
     "weigh",
@@ -108,7 +111,7 @@ def folded(bits: Bits) -> OwnBits:
 def places(bits: Bits, old: int) -> tuple[Indices, Indices]:
     """Which points are new, and the index of each point among the `old` ones followed by the new ones.
 
-    `bits` holds those of the old points and then of the others, no two of which are equal.
+    `bits` holds those of the old points, no two of which are equal, and then of the others.
     """
     rows = bits.shape[0] - old
     first = first_of_equals(bits)
@@ -117,6 +120,8 @@ def places(bits: Bits, old: int) -> tuple[Indices, Indices]:
     for i in range(rows):
         if first[old + i] < old:
             place[i] = first[old + i]
+        elif first[old + i] < old + i:
+            place[i] = place[first[old + i] - old]
         else:
             place[i] = old + count
             fresh[count] = i
@@ -152,30 +157,73 @@ def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float)
 
 
 @compile_on_first_call()
-def apart(bits: Bits, weights: Matrix, moments: Matrix, sums: Matrix, square: Matrix) -> tuple[float, float, float, float]:
-    """‖β' − β‖², ‖Θ' − Θ‖², ‖β‖² and ‖Θ‖² for β', Θ' = `sums`, `square` over some of the points of β, Θ; otherwise infinite.
+def add_known(sums: OwnMatrix, moments: OwnMatrix, place: Classes, rows: Matrix, square: Matrix, factor: float) -> None:
+    """sums[place] += factor · rows and moments[place, place] += factor · square, except at places beyond the end."""
+    old, known, count = sums.shape[0], np.empty(place.shape[0], dtype=np.int64), 0
+    for i in range(place.shape[0]):
+        if place[i] < old:
+            known[count] = i
+            count += 1
+    columns, among = place.view(np.uint64), known.view(np.uint64)  # unsigned: no check for negative indices
+    for a in range(count):
+        i = among[a]
+        for c in range(rows.shape[1]):
+            sums[columns[i], c] += factor * rows[i, c]
+        row, other = moments[columns[i]], square[i]
+        if count == place.shape[0]:
+            for j in range(count):
+                row[columns[j]] += factor * other[j]
+        else:
+            for b in range(count):
+                row[columns[among[b]]] += factor * other[among[b]]
 
-    `bits` holds those of the points of β, Θ, and then of β', Θ', which count as 0 at points that they lack.
+
+# Allow reordered and fused sums, so that the inner loops can use vector registers.
+@compile_on_first_call(fastmath={"reassoc", "contract"})
+def norms(weights: Matrix, moments: Matrix) -> tuple[float, float]:
+    """‖β‖² and ‖Θ‖² for β, Θ = `weights`, `moments`."""
+    sums, square = 0.0, 0.0
+    for i in range(weights.shape[0]):
+        for c in range(weights.shape[1]):
+            sums += weights[i, c] * weights[i, c]
+        for j in range(weights.shape[0]):
+            square += moments[i, j] * moments[i, j]
+    return sums, square
+
+
+@compile_on_first_call(fastmath={"reassoc", "contract"})
+def apart(place: Classes, weights: Matrix, moments: Matrix, sums: Matrix, square: Matrix) -> tuple[float, float]:
+    """‖β' − β‖² and ‖Θ' − Θ‖² for β', Θ' = `sums`, `square` over some of the points of β, Θ; otherwise infinite.
+
+    `place` holds the index of each point of β', Θ' among those of β, Θ; β', Θ' count as 0 at points that they lack. Both Θ
+    are symmetric.
     """
     old, rows = weights.shape[0], sums.shape[0]
-    first = first_of_equals(bits)
-    place = np.full(old, -1, dtype=np.int64)
+    has = np.zeros(old, dtype=np.bool_)
     for i in range(rows):
-        if first[old + i] >= old or place[first[old + i]] >= 0:
-            return np.inf, np.inf, 0.0, 0.0
-        place[first[old + i]] = i
-    between, across, own, size = 0.0, 0.0, 0.0, 0.0
-    for i in range(old):
-        there = place[i]
+        if place[i] >= old or has[place[i]]:
+            return np.inf, np.inf
+        has[place[i]] = True
+    between, off, diagonal = 0.0, 0.0, 0.0
+    columns = place.view(np.uint64)  # unsigned: no check for negative indices
+    for i in range(rows):
         for c in range(weights.shape[1]):
-            gap = weights[i, c] - (sums[there, c] if there >= 0 else 0.0)
+            gap = weights[columns[i], c] - sums[i, c]
             between += gap * gap
-            own += weights[i, c] * weights[i, c]
+        row, other = moments[columns[i]], square[i]
+        for j in range(i):
+            gap = row[columns[j]] - other[j]
+            off += gap * gap
+        diagonal += (row[columns[i]] - other[i]) ** 2
+    across = 2.0 * off + diagonal
+    for i in range(old if rows < old else 0):
+        if not has[i]:
+            for c in range(weights.shape[1]):
+                between += weights[i, c] * weights[i, c]
         for j in range(old):
-            gap = moments[i, j] - (square[there, place[j]] if there >= 0 and place[j] >= 0 else 0.0)
-            across += gap * gap
-            size += moments[i, j] * moments[i, j]
-    return between, across, own, size
+            if not (has[i] and has[j]):
+                across += moments[i, j] * moments[i, j]
+    return between, across
 
 
 @compile_on_first_call()
