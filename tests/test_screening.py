@@ -381,14 +381,18 @@ def test_how_far_statistics_are_apart_by_the_literal_formula(old, rows, seed):
     moments, square = moments + moments.T, square + square.T
     _, place = united(pool[here], pool[there])
     found = compiled.symmetric.apart(place, weights, moments, sums, square)
-    if len(set(there)) < rows or set(there) - set(here):
+    if len(set(there)) < rows:
         assert found == (np.inf, np.inf)
         return
-    at = [list(here).index(each) for each in there]
-    full_sums, full_square = np.zeros_like(weights), np.zeros_like(moments)
-    full_sums[at] = sums
-    full_square[np.ix_(at, at)] = square
-    np.testing.assert_allclose(found, [((weights - full_sums) ** 2).sum(), ((moments - full_square) ** 2).sum()], rtol=1e-12)
+    # over all points of the pool, where each is 0 at those that it lacks
+    both = []
+    for chosen, beta, theta in ((here, weights, moments), (there, sums, square)):
+        full_sums, full_square = np.zeros((8, 3)), np.zeros((8, 8))
+        full_sums[chosen] = beta
+        full_square[np.ix_(chosen, chosen)] = theta
+        both.append((full_sums, full_square))
+    (beta, theta), (other_beta, other_theta) = both
+    np.testing.assert_allclose(found, (((beta - other_beta) ** 2).sum(), ((theta - other_theta) ** 2).sum()), atol=1e-12)
     sizes = compiled.symmetric.norms(weights, moments)
     np.testing.assert_allclose(sizes, [(weights**2).sum(), (moments**2).sum()], rtol=1e-12)
 
@@ -496,3 +500,31 @@ def test_refuses():
     for wrong in ({"margin": 0}, {"reach": np.inf}, {"parole": 0}, {"strangers": -1}, {"youth": 1.5}, {"max_points": 0}):
         with pytest.raises(InvalidArgument, match=f"Screening: {next(iter(wrong))}"):
             Screening(**wrong)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_agents_that_see_one_class_each_do_not_shut_each_other_out(seed):
+    """Whoever predicts its only class everywhere has no loss, and everybody who knows better seems to do harm."""
+    mixture = Mixture.draw(classes=5, rng=np.random.default_rng(seed))
+    held, truth = mixture.sample(1000, rng=np.random.default_rng(9))
+    found = []
+    for screening in (None, Screening()):
+        agent = Agent(
+            dimension=2,
+            outputs=5,
+            kernel=Gaussian(bandwidth=0.6),
+            loss=Logistic(),
+            step_size=3.0,
+            compression=Komp(budget=0.2),
+            consensus=ExactDiffusion(budget=0.05, every=6),
+            screening=screening,
+        )
+        streams = []
+        for i in range(5):
+            points, labels = mixture.sample(40_000, rng=np.random.default_rng([seed, i]))
+            rows = np.flatnonzero(labels == i)[:4800]
+            streams.append(ArrayStream(points[rows], labels[rows], batch_size=32))
+        *_, last = simulate(agent, Graph.ring(5), streams)
+        found.append(min((f(held).argmax(axis=1) == truth).mean() for f in last.functions))
+    print(found)
+    assert found[1] >= found[0] - 0.02

@@ -292,27 +292,32 @@ class Screening:
 
     def screen(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> Screened:
         """Test all received messages, and clip or reject those that fail."""
-        doubtful = self._doubtful(bench, heard, edges)
-        if not doubtful or self._all_pass(bench, doubtful, edges):
+        doubtful, larger = self._doubtful(bench, heard, edges)
+        if not larger and (not doubtful or self._all_pass(bench, doubtful, edges)):
             return Screened(heard, edges, bench=bench)
-        suspects = {said.neighbor for said in doubtful}
+        cut, suspects = self._without_strangers(bench, [*doubtful, *larger]), {said.neighbor for said in doubtful}
+        if cut or larger:
+            doubtful = [said._replace(reply=cut[said.neighbor].reply) if said.neighbor in cut else said for said in doubtful]
+            if not doubtful or self._all_pass(bench, doubtful, edges, strangers=True):
+                suspects = set()
         own, limits = _size(bench.model.function), None
-        if len(bench.points):
+        if suspects and len(bench.points):
             zero = np.zeros_like(bench.here)
             limits = self._limits(bench, *(float(bench.loss.value(z, bench.targets).mean()) for z in (bench.here, zero)))
         kept, anew, left_out, clipped, barred = [], {}, {}, {}, []
         for said in heard:
-            if said.reply is None or said.neighbor not in suspects:
+            if said.reply is None or (said.neighbor not in suspects and said.neighbor not in cut):
                 kept.append(said)
                 continue
-            edge = edges.get(said.neighbor)
+            edge, bounded, reason = edges.get(said.neighbor), cut.get(said.neighbor, _Bounded(said.reply)), None
             standing = self._standing(said.reply, edge)
-            bounded = self._bounded(bench, said.reply, own)
-            reason = (
-                bounded.doubt
-                or self._doubt(bench, bounded.reply, limits, standing)
-                or self._dual_doubt(bench, said, edge, limits)
-            )
+            if said.neighbor in suspects:
+                bounded = self._bounded(bench, bounded, own)
+                reason = (
+                    bounded.doubt
+                    or self._doubt(bench, bounded.reply, limits, standing)
+                    or self._dual_doubt(bench, said, edge, limits)
+                )
             if reason is None:
                 kept.append(said if bounded.reply is said.reply else said._replace(reply=bounded.reply))
                 if bounded.cut:
@@ -327,7 +332,7 @@ class Screening:
                 anew[said.neighbor] = EdgeMemory(epoch=epoch + standing.ahead)
         for neighbor in edges.keys() - anew.keys():
             early = edges[neighbor].early  # an offer from an earlier round that may only be used now
-            if early is not None and early.moments is not None and len(far := self._far(bench, early)):
+            if early is not None and early.moments is not None and len(far := self._strangers(bench, [early])[0]):
                 barred.append(early.centers[far])
         return Screened(
             kept, {**edges, **anew} if anew else edges, left_out, clipped, np.concatenate(barred) if barred else None, bench
@@ -361,47 +366,61 @@ class Screening:
             return False
         return bench.health is None or bench.health.risen <= _ALARM * bench.health.best
 
-    def _doubtful(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> list[Heard]:
-        """The messages that must be tested in this step: all but statistics close to the agent's own."""
+    def _doubtful(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[list[Heard], list[Heard]]:
+        """The messages that must be tested in this step: all but statistics close to the agent's own.
+
+        Also those close to its own that have points which it does not have; only these points must be tested.
+        """
         said, own = [each for each in heard if each.reply is not None], bench.model.function
         if not isinstance(own, Statistics) or not self._spares(bench) or _is_ahead(edges):
-            return said
+            return said, []
         sizes = compiled.symmetric.norms(own.weights, own.moments)
-        return [each for each in said if not _is_close(own, sizes, each.reply)]
+        doubtful, larger = [], []
+        for each in said:
+            is_close, is_larger = _is_close(own, sizes, each.reply)
+            if not is_close:
+                doubtful.append(each)
+            elif is_larger:
+                larger.append(each)
+        return doubtful, larger
 
-    def _all_pass(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories) -> bool:
-        """Whether all neighbors pass, tested together; if False, each must be tested separately."""
+    def _all_pass(self, bench: Bench, heard: Sequence[Heard], edges: EdgeMemories, *, strangers: bool = False) -> bool:
+        """Whether all neighbors pass, tested together; if False, each must be tested separately.
+
+        `strangers` says whether a message may have many points that are far from all known ones.
+        """
         said = [each.reply for each in heard if isinstance(each.reply, _WITH_POINTS)]
         if not len(bench.points) or len(said) < len(heard):
             return False
         if isinstance(said[0], Offer) and any(cast(Offer, each).dual is not None for each in said):
             return False
-        own, orders = bench.model.function, [len(each.centers) for each in said]
-        most = self.max_points
-        if bench.step > self.youth:
-            most = min(most, _MORE * (own.order + len(bench.points)))
-        if max(orders) > most:
+        own = bench.model.function
+        if max(len(each.centers) for each in said) > self._most(bench):
             return False
         if said[0].moments is not None:
-            return not _is_ahead(edges) and self._statistics_pass(bench, said, [edges.get(each.neighbor) for each in heard])
+            known = [edges.get(each.neighbor) for each in heard]
+            return not _is_ahead(edges) and self._statistics_pass(bench, said, known, strangers=strangers)
         weights = np.concatenate([each.weights for each in said])
-        if self._spares(bench) and self._are_close(bench, said, weights):
-            return True
+        if self._spares(bench) and (is_close := self._are_close(bench, said, weights, strangers=strangers)) is not None:
+            return is_close
         merged = _Merged.of(bench, bench.points, said)
-        if merged is None or self._has_strangers(bench, merged):
+        if merged is None or not (strangers or self._are_few(self._far_points(bench, merged))):
             return False
         outputs, largest = compiled.screening.outputs(
             bench.here, bench.cross(own.centers), merged.cross, merged.place, merged.counts, weights
         )
         return self._is_bounded(bench, largest) and self._losses_pass(bench, outputs, [self._newcomer] * len(said))
 
-    def _are_close(self, bench: Bench, said: Sequence[Function | Offer], weights: Floats) -> bool:
-        """Whether functions are close to the agent's own on a few samples, and otherwise harmless."""
+    def _are_close(self, bench: Bench, said: Sequence[Function | Offer], weights: Floats, *, strangers: bool) -> bool | None:
+        """Whether functions are harmless because they are close to the agent's own on a few samples; None if they are not.
+
+        False if there are too many strangers among their points, in which case no further test is needed.
+        """
         own, few = bench.model.function, bench.points[:_FEW]
         merged = _Merged.of(bench, few, said)
         if merged is None:
             return False
-        gap, size, largest, strangers = compiled.screening.gap(
+        gap, size, largest, far = compiled.screening.gap(
             bench.here[:_FEW],
             bench.cross(own.centers)[:_FEW],
             merged.cross,
@@ -412,16 +431,21 @@ class Screening:
             bench.kernel.diag(merged.known),
             _NEAR,
         )
-        return gap <= _CLOSE**2 * size and strangers <= self.strangers and self._is_bounded(bench, largest)
+        if not strangers and far > len(said) * self.strangers:
+            return False  # one of the messages has too many
+        is_few = strangers or far <= self.strangers
+        return True if gap <= _CLOSE**2 * size and is_few and self._is_bounded(bench, largest) else None
 
-    def _statistics_pass(self, bench: Bench, said: Sequence[Function | Offer], edges: Sequence[EdgeMemory | None]) -> bool:
+    def _statistics_pass(
+        self, bench: Bench, said: Sequence[Function | Offer], edges: Sequence[EdgeMemory | None], *, strangers: bool
+    ) -> bool:
         """Whether statistics pass the test."""
         own = bench.model.function.centers
         standings = [self._standing(each, edge) for each, edge in zip(said, edges, strict=True)]
         unions = [united(own, each.centers) for each in said]
-        if any(len(union) > len(own) for union, _ in unions):
+        if not strangers and any(len(union) > len(own) for union, _ in unions):
             merged = _Merged.of(bench, bench.points, said)
-            if merged is None or self._has_strangers(bench, merged):
+            if merged is None or not self._are_few(self._far_points(bench, merged)):
                 return False
         if not self._is_bounded(bench, max(map(_size, said))):
             return False
@@ -453,76 +477,94 @@ class Screening:
         allowed = {standing: limits.loss(standing) for standing in set(standings)}
         return all(loss <= allowed[standing] for loss, standing in zip(rest, standings, strict=True))
 
-    def _has_strangers(self, bench: Bench, merged: _Merged) -> bool:
-        """Whether one message has too many points far from all points known to the agent."""
-        if bench.step <= self.youth or len(merged.new) <= self.strangers:
-            return False
-        sizes = bench.kernel.diag(merged.new), bench.kernel.diag(merged.known)
-        far = compiled.screening.far(merged.cross, *sizes, _NEAR)
+    def _most(self, bench: Bench) -> int:
+        """The maximum number of points in a message."""
+        if bench.step <= self.youth:
+            return self.max_points
+        return min(self.max_points, _MORE * (bench.model.function.order + len(bench.points)))
+
+    def _far_points(self, bench: Bench, merged: _Merged) -> list[Ints]:
+        """The points of each message that are far from all points known to the agent, unless it is young."""
+        far = np.empty(0, dtype=np.int64)
+        if bench.step > self.youth and len(merged.new) > self.strangers:
+            far = compiled.screening.far(merged.cross, bench.kernel.diag(merged.new), bench.kernel.diag(merged.known), _NEAR)
         if len(far) <= self.strangers:
-            return False
+            return [far[:0]] * len(merged.counts)
         own = bench.model.function.order
-        is_far = np.zeros(own + len(merged.new))
-        is_far[own + far] = 1.0
-        message = np.repeat(np.arange(len(merged.counts)), merged.counts)
-        return bool(np.bincount(message, weights=is_far[merged.place]).max() > self.strangers)
+        is_far = np.zeros(own + len(merged.new), dtype=np.bool_)
+        is_far[own + far] = True
+        found, ends = is_far[merged.place], np.cumsum(merged.counts).tolist()
+        return [np.flatnonzero(found[end - count : end]) for end, count in zip(ends, merged.counts.tolist(), strict=True)]
+
+    def _are_few(self, far: Sequence[Ints]) -> bool:
+        return all(len(points) <= self.strangers for points in far)
+
+    def _strangers(self, bench: Bench, said: Sequence[Function | Offer]) -> list[Ints]:
+        """The points of each message that must not enter: those far from all points that the agent knows, if too many."""
+        merged = _Merged.of(bench, bench.points, said)
+        if merged is None:
+            return [np.empty(0, dtype=np.int64)] * len(said)
+        admitted = self.strangers if bench.step % (_PAROLES * self.parole) == 0 else 0
+        found = self._far_points(bench, merged)
+        return [points[admitted:] if len(points) > self.strangers else points[:0] for points in found]
+
+    def _without_strangers(self, bench: Bench, heard: Sequence[Heard]) -> dict[Hashable, _Bounded]:
+        """Messages with too many strangers, without these; statistics stay whole, with these barred from the dictionary."""
+        out: dict[Hashable, _Bounded] = {}
+        most, names, said = self._most(bench), [], []
+        for each in heard:
+            reply = each.reply
+            if isinstance(reply, _WITH_POINTS) and len(reply.centers) <= most and _is_finite(reply.centers, reply.weights):
+                names.append(each.neighbor)
+                said.append(reply)
+        if not said or bench.step <= self.youth:
+            return out
+        for name, reply, far in zip(names, said, self._strangers(bench, said), strict=True):
+            if not len(far):
+                continue
+            why = f"has {len(far)} of {len(reply.centers)} points far from all known points"
+            if reply.moments is None:
+                stays = np.ones(len(reply.centers), dtype=np.bool_)
+                stays[far] = False
+                few = replace(reply, centers=reply.centers[stays], weights=reply.weights[stays])
+                out[name] = _Bounded(few, cut=why)
+            else:
+                out[name] = _Bounded(reply, cut=why, barred=reply.centers[far])
+        return out
 
     def _limits(self, bench: Bench, own_loss: float, zero_loss: float) -> _Limits:
         """The limits on a neighbor's outputs, given the agent's own loss on its samples and the loss of predicting 0."""
+        # an agent that sees one class has no loss if it predicts that class everywhere: its own loss says little
+        sees_one = bench.loss.classifies and not isinstance(bench.model.function, Statistics) and _is_constant(bench.targets)
         return _Limits(
-            best=min(own_loss, zero_loss),
+            best=zero_loss if sees_one else min(own_loss, zero_loss),
             nothing=zero_loss,
-            risen=0.0 if bench.health is None else bench.health.risen,
+            risen=0.0 if bench.health is None or sees_one else bench.health.risen,
             usual=1.0 if bench.health is None else bench.health.loss / max(zero_loss, _TINY),
             size=self.reach * (_rms(bench.here) + 1.0),
         )
 
-    def _bounded(self, bench: Bench, reply: Message, own: float) -> _Bounded:
-        """The message, clipped if it is too large; or the reason why it is rejected."""
+    def _bounded(self, bench: Bench, said: _Bounded, own: float) -> _Bounded:
+        """The message without strangers, clipped if it is too large; or the reason why it is rejected."""
+        reply = said.reply
         parts = [part for part in (reply, getattr(reply, "dual", None)) if part is not None]
         tables = [getattr(part, name, None) for part in parts for name in (*part.tables, "moments")]
-        if not all(np.isfinite(table).all() for table in tables if table is not None):
+        if not _is_finite(*(table for table in tables if table is not None)):
             return _Bounded(reply, "contains values that are not finite")
         if not isinstance(reply, Function | Offer):
-            return _Bounded(reply)
-        order, young, cut = len(reply.centers), bench.step <= self.youth, []
-        most = self.max_points
-        if not young:
-            most = min(most, _MORE * (bench.model.function.order + len(bench.points)))
+            return said
+        order, most = len(reply.centers), self._most(bench)
         if order > most:
             return _Bounded(reply, f"has {order} points (limit {most})")
-        far, barred = self._far(bench, reply), None
-        if len(far):
-            cut.append(f"has {len(far)} of {order} points far from all known points")
-            if reply.moments is None:
-                stays = np.setdiff1d(np.arange(order), far)
-                reply = replace(reply, centers=reply.centers[stays], weights=reply.weights[stays])
-            else:
-                barred = reply.centers[far]
         size, largest = _size(reply), _LARGER * self.reach * (own + 1.0)
         if size == np.inf:
             return _Bounded(reply, "overflows")
-        if size > largest:
-            moments = None if reply.moments is None else largest / size * reply.moments
-            reply = replace(reply, weights=largest / size * reply.weights, moments=moments)
-            cut.append(f"has weights of {size:.3g} in total (limit {largest:.3g})")
-        return _Bounded(reply, cut=" and ".join(cut), barred=barred)
-
-    def _far(self, bench: Bench, reply: Function | Offer) -> Ints:
-        """The points of a message that must not enter: those far from all points that the agent knows, if too many."""
-        nobody = np.empty(0, dtype=np.int64)
-        if bench.step <= self.youth:
-            return nobody
-        known = np.concatenate([bench.model.function.centers, bench.points])
-        _, place = compiled.symmetric.places(np.concatenate([known, reply.centers]).view(np.uint64), len(known))
-        candidates = np.flatnonzero(place >= len(known))
-        if len(candidates) <= self.strangers:
-            return nobody
-        centers = np.ascontiguousarray(reply.centers[candidates])
-        strangers = candidates[_far(bench.kernel, centers, known)]
-        if len(strangers) <= self.strangers:
-            return nobody
-        return strangers[self.strangers :] if bench.step % (_PAROLES * self.parole) == 0 else strangers
+        if size <= largest:
+            return said
+        moments = None if reply.moments is None else largest / size * reply.moments
+        reply = replace(reply, weights=largest / size * reply.weights, moments=moments)
+        why = f"has weights of {size:.3g} in total (limit {largest:.3g})"
+        return said._replace(reply=reply, cut=f"{said.cut} and {why}" if said.cut else why)
 
     def _doubt(self, bench: Bench, reply: Message, limits: _Limits | None, standing: _Standing) -> str | None:
         """Why a message fails the test on the agent's own samples; None if it passes."""
@@ -599,21 +641,25 @@ def _is_ahead(edges: EdgeMemories) -> bool:
     return any(edge.early is not None for edge in edges.values())
 
 
-def _is_close(own: Statistics, sizes: tuple[float, float], reply: Message | None) -> bool:
-    """Whether received statistics are over the agent's own points, and differ from its own by a small fraction.
+def _is_close(own: Statistics, sizes: tuple[float, float], reply: Message | None) -> tuple[bool, bool]:
+    """Whether received statistics differ from the agent's own by a small fraction, and whether they have other points.
 
     `sizes` are the squared norms of its own.
     """
     if not isinstance(reply, Offer) or reply.dual is not None or reply.moments is None:
-        return False
-    _, place = united(own.centers, reply.centers)
+        return False, False
+    union, place = united(own.centers, reply.centers)
     sums, square = compiled.symmetric.apart(place, own.weights, own.moments, reply.weights, reply.moments)
-    return sums <= _CLOSE**2 * sizes[0] and square <= _CLOSE**2 * sizes[1]  # never true for values that are not finite
+    # never close if values are not finite
+    return sums <= _CLOSE**2 * sizes[0] and square <= _CLOSE**2 * sizes[1], len(union) > own.order
 
 
-def _far(kernel: Kernel, points: Floats, known: Floats) -> Ints:
-    """Which points are far from every known point."""
-    return compiled.screening.far(kernel(points, known), kernel.diag(points), kernel.diag(known), _NEAR)
+def _is_finite(*tables: Floats) -> bool:
+    return all(np.isfinite(table).all() for table in tables)
+
+
+def _is_constant(labels: Ints) -> bool:
+    return bool((labels == labels[:1]).all())
 
 
 def _rms(outputs: Floats) -> float:

@@ -193,30 +193,45 @@ def norms(weights: Matrix, moments: Matrix) -> tuple[float, float]:
 
 @compile_on_first_call(fastmath={"reassoc", "contract"})
 def apart(place: Classes, weights: Matrix, moments: Matrix, sums: Matrix, square: Matrix) -> tuple[float, float]:
-    """‖β' − β‖² and ‖Θ' − Θ‖² for β', Θ' = `sums`, `square` over some of the points of β, Θ; otherwise infinite.
+    """‖β' − β‖² and ‖Θ' − Θ‖² for β', Θ' = `sums`, `square`; infinite if a point occurs twice.
 
-    `place` holds the index of each point of β', Θ' among those of β, Θ; β', Θ' count as 0 at points that they lack. Both Θ
-    are symmetric.
+    `place` holds the index of each point of β', Θ' among those of β, Θ, or of new points after these; each counts as 0 at
+    points that it lacks. Both Θ are symmetric.
     """
     old, rows = weights.shape[0], sums.shape[0]
-    has = np.zeros(old, dtype=np.bool_)
+    has = np.zeros(old + rows, dtype=np.bool_)
+    shared = 0
     for i in range(rows):
-        if place[i] >= old or has[place[i]]:
+        if place[i] >= old + rows or has[place[i]]:
             return np.inf, np.inf
         has[place[i]] = True
+        shared += place[i] < old
     between, off, diagonal = 0.0, 0.0, 0.0
     columns = place.view(np.uint64)  # unsigned: no check for negative indices
     for i in range(rows):
+        other = square[i]
+        if place[i] >= old:
+            for c in range(weights.shape[1]):
+                between += sums[i, c] * sums[i, c]
+            for j in range(i):
+                off += other[j] * other[j]
+            diagonal += other[i] * other[i]
+            continue
         for c in range(weights.shape[1]):
             gap = weights[columns[i], c] - sums[i, c]
             between += gap * gap
-        row, other = moments[columns[i]], square[i]
-        for j in range(i):
-            gap = row[columns[j]] - other[j]
-            off += gap * gap
+        row = moments[columns[i]]
+        if shared == rows:
+            for j in range(i):
+                gap = row[columns[j]] - other[j]
+                off += gap * gap
+        else:
+            for j in range(i):
+                gap = other[j] if place[j] >= old else row[columns[j]] - other[j]
+                off += gap * gap
         diagonal += (row[columns[i]] - other[i]) ** 2
     across = 2.0 * off + diagonal
-    for i in range(old if rows < old else 0):
+    for i in range(old if shared < old else 0):
         if not has[i]:
             for c in range(weights.shape[1]):
                 between += weights[i, c] * weights[i, c]
