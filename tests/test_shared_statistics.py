@@ -738,20 +738,37 @@ def test_a_state_without_its_covariance_goes_on_from_a_file_bit_for_bit():
 
 
 def test_what_was_before_a_round_goes_while_the_round_is_computed(monkeypatch):
-    """At the last step of a round, only the last agents still have their states and flows of before."""
+    """At the last step of a round, only the last agents still have their states, flows and messages of before."""
     graph, left, advance = Graph.line(12), [], shard.advance
 
     def watched(agent, state, *rest, **options):
-        left.append((sum(one() is not None for one in states), sum(one() is not None for one in duals)))
+        left.append(tuple(sum(one() is not None for one in kind) for kind in (states, duals, moments)))
         return advance(agent, state, *rest, **options)
 
-    states, duals = [], []
+    states, duals, moments = [], [], []
     monkeypatch.setattr(shard, "advance", watched)
     for now in network(graph, make(consensus=SharedStatistics()), rows=64):
         states = [weakref.ref(state) for state in now.states]
         duals = [weakref.ref(edge.dual) for state in now.states for edge in state.edges.values()]
+        moments = [weakref.ref(state.sent.moments) for state in now.states]
         assert len(duals) == 22
         del now
     assert len(left) == 48
-    assert left[-12] == (12, 22)
-    assert left[-1] == (1, 2)
+    assert left[-12] == (12, 22, 12)
+    assert left[-1] == (1, 2, 2)  # the last one's own, and those that its neighbor has sent
+
+
+def test_the_last_offer_is_kept_for_all_neighbors_as_one_half_of_a_matrix():
+    graph, before = Graph.ring(4), None
+    for now in network(graph, make(consensus=SharedStatistics()), rows=96):
+        for state, past in zip(now.states, before or (), strict=bool(before)):
+            assert len({id(edge.before.half) for edge in state.edges.values()}) == 1
+            for edge in state.edges.values():
+                assert isinstance(edge.before.half, Half)
+                again = edge.before.offer(edge.before.terms)
+                assert again.centers is past.sent.centers
+                assert again.in_doubt == (not past.sent.definite)
+                np.testing.assert_array_equal(again.weights, past.sent.weights)
+                np.testing.assert_array_equal(again.moments, past.sent.moments)
+        before = now.states
+    assert before is not None
