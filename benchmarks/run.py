@@ -79,18 +79,23 @@ def main() -> None:
             missed += not line.reached
             table.add_row(line.what, line.shown, line.target, "" if not line.target else "yes" if line.reached else "NO")
         console.print(table)
-        record = {
-            "case": name,
-            "seconds": round(time.perf_counter() - began, 1),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "lines": [line._asdict() for line in lines],
-        }
-        (results / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
-    write_page(results)
+        store(name, lines, seconds=round(time.perf_counter() - began, 1))
     console.print(f"written to {results.relative_to(Path.cwd()) if results.is_relative_to(Path.cwd()) else results}")
     sys.exit(1 if missed else 0)
+
+
+def store(name: str, lines: list[cases.Line], **more: float) -> None:
+    """Write the result of one case, and the page over all, so that they are there even if a later case is interrupted."""
+    record = {
+        "case": name,
+        **more,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "lines": [line._asdict() for line in lines],
+    }
+    (HERE / "results" / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    write_page(HERE / "results")
 
 
 def write_page(results: Path) -> None:

@@ -3,6 +3,11 @@
 `python benchmarks/scale.py AGENTS ROUNDS PROTOCOL [ENGINE]` measures one network in a process of its own and prints a line of
 JSON; `python benchmarks/scale.py curves`, `… engines` and `… sizes PROTOCOL` measure one part, as `make bench scale_curves`,
 `scale_engines` and `scale_PROTOCOL` do, which store it. Time is CPU time: on a busy machine it varies less than the clock.
+
+All networks are measured over the same rounds, because dictionaries grow in the first ones: small networks are repeated with
+other graphs and samples instead of running longer. `… sizes PROTOCOL` prints each network as soon as it has been measured;
+`… store PROTOCOL FILE…` makes the table of `make bench scale_PROTOCOL` from such lines, also from those of several commands;
+for given points, those of `penalty` belong to it.
 """
 
 from __future__ import annotations
@@ -58,7 +63,8 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 """The last one has a dictionary that is given to all agents, so that they are advanced as one tensor."""
 # Those whose cost is drawn against agents, degree and so on.
 CURVES = ("penalty", "exact-diffusion", "shared-statistics")
-# Rounds that are not counted, in which loops are compiled; and small networks run until all agents have taken so many steps.
+# Rounds that are not counted, in which loops are compiled; and small networks are repeated until all agents have taken so
+# many steps.
 SKIPPED, _STEPS = 2, 20_000
 # So many rounds are drawn at a time: drawing those of a single one would take longer than some protocols do.
 AHEAD = 10
@@ -97,17 +103,21 @@ def network(
     parsimony: float = 0.04,
     batch: int = 32,
     classes: int = 5,
+    seed: int = 0,
 ) -> tuple[Agent, Graph, list[Drawn], list[State] | None]:
-    """The paper's agents and mixture on a random geometric graph; with states where points are given."""
+    """The paper's agents and mixture on a random geometric graph; with states where points are given.
+
+    Another seed means another graph and other samples of the same mixture.
+    """
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(classes=classes, rng=rng)
-    graph = Graph.geometric(agents, degree=degree, rng=rng)
+    graph = Graph.geometric(agents, degree=degree, rng=np.random.default_rng([8, seed]) if seed else rng)
     settings = PROTOCOLS[protocol]
     if "rule" not in settings:
         settings = {"step_size": STEP, "compression": Komp.parsimonious(STEP, parsimony=parsimony), **settings}
     agent = Agent(dimension=2, outputs=mixture.classes, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), **settings)
     states = given(agent, mixture, graph) if protocol == "given-points" else None
-    return agent, graph, [Drawn(mixture, rounds, i, batch) for i in range(agents)], states
+    return agent, graph, [Drawn(mixture, rounds, i + agents * seed, batch) for i in range(agents)], states
 
 
 def given(agent: Agent, mixture: Mixture, graph: Graph) -> list[State]:
@@ -120,7 +130,6 @@ def given(agent: Agent, mixture: Mixture, graph: Graph) -> list[State]:
 
 def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation") -> dict[str, Any]:
     """Time per agent and round after the first ones, in which loops are compiled; peak memory; bytes."""
-    agent, graph, streams, states = network(agents, rounds, protocol)
     warnings.simplefilter("ignore")
     opened: Any = None
     if engine == "processes":
@@ -130,7 +139,8 @@ def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation")
 
         opened = RayEngine(2)
     driver, clock, busiest, counted = 0.0, 0.0, 0.0, 0
-    for _ in range(max(1, _STEPS // (agents * rounds)) if opened is None else 1):
+    for seed in range(max(1, _STEPS // (agents * rounds)) if opened is None else 1):
+        agent, graph, streams, states = network(agents, rounds, protocol, seed=seed)
         with threadpool_limits(1):
             began = time.process_time(), time.perf_counter(), [0.0]
             for now in simulate(agent, graph, streams, states=states, engine=opened):
@@ -257,9 +267,13 @@ def capped_statistics() -> list[Line]:
 def given_points() -> list[Line]:
     """20 to 10,000 agents that share 25 given points, 50 rounds; CPU time per agent and round."""
     lines, found = _sizes("given-points")
-    gain = _apart(SIZES[-1], ROUNDS, "penalty")["cpu_us"] / found[SIZES[-1]]["cpu_us"]
-    lines.append(at_least(f"{GIVEN} given points: rounds per second by those of penalty, {SIZES[-1]} agents", gain, 10.0))
-    return lines
+    return [*lines, _gain(found, _apart(SIZES[-1], ROUNDS, "penalty"))]
+
+
+def _gain(found: dict[int, dict[str, Any]], penalty: dict[str, Any]) -> Line:
+    """How many times more rounds per second the largest network computes with given points."""
+    gain = penalty["cpu_us"] / found[SIZES[-1]]["cpu_us"]
+    return at_least(f"{GIVEN} given points: rounds per second by those of penalty, {SIZES[-1]} agents", gain, 10.0)
 
 
 def cost_curves() -> list[Line]:
@@ -277,10 +291,22 @@ def cost_curves() -> list[Line]:
 
 def _sizes(protocol: str) -> tuple[list[Line], dict[int, dict[str, Any]]]:
     """One network after the other, up to the largest and back: a machine that is busier for a while weighs on all of them."""
-    runs: dict[int, list[dict[str, Any]]] = {agents: [] for agents in SIZES}
+    runs = []
     for agents in (*SIZES, *SIZES[-2::-1]):
-        runs[agents].append(_apart(agents, ROUNDS, protocol))
-    found = {agents: {**own[0], "cpu_us": float(np.mean([one["cpu_us"] for one in own]))} for agents, own in runs.items()}
+        runs.append(_apart(agents, ROUNDS, protocol))
+        print(json.dumps(runs[-1]), flush=True)  # the largest takes long: what has been measured before must not be lost
+    return _table(protocol, runs)
+
+
+def _table(protocol: str, runs: list[dict[str, Any]]) -> tuple[list[Line], dict[int, dict[str, Any]]]:
+    """Each size, by its mean time and least memory (a first run may compile loops, which takes more), and comparisons."""
+    found = {}
+    for agents in SIZES:
+        own = [one for one in runs if (one["agents"], one["rounds"], one["protocol"]) == (agents, ROUNDS, protocol)]
+        if not own:
+            raise SystemExit(f"{protocol}: no network of {agents} agents was measured over {ROUNDS} rounds")
+        means = {"cpu_us": np.mean([one["cpu_us"] for one in own]), "megabytes": min(one["megabytes"] for one in own)}
+        found[agents] = {**own[0], **{name: float(value) for name, value in means.items()}}
     lines = []
     for agents, one in found.items():
         shown = f"{one['cpu_us']:.0f} µs, {one['megabytes']:.0f} MB, {one['order']:.1f} points, "
@@ -320,5 +346,13 @@ elif __name__ == "__main__" and sys.argv[1:] == ["engines"]:
 elif __name__ == "__main__" and sys.argv[1:2] == ["sizes"]:
     for found_line in _sizes(sys.argv[2])[0]:
         print(found_line.what, found_line.shown, found_line.target)
+elif __name__ == "__main__" and sys.argv[1:2] == ["store"]:
+    from run import store
+
+    measured = [json.loads(row) for file in sys.argv[3:] for row in Path(file).read_text().splitlines() if row[:1] == "{"]
+    rows, of_size = _table(sys.argv[2], measured)
+    if sys.argv[2] == "given-points":
+        rows.append(_gain(of_size, _table("penalty", measured)[1][SIZES[-1]]))
+    store(f"scale_{sys.argv[2]}", rows)
 elif __name__ == "__main__":
     print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])))

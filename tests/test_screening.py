@@ -379,7 +379,7 @@ def test_how_far_statistics_are_apart_by_the_literal_formula(old, rows, seed):
     here, there = rng.permutation(8)[:old], rng.integers(8, size=rows)
     weights, moments, sums, square = (rng.standard_normal(n) for n in ((old, 3), (old, old), (rows, 3), (rows, rows)))
     moments, square = moments + moments.T, square + square.T
-    _, place = united(pool[here], pool[there])
+    _, (place,) = united(pool[here], pool[there])
     found = compiled.symmetric.apart(place, weights, moments, sums, square)
     if len(set(there)) < rows:
         assert found == (np.inf, np.inf)

@@ -32,12 +32,15 @@ from kernelmesh import (
     storage,
 )
 from kernelmesh.consensus import EdgeMemory, Heard
+from kernelmesh.consensus.duals import Compact, digest, opposite
 from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import Link
 from kernelmesh.messages import Function, Offer, Terms, decode, encode, wire_size
+from kernelmesh.numerics import compiled
 from kernelmesh.numerics.covariance import Covariance
 from kernelmesh.numerics.halves import Half, halved, whole
-from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.numerics.landmarks import lifted, united
+from kernelmesh.numerics.statistics import Statistics, Total
 from kernelmesh.rules.landmarks import _halves_in_debt, _solved
 from kernelmesh.runtimes import shard
 from kernelmesh.streams import ArrayStream
@@ -416,6 +419,123 @@ def test_sums_do_not_depend_on_the_order(seed):
     np.testing.assert_allclose(table(a.plus([(-1.0, c), (2.0, b)])), wanted, atol=1e-12)
 
 
+def drawn(rng, pool, rows):
+    """Statistics over some points of a pool."""
+    square = rng.normal(size=(len(rows), len(rows)))
+    return Statistics(KERNEL, pool[rows], rng.normal(size=(len(rows), 2)), square + square.T)
+
+
+def some(rng, points, at_most):
+    return rng.choice(points, size=rng.integers(0, at_most + 1), replace=False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_union_says_where_every_point_stands(seed):
+    rng = np.random.default_rng(seed)
+    pool = rng.normal(size=(9, 2))
+    own, *others = (pool[some(rng, 9, 7)] for _ in range(4))
+    centers, placed = united(own, *others, own)
+    np.testing.assert_array_equal(centers[: len(own)], own)
+    for other, place in zip((*others, own), placed, strict=True):
+        np.testing.assert_array_equal(centers[place], other)
+    assert {row.tobytes() for row in centers} == {row.tobytes() for part in (own, *others) for row in part}
+    assert len(np.unique(centers, axis=0)) == len(centers)
+
+
+def test_a_neighbor_that_sends_a_point_twice_adds_to_it_twice():
+    """A union holds the point once, and the sum is that over its two rows and columns."""
+    rng = np.random.default_rng(0)
+    pool = rng.normal(size=(5, 2))
+    there = drawn(rng, pool, np.array([3, 1, 4, 1]))
+    centers, (place,) = united(pool[:3], there.centers)
+    np.testing.assert_array_equal(centers, pool)
+    onto = np.zeros((5, 4))
+    onto[place, np.arange(4)] = 1.0
+    total = Total.zero(5, 2)
+    total.add_difference(-0.5, place, (there.moments, there.weights), np.arange(0), (np.zeros((0, 0)), np.zeros((0, 2))))
+    np.testing.assert_allclose(total.moments, 0.5 * onto @ there.moments @ onto.T, atol=1e-12)
+    total.add(place, lower(there.moments), there.weights)
+    np.testing.assert_allclose(total.moments, 1.5 * onto @ there.moments @ onto.T, atol=1e-12)
+    np.testing.assert_allclose(total.weights, 1.5 * onto @ there.weights, atol=1e-12)
+
+
+def lower(square):
+    return square[np.tril_indices(len(square))]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), factor=st.sampled_from([0.3, -0.3]))
+def test_a_sum_of_differences_rounds_as_if_each_had_been_computed_first(seed, factor):
+    rng = np.random.default_rng(seed)
+    pool = rng.normal(size=(12, 2))
+    own, *ends = (drawn(rng, pool, some(rng, 12, 9)) for _ in range(5))
+    wanted = own.plus([(factor, ends[1].plus([(-1.0, ends[0])])), (0.1, ends[3].plus([(-1.0, ends[2])]))])
+    centers, placed = united(own.centers, *(end.centers for end in ends))
+    total = Total.zero(len(centers), 2)
+    total.add(np.arange(own.order), lower(own.moments), own.weights)
+    for n, share in ((0, factor), (2, 0.1)):
+        first, second = ((end.moments, end.weights) for end in ends[n : n + 2])
+        total.add_difference(share, placed[n], first, placed[n + 1], second)
+    at = {row.tobytes(): i for i, row in enumerate(centers)}
+    place = [at[row.tobytes()] for row in wanted.centers]
+    assert len(place) == len(centers)
+    np.testing.assert_array_equal(total.moments[np.ix_(place, place)], wanted.moments)
+    np.testing.assert_array_equal(total.weights[place], wanted.weights)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), order=st.integers(1, 40))
+def test_statistics_over_fewer_points_are_those_of_projected_samples(seed, order):
+    """Against the formula: c becomes (K_ss + nugget)⁻¹ K_s,all c, for Θ = Σ h c cᵀ and β = Σ c τᵀ."""
+    rng = np.random.default_rng(seed)
+    centers = rng.uniform(-2, 2, size=(order, 2))
+    square = rng.normal(size=(order, order))
+    full = Statistics(KERNEL, centers, rng.normal(size=(order, 3)), square + square.T, definite=bool(seed % 2))
+    stays = np.sort(rng.choice(order, size=rng.integers(1, order + 1), replace=False))
+    # a distance between points, so that rounding does not decide
+    gram = KERNEL(centers, centers) + 0.1 * np.eye(order)
+    inverse = np.linalg.inv(gram[np.ix_(stays, stays)] + 1e-8 * np.eye(len(stays)))
+    onto = np.eye(order)[stays]
+    leaves = np.setdiff1d(np.arange(order), stays)
+    onto[:, leaves] = inverse @ gram[np.ix_(stays, leaves)]
+    found, held = full.restricted(stays, gram)
+    scale = np.abs(onto @ full.moments @ onto.T).max() + 1.0
+    np.testing.assert_allclose(held, inverse, atol=1e-9 * np.abs(inverse).max())
+    np.testing.assert_allclose(found.moments, onto @ full.moments @ onto.T, atol=1e-10 * scale)
+    np.testing.assert_allclose(found.weights, onto @ full.weights, atol=1e-10 * scale)
+    np.testing.assert_array_equal(found.moments, found.moments.T)
+    np.testing.assert_array_equal(found.centers, centers[stays])
+    assert found.definite == full.definite
+    # duals are projected onto the first points, by halves
+    turn = np.concatenate([stays, leaves])
+    total = Total.zero(order, 3)
+    total.add(np.argsort(turn), lower(full.moments), full.weights)
+    fewer = total.projected(np.ascontiguousarray(onto[:, leaves]))
+    np.testing.assert_allclose(fewer.moments, found.moments, atol=1e-10 * scale)
+    np.testing.assert_allclose(fewer.weights, found.weights, atol=1e-10 * scale)
+
+
+def test_points_that_leave_are_represented_by_those_that_stay():
+    rng = np.random.default_rng(0)
+    gone = rng.uniform(-2, 2, size=(4, 2))
+    gram = KERNEL(LANDMARKS, LANDMARKS) + 1e-8 * np.eye(20)
+    wanted = np.linalg.solve(gram, KERNEL(LANDMARKS, gone))
+    np.testing.assert_allclose(lifted(KERNEL, LANDMARKS, gone), wanted, atol=1e-8 * np.abs(wanted).max())
+    assert lifted(KERNEL, LANDMARKS[:0], gone).shape == (0, 4)
+
+
+@given(seed=st.integers(0, 10_000), order=st.integers(0, 9))
+def test_a_digest_does_not_depend_on_how_the_dual_is_stored(seed, order):
+    rng = np.random.default_rng(seed)
+    whole_one = drawn(rng, rng.normal(size=(9, 2)), np.arange(order))
+    half = Compact.over(KERNEL, whole_one.centers, whole_one.weights, lower(whole_one.moments))
+    np.testing.assert_array_equal(half.moments, whole_one.moments)
+    columns = np.bitwise_xor.reduce(whole_one.moments.view(np.uint64), axis=0) & np.uint64((1 << 63) - 1)
+    np.testing.assert_array_equal(compiled.symmetric.folded_half(lower(whole_one.moments), order), columns)
+    assert digest(half) == digest(whole_one) == digest(opposite(half)) == digest(opposite(whole_one))
+
+
 @pytest.mark.parametrize("order", [0, 1, 3, 40])
 def test_moments_travel_as_half_a_matrix(order):
     rng = np.random.default_rng(0)
@@ -618,20 +738,37 @@ def test_a_state_without_its_covariance_goes_on_from_a_file_bit_for_bit():
 
 
 def test_what_was_before_a_round_goes_while_the_round_is_computed(monkeypatch):
-    """At the last step of a round, only the last agents still have their states and flows of before."""
+    """At the last step of a round, only the last agents still have their states, flows and messages of before."""
     graph, left, advance = Graph.line(12), [], shard.advance
 
     def watched(agent, state, *rest, **options):
-        left.append((sum(one() is not None for one in states), sum(one() is not None for one in duals)))
+        left.append(tuple(sum(one() is not None for one in kind) for kind in (states, duals, moments)))
         return advance(agent, state, *rest, **options)
 
-    states, duals = [], []
+    states, duals, moments = [], [], []
     monkeypatch.setattr(shard, "advance", watched)
     for now in network(graph, make(consensus=SharedStatistics()), rows=64):
         states = [weakref.ref(state) for state in now.states]
         duals = [weakref.ref(edge.dual) for state in now.states for edge in state.edges.values()]
+        moments = [weakref.ref(state.sent.moments) for state in now.states]
         assert len(duals) == 22
         del now
     assert len(left) == 48
-    assert left[-12] == (12, 22)
-    assert left[-1] == (1, 2)
+    assert left[-12] == (12, 22, 12)
+    assert left[-1] == (1, 2, 2)  # the last one's own, and those that its neighbor has sent
+
+
+def test_the_last_offer_is_kept_for_all_neighbors_as_one_half_of_a_matrix():
+    graph, before = Graph.ring(4), None
+    for now in network(graph, make(consensus=SharedStatistics()), rows=96):
+        for state, past in zip(now.states, before or (), strict=bool(before)):
+            assert len({id(edge.before.half) for edge in state.edges.values()}) == 1
+            for edge in state.edges.values():
+                assert isinstance(edge.before.half, Half)
+                again = edge.before.offer(edge.before.terms)
+                assert again.centers is past.sent.centers
+                assert again.in_doubt == (not past.sent.definite)
+                np.testing.assert_array_equal(again.weights, past.sent.weights)
+                np.testing.assert_array_equal(again.moments, past.sent.moments)
+        before = now.states
+    assert before is not None

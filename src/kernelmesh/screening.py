@@ -451,7 +451,7 @@ class Screening:
             return False
         told = [
             Told(standing.weight, place, each.weights, cast(Floats, each.moments))
-            for each, standing, (_, place) in zip(said, standings, unions, strict=True)
+            for each, standing, (_, (place,)) in zip(said, standings, unions, strict=True)
         ]
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite fail every check
             there = _opinions(bench, told)
@@ -624,7 +624,7 @@ class Screening:
 
 def _told(bench: Bench, said: Function | Offer | Statistics, weight: float) -> Told:
     assert said.moments is not None
-    return Told(weight, united(bench.model.function.centers, said.centers)[1], said.weights, said.moments)
+    return Told(weight, united(bench.model.function.centers, said.centers)[1][0], said.weights, said.moments)
 
 
 def _opinions(bench: Bench, told: Sequence[Told]) -> Floats | None:
@@ -648,7 +648,7 @@ def _is_close(own: Statistics, sizes: tuple[float, float], reply: Message | None
     """
     if not isinstance(reply, Offer) or reply.dual is not None or reply.moments is None:
         return False, False
-    union, place = united(own.centers, reply.centers)
+    union, (place,) = united(own.centers, reply.centers)
     sums, square = compiled.symmetric.apart(place, own.weights, own.moments, reply.weights, reply.moments)
     # never close if values are not finite
     return sums <= _CLOSE**2 * sizes[0] and square <= _CLOSE**2 * sizes[1], len(union) > own.order

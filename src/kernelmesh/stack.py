@@ -16,10 +16,11 @@ import numpy as np
 from kernelmesh.agent import Agent, Info, State, diverged, watch
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import EdgeMemory
+from kernelmesh.consensus.base import PastOffer
 from kernelmesh.consensus.duals import digest
 from kernelmesh.consensus.edge_duals import EdgeDuals
 from kernelmesh.consensus.gossip import Gossip
-from kernelmesh.messages import Offer, Terms
+from kernelmesh.messages import Terms
 from kernelmesh.numerics.compression import CompressionReport
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph, share
@@ -267,7 +268,7 @@ class Stack:
                 dual=self._over(sign * self.duals[edge]),
                 done=self.exchanges,
                 acts=max(consensus.every + consensus.patience - self.since, 0),
-                before=Offer(told.centers, told.weights, terms),
+                before=PastOffer(told.centers, told.weights, terms),
             )
         return out
 

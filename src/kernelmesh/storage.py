@@ -19,6 +19,7 @@ from safetensors.numpy import save
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats, integer, matrix, non_negative
 from kernelmesh.consensus import EdgeMemory
+from kernelmesh.consensus.base import PastOffer
 from kernelmesh.errors import MISSING, InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
 from kernelmesh.messages import Offer, Terms
 from kernelmesh.numerics.compression import Model
@@ -128,7 +129,7 @@ def pack(
     With its workspace (M² numbers more), its reservoir and its latest mini-batch (which contain samples), learning continues
     exactly as if uninterrupted; otherwise, P is recomputed and the reservoir is filled again.
     """
-    functions: dict[str, Expansion | Offer] = {"function": state.model.function}
+    functions: dict[str, Expansion | Offer | PastOffer] = {"function": state.model.function}
     if state.shown is not None:
         functions["shown"] = state.shown
     arrays: dict[str, NDArray[Any]] = {
@@ -153,9 +154,9 @@ def pack(
                 functions[f"{of}.{part}"] = kept
     for name, f in functions.items():
         arrays[f"{name}.centers"], arrays[f"{name}.weights"] = f.centers, f.weights
-        if isinstance(f, Statistics | Offer) and f.moments is not None:
-            arrays[f"{name}.moments"] = f.moments
-        if isinstance(f, Offer):
+        if isinstance(f, Statistics | Offer | PastOffer) and (moments := f.moments) is not None:
+            arrays[f"{name}.moments"] = moments
+        if isinstance(f, Offer | PastOffer):
             terms = f.terms
             arrays[f"{name}.terms"] = np.array([terms.epoch, terms.exchange, terms.done, terms.digest], dtype=np.int64)
             arrays[f"{name}.share"] = np.array([terms.share])
@@ -258,7 +259,9 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
             done=done,
             acts=acts,
             behind=bool(behind),
-            **{part: offer(f"{of}.{part}") for part in _OFFERS},
+            offered=offer(f"{of}.offered"),
+            before=None if (past := offer(f"{of}.before")) is None else PastOffer.of(past),
+            early=offer(f"{of}.early"),
         )
 
     samples, steps = (integer("file", "clock", n, minimum=0) for n in arrays["clock"])

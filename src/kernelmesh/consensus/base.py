@@ -9,16 +9,28 @@ import numpy as np
 
 from kernelmesh.checks import Floats, integer
 from kernelmesh.consensus.duals import digest
-from kernelmesh.messages import Function, Message, Offer, Points, Probe, Values
+from kernelmesh.messages import Function, Message, Offer, Points, Probe, Terms, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.halves import Half, halved, whole
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.numerics.schedules import Doubling, Schedule, as_schedule
 
 __all__ = ["FUNCTIONS", "NOTHING", "NUMBERED_OFFERS", "NUMBERED_STATISTICS", "NUMBERED_WEIGHTS"]
 __all__ += ["POINTS_FOR_VALUES", "PROBES_FOR_VALUES"]
-__all__ += ["Consensus", "Coupled", "EdgeMemories", "EdgeMemory", "Exchange", "Heard", "Spaced", "StepInputs", "Tuning"]
+__all__ += [
+    "Consensus",
+    "Coupled",
+    "EdgeMemories",
+    "EdgeMemory",
+    "Exchange",
+    "Heard",
+    "PastOffer",
+    "Spaced",
+    "StepInputs",
+    "Tuning",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +67,33 @@ NUMBERED_STATISTICS = Exchange(replies=(Offer,), numbered=True, statistics=True)
 """An agent sends statistics of samples, each for one numbered exchange over one edge."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class PastOffer:
+    """An offer that is rarely needed again: of its moments, only half is kept."""
+
+    centers: Floats
+    weights: Floats
+    terms: Terms
+    half: Floats | Half | None = None
+    in_doubt: bool = False
+
+    @classmethod
+    def of(cls, offer: Offer, half: Floats | Half | None = None) -> Self:
+        """From an offer without a dual; `half` is that of its moments, if it is known."""
+        if half is None and offer.moments is not None:
+            half = halved(offer.moments)
+        return cls(offer.centers, offer.weights, offer.terms, half, offer.in_doubt)
+
+    @property
+    def moments(self) -> Floats | None:
+        """The moments of the offer, if it has any."""
+        return None if self.half is None else whole(self.half)
+
+    def offer(self, terms: Terms) -> Offer:
+        """The offer again, with these terms."""
+        return Offer(self.centers, self.weights, terms, moments=self.moments, in_doubt=self.in_doubt)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EdgeMemory:
     """What one end of an edge remembers about numbered exchanges, in which both ends use the same two functions once.
@@ -74,8 +113,8 @@ class EdgeMemory:
     """The number of rounds, including this one, in which the dual still acts or the edge counts as alive."""
     offered: Offer | None = None
     """Our offer in the open exchange."""
-    before: Offer | None = None
-    """Our offer in the last completed exchange."""
+    before: PastOffer | None = None
+    """Our offer in the last completed exchange, which is sent again if the other end has missed it."""
     early: Offer | None = None
     """Their offer in the exchange after the open one, if they are ahead."""
     behind: bool = False

@@ -13,10 +13,10 @@ from kernelmesh.checks import Floats
 from kernelmesh.messages import Offer
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.halves import halved, whole
+from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["Shared", "compact", "digest", "opposite"]
+__all__ = ["Compact", "Shared", "digest", "half_of", "opposite"]
 
 # The attributes under which an expansion caches derived values, which are not part of its value.
 _TWIN, _DIGEST, _ORIGIN, _HALF = "dual_twin", "dual_digest", "dual_origin", "dual_half"
@@ -53,28 +53,33 @@ class _Opposite(Statistics):
         return _read_only(-self.__dict__[_TWIN].moments)
 
 
-class _Compact(Statistics):
-    """Statistics that store one triangle of Θ; the full matrix is built on demand, once per round."""
-
-    @property
-    def moments(self) -> Floats:
-        return _read_only(whole(self.__dict__[_HALF]))
-
-
-def compact(dual: Statistics) -> Statistics:
-    """The same dual in half the memory, because there is one for each edge.
+class Compact(Statistics):
+    """Statistics that store one triangle of Θ, because there is one for each edge; the full matrix is built on demand.
 
     >>> from kernelmesh import Gaussian
-    >>> dual = Statistics(Gaussian(), np.array([[0.0], [1.0]]), np.zeros((2, 1)), np.array([[2.0, 1.0], [1.0, 3.0]]))
-    >>> compact(dual).moments
+    >>> dual = Compact.over(Gaussian(), np.array([[0.0], [1.0]]), np.zeros((2, 1)), np.array([2.0, 1.0, 3.0]))
+    >>> dual.moments
     array([[2., 1.],
            [1., 3.]])
     """
-    small = object.__new__(_Compact)
-    small.__dict__.update(kernel=dual.kernel, centers=dual.centers, weights=dual.weights)
-    small.__dict__[_HALF] = halved(dual.moments)
-    small.__dict__[_DIGEST] = digest(dual)  # always needed, and computed from the full matrix
-    return small
+
+    @classmethod
+    def over(cls, kernel: Kernel, centers: Floats, weights: Floats, half: Floats) -> Compact:
+        """From valid arrays that are not modified elsewhere."""
+        self = object.__new__(cls)
+        self.__dict__.update(kernel=kernel, centers=_read_only(centers), weights=_read_only(weights))
+        self.__dict__[_HALF] = _read_only(half)
+        return self
+
+    @property
+    def moments(self) -> Floats:
+        return _read_only(compiled.symmetric.whole(self.__dict__[_HALF], self.order))
+
+
+def half_of(dual: Statistics) -> Floats:
+    """The lower triangle of Θ."""
+    found: Floats | None = dual.__dict__.get(_HALF)
+    return compiled.symmetric.lower_half(dual.moments) if found is None else found
 
 
 def _read_only(array: Floats) -> Floats:
@@ -90,8 +95,8 @@ def digest(dual: Expansion) -> int:
         data = hashlib.blake2b(origin.centers.ravel().data, digest_size=8)
         if isinstance(origin, Statistics):
             # hashing M² numbers would take longer than averaging them, so only the XOR of each column's bits is hashed
-            for table in (origin.weights, origin.moments):
-                data.update(compiled.symmetric.folded(table.view(np.uint64)).data)
+            data.update(compiled.symmetric.folded(origin.weights.view(np.uint64)).data)
+            data.update(compiled.symmetric.folded_half(half_of(origin), origin.order).data)
         else:
             data.update(np.abs(origin.weights).ravel().data)
         found = int.from_bytes(data.digest(), "big") >> 1

@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from kernelmesh.consensus.base import EdgeMemories, EdgeMemory, Heard
+from kernelmesh.checks import Floats
+from kernelmesh.consensus.base import EdgeMemories, EdgeMemory, Heard, PastOffer
 from kernelmesh.messages import Function, Offer, Terms
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import metropolis_weight
+from kernelmesh.numerics.halves import Half, halved
 from kernelmesh.numerics.statistics import Statistics
 
 __all__ = ["Completed", "complete", "offer"]
@@ -45,7 +47,7 @@ def offer(value: Expansion, edge: EdgeMemory | None, share: float, there: tuple[
     behind = edge.behind if there is None or there[0] != edge.epoch else there[1] < edge.done
     if behind and edge.before is not None:
         terms = msgspec.structs.replace(edge.before.terms, done=ours.terms.done, digest=ours.terms.digest)
-        ours = replace(edge.before, terms=terms)
+        ours = edge.before.offer(terms)
     if edge.handed is None or ours.terms.exchange > 1:
         return ours
     moments = edge.handed.moments if isinstance(edge.handed, Statistics) else None
@@ -57,6 +59,7 @@ def complete(
 ) -> tuple[list[Completed], EdgeMemories]:
     """Complete the exchanges that can be completed; returns them and the new memory of each edge."""
     after, done = dict(edges), []
+    past = _Past()
     for said in heard:
         edge = edges.get(said.neighbor) or EdgeMemory()
         theirs = said.reply if isinstance(said.reply, Offer) else None
@@ -85,12 +88,25 @@ def complete(
             dual=renew(exchange, said.is_first),
             epoch=edge.epoch,
             done=edge.done + 1,
-            before=ours,
+            before=past(ours),
             early=early,
             behind=behind,
             handed=None if edge.done else edge.handed,  # an offer for the second exchange means that the first is complete
         )
     return done, after
+
+
+class _Past:
+    """The offers of one agent to its neighbors, for later: of moments that they have in common, one half is kept for all."""
+
+    def __init__(self) -> None:
+        self._moments: Floats | None = None
+        self._half: Floats | Half | None = None
+
+    def __call__(self, offer: Offer) -> PastOffer:
+        if offer.moments is not self._moments:
+            self._moments, self._half = offer.moments, None if offer.moments is None else halved(offer.moments)
+        return PastOffer.of(offer, self._half)
 
 
 def _meant(exchange: int, newest: Offer | None, early: Offer | None) -> Offer | None:

@@ -68,7 +68,7 @@ class SharedDiffusion(EdgeDuals):
 
     def renewed(self, exchange: Completed, kernel: Kernel, weight: float, is_first: bool) -> Expansion:
         first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
-        centers, place = united(first.centers, second.centers)
+        centers, (place,) = united(first.centers, second.centers)
         weights = np.zeros((len(centers), first.weights.shape[1]))
         weights[: len(first.centers)] = -weight * first.weights
         compiled.symmetric.add_rows(weights, place, second.weights, weight)
@@ -82,7 +82,7 @@ def _over(centers: Floats, function: Expansion) -> Floats:
     """The weights of a function over other points; its part over points not among these is projected onto them."""
     if np.array_equal(centers, function.centers):
         return function.weights
-    everything, place = united(centers, function.centers)
+    everything, (place,) = united(centers, function.centers)
     weights = np.zeros((len(everything), function.outputs))
     compiled.symmetric.add_rows(weights, place, function.weights, 1.0)
     gone = everything[len(centers) :]

@@ -2,21 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from kernelmesh.checks import Floats
 from kernelmesh.consensus.base import NUMBERED_STATISTICS, EdgeMemories, EdgeMemory, Heard, Spaced, StepInputs
-from kernelmesh.consensus.duals import Shared, compact, opposite
+from kernelmesh.consensus.duals import Compact, Shared, half_of, opposite
 from kernelmesh.consensus.local import Local
 from kernelmesh.consensus.numbered import Completed, complete, offer
 from kernelmesh.messages import Message, Offer
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.numerics.landmarks import united
-from kernelmesh.numerics.statistics import Statistics
+from kernelmesh.numerics.landmarks import lifted, united
+from kernelmesh.numerics.statistics import Statistics, Sums, Total
 from kernelmesh.registry import register
 
 __all__ = ["SharedStatistics"]
@@ -24,8 +23,6 @@ __all__ = ["SharedStatistics"]
 _SHARED = Shared()
 # A dual may have one obsolete point, which neither end has anymore, per this many current points.
 _SPARE = 8
-# The attribute under which a dual caches the latest flow until the other end has used it.
-_FLOW = "dual_flow"
 
 
 @register("consensus")
@@ -70,63 +67,83 @@ class SharedStatistics(Spaced):
     def combine(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> tuple[Update | None, EdgeMemories]:
         if not (heard or edges):
             return None, edges  # there are no neighbors
-        kernel = function.kernel
         own = Statistics.of(function)
-        nothing = Statistics.of(Expansion.zero(kernel, dimension=function.dimension, outputs=function.outputs))
-        flows: list[tuple[float, Statistics]] = []
+        flows: list[_Flow] = []
+        handed: list[tuple[float, Statistics]] = []
         definite = own.definite
 
         def renew(exchange: Completed, is_first: bool) -> Expansion:
             nonlocal definite
-            flow, dual = _renewed(nothing, exchange, is_first)
-            flows.append((exchange.weight if is_first else -exchange.weight, flow))
+            first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
+            flows.append(_Flow(exchange.weight if is_first else -exchange.weight, first, second))
             before, had = exchange.before, exchange.had
             # an average of current statistics is definite; a late exchange may give away what the agent no longer has
             definite = definite and not (exchange.is_late or exchange.theirs.in_doubt)
             if before is not had:  # the flow was taken over from the other end
                 definite = False
-                flows.extend(
+                handed.extend(
                     (sign, cast(Statistics, dual)) for sign, dual in ((1.0, before), (-1.0, had)) if dual is not None
                 )
-            return dual
+            return _renewed(own.kernel, exchange.before, flows[-1], is_first)
 
         _, after = complete(function, heard, edges, renew)
         if not flows:
+            nothing = Expansion.zero(own.kernel, dimension=own.dimension, outputs=own.outputs)
             return Update(nothing.centers, nothing.weights), after
-        total = own.plus(flows).known(definite=definite)
+        total = _averaged(own, flows)
+        if handed:
+            total = total.plus(handed)
+        total = total.known(definite=definite)
         return Update(total.centers, total.weights, 0.0, shared=True, statistics=total), after
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
         return Local().move(inputs, (), edges)
 
 
-def _renewed(nothing: Statistics, exchange: Completed, is_first: bool) -> tuple[Statistics, Expansion]:
-    """e_j − e_i from the view of the first end, so that both ends round alike, and λ from the view of this end."""
-    kernel = nothing.kernel
-    first, second = (exchange.ours, exchange.theirs) if is_first else (exchange.theirs, exchange.ours)
-    before = exchange.before if exchange.before is None or is_first else opposite(exchange.before)
-    settings = exchange.weight, kernel
-    dual = _SHARED.take(before, first, second, *settings)
-    # the flow is as large as the dual, so it is cached only until the other end has used it
-    flow = None if dual is None else dual.__dict__.pop(_FLOW, None)
-    if flow is None:
-        flow = _statistics(kernel, second).plus([(-1.0, _statistics(kernel, first))])
+class _Flow(NamedTuple):
+    """a (e_j − e_i) over an edge, i being the first end, so that both ends round alike; a is negative at the other end."""
+
+    factor: float
+    first: Offer
+    second: Offer
+
+
+def _averaged(own: Statistics, flows: Sequence[_Flow]) -> Statistics:
+    """The sum with all flows, over the union of all points, starting with its own."""
+    centers, placed = united(own.centers, *(end.centers for flow in flows for end in flow[1:]))
+    total = Total.zero(len(centers), own.outputs)
+    total.add(np.arange(own.order), half_of(own), own.weights)
+    for n, (factor, first, second) in enumerate(flows):
+        total.add_difference(factor, placed[2 * n], _sums(first), placed[2 * n + 1], _sums(second))
+    return Statistics.gathered(own.kernel, centers, total.weights, total.moments)
+
+
+def _renewed(kernel: Kernel, before: Expansion | None, flow: _Flow, is_first: bool) -> Expansion:
+    """λ after the flow, from the view of this end; computed from the view of the first end, so that both round alike."""
+    factor, first, second = abs(flow.factor), flow.first, flow.second
+    before = before if before is None or is_first else opposite(before)
+    dual = _SHARED.take(before, first, second, factor, kernel)
     if dual is None:
-        known = nothing if before is None else _known(cast(Statistics, before), flow.centers)
-        dual = compact(known.plus([(exchange.weight, flow)]))
-        dual.__dict__[_FLOW] = flow
-        _SHARED.keep(dual, before, first, second, *settings)
-    return flow, dual if is_first else opposite(dual)
+        dual = _moved(kernel, cast(Statistics | None, before), factor, first, second)
+        _SHARED.keep(dual, before, first, second, factor, kernel)
+    return dual if is_first else opposite(dual)
 
 
-def _known(dual: Statistics, centers: Floats) -> Statistics:
-    """The dual; if too many of its points are obsolete, its part over them is projected onto the current points."""
-    if len(united(centers, dual.centers)[0]) - len(centers) <= len(centers) // _SPARE:
-        return dual
-    everything = Statistics.nothing(dual.kernel, centers, dual.outputs).plus([(1.0, dual)])
-    return everything.restricted(np.arange(len(centers)))[0]
+def _moved(kernel: Kernel, before: Statistics | None, factor: float, first: Offer, second: Offer) -> Statistics:
+    """λ + a (e_j − e_i) over the points of both ends and few others; if λ has too many others, it is projected."""
+    known = [] if before is None else [before.centers]
+    centers, (at_first, *place) = united(second.centers, first.centers, *known)
+    order = max(len(second.centers), int(at_first.max(initial=-1)) + 1)
+    total = Total.zero(len(centers), first.weights.shape[1])
+    if before is not None:
+        total.add(place[0], half_of(before), before.weights)
+    if len(centers) - order > order // _SPARE:
+        centers, gone = centers[:order].copy(), centers[order:].copy()
+        total = total.projected(lifted(kernel, centers, gone))
+    total.add_difference(factor, at_first, _sums(first), np.arange(len(second.centers)), _sums(second))
+    return Compact.over(kernel, centers, total.weights, total.half)
 
 
-def _statistics(kernel: Kernel, offer: Offer) -> Statistics:
+def _sums(offer: Offer) -> Sums:
     assert offer.moments is not None
-    return Statistics.gathered(kernel, offer.centers, offer.weights, offer.moments)
+    return offer.moments, offer.weights

@@ -4,65 +4,38 @@ from __future__ import annotations
 
 import math
 from typing import cast
-from weakref import ref
 
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.numerics.products import product
 
-__all__ = ["agreed", "factor", "inverse", "lower_root", "novel", "projection", "united"]
+__all__ = ["agreed", "factor", "inverse", "lifted", "lower_root", "novel", "united"]
 
 # Added to K, as a share of κ(z, z): points that different agents propose at the same time may nearly coincide.
 _NUGGET = 1e-8
 
 
-def united(centers: Floats, others: Floats) -> tuple[Floats, Ints]:
-    """The union of two sets of points, the first ones first, and where in it the others stand."""
-    if others is centers:
-        return centers, np.arange(len(others))
-    if (known := _PLACES.get(centers, others)) is not None:
-        return centers, known
-    if len(others) <= len(centers) and np.array_equal(centers[: len(others)], others):
-        return centers, np.arange(len(others))
-    fresh, place = compiled.symmetric.places(np.concatenate([centers, others]).view(np.uint64), len(centers))
-    if len(fresh):
-        return np.concatenate([centers, others[fresh]]), place
-    _PLACES.keep(centers, others, place)
-    return centers, place
+def united(centers: Floats, *others: Floats) -> tuple[Floats, list[Ints]]:
+    """The union of sets of points, the first set first, and where in it the points of each other set stand."""
+    same, differ = np.arange(len(centers)), [own for own in others if own is not centers]
+    if not differ:
+        return centers, [same] * len(others)
+    rows = np.concatenate([centers, *differ])
+    fresh, place = compiled.symmetric.places(rows.view(np.uint64), len(centers))
+    placed, start = [], 0
+    for own in others:
+        if own is centers:
+            placed.append(same)
+            continue
+        placed.append(place[start : start + len(own)])
+        start += len(own)
+    return (np.concatenate([centers, rows[len(centers) :][fresh]]) if len(fresh) else centers), placed
 
 
-class _Places:
-    """A cache of positions of points among others, for pairs of read-only arrays that are still alive.
-
-    Agents that share their points hold them in different orders and look up each other's in every exchange.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, int], tuple[ref[Floats], ref[Floats], Ints]] = {}
-
-    def get(self, centers: Floats, others: Floats) -> Ints | None:
-        first, second, place = self._found.get((id(centers), id(others)), (None, None, None))
-        return place if first is not None and first() is centers and second is not None and second() is others else None
-
-    def keep(self, centers: Floats, others: Floats, place: Ints) -> None:
-        if centers.flags.writeable or others.flags.writeable:
-            return
-        key = id(centers), id(others)
-
-        def drop(_: object) -> None:
-            self._found.pop(key, None)
-
-        self._found[key] = ref(centers, drop), ref(others, drop), place
-
-
-_PLACES = _Places()
-
-
-def agreed(kernel: Kernel, centers: Floats, *, novelty: float, max_order: int) -> Ints:
-    """Which points of a union stay: all agents with the same union keep the same ones.
+def agreed(kernel: Kernel, centers: Floats, *, novelty: float, max_order: int, gram: Floats | None = None) -> Ints:
+    """Which points of a union stay: all agents with the same union keep the same ones. `gram` is κ(Z, Z), if it is known.
 
     They are considered in the order of a hash of their bits. So the point that comes first of all stays wherever it has
     arrived, then the first of those that it does not make superfluous, and so on: the sets of all agents become one.
@@ -70,7 +43,7 @@ def agreed(kernel: Kernel, centers: Floats, *, novelty: float, max_order: int) -
     turn = np.argsort(compiled.folding.hashes(np.ascontiguousarray(centers).view(np.uint64)), kind="stable")
     # given landmarks are as they are
     tolerance = 0.0 if math.isinf(novelty) else novelty
-    return compiled.symmetric.spanning(kernel(centers, centers), turn, tolerance, max_order)
+    return compiled.symmetric.spanning(kernel(centers, centers) if gram is None else gram, turn, tolerance, max_order)
 
 
 def novel(kernel: Kernel, points: Floats, cross: Floats, lifted: Floats, *, novelty: float, room: int) -> tuple[Ints, Floats]:
@@ -92,10 +65,9 @@ def novel(kernel: Kernel, points: Floats, cross: Floats, lifted: Floats, *, nove
     return chosen, square
 
 
-def inverse(kernel: Kernel, centers: Floats) -> Floats:
-    """(K + nugget)⁻¹."""
-    gram = kernel(centers, centers)
-    gram[np.diag_indices(len(gram))] += _NUGGET * kernel.diag(centers)
+def inverse(kernel: Kernel, centers: Floats, gram: Floats | None = None) -> Floats:
+    """(K + nugget)⁻¹; it overwrites K, if it is given."""
+    gram = _with_nugget(kernel, centers, kernel(centers, centers) if gram is None else gram)
     if not len(gram):
         return gram
     from scipy.linalg import lapack
@@ -104,6 +76,11 @@ def inverse(kernel: Kernel, centers: Floats) -> Floats:
     found = np.ascontiguousarray(lower.T)
     compiled.symmetric.mirror(found)
     return found
+
+
+def _with_nugget(kernel: Kernel, centers: Floats, gram: Floats) -> Floats:
+    np.einsum("ii->i", gram)[:] += _NUGGET * kernel.diag(centers)
+    return gram
 
 
 def lower_root(square: Floats, *, what: str = "statistics") -> Floats:
@@ -136,13 +113,11 @@ def factor(square: Floats) -> Floats | None:
     return None if failed else cast(Floats, found)
 
 
-def projection(kernel: Kernel, centers: Floats, stays: Ints, *, inverse: Floats) -> Floats:
-    """The matrix that takes weights over all points to those of the projection onto the ones that stay, whose P is given."""
-    left = np.ones(len(centers), dtype=bool)
-    left[stays] = False
-    leaves = np.flatnonzero(left)
-    onto = np.zeros((len(stays), len(centers)))
-    onto[np.arange(len(stays)), stays] = 1.0
-    here, there = (np.ascontiguousarray(centers[some]) for some in (stays, leaves))
-    onto[:, leaves] = product(inverse, kernel(here, there))
-    return onto
+def lifted(kernel: Kernel, centers: Floats, others: Floats) -> Floats:
+    """(K + nugget)⁻¹ κ(Z, X): the weights over Z of the projection of each κ(x, ·)."""
+    if not len(centers):
+        return np.empty((0, len(others)))
+    from scipy.linalg import lapack
+
+    root = lower_root(_with_nugget(kernel, centers, kernel(centers, centers)), what="values of the kernel")
+    return np.ascontiguousarray(lapack.dpotrs(root, kernel(centers, others), lower=1)[0])

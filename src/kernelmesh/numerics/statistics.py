@@ -12,10 +12,13 @@ from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion, padded
 from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.numerics.landmarks import inverse, projection, united
+from kernelmesh.numerics.landmarks import inverse, united
 from kernelmesh.numerics.products import product
 
-__all__ = ["Statistics"]
+__all__ = ["Statistics", "Sums", "Total"]
+
+Sums = tuple[Floats, Floats]
+"""Θ and β."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +97,7 @@ class Statistics(Expansion):
         It is definite if all terms are and no factor is negative.
         """
         terms = list(terms)
-        centers, placed = self.centers, []
-        for _, other in terms:
-            centers, place = united(centers, other.centers)
-            placed.append(place)
+        centers, placed = united(self.centers, *(other.centers for _, other in terms))
         order = len(centers)
         weights, moments = np.zeros((order, self.outputs)), None
         weights[: self.order] = self.weights
@@ -128,12 +128,68 @@ class Statistics(Expansion):
             return self
         return Statistics.gathered(self.kernel, self.centers, self.weights, self.moments, definite=definite)
 
-    def restricted(self, stays: Ints) -> tuple[Statistics, Floats]:
-        """The statistics over some of the points, with samples projected onto their span; and P of these points."""
+    def restricted(self, stays: Ints, gram: Floats | None = None) -> tuple[Statistics, Floats]:
+        """The statistics over some of the points, with samples projected onto their span; and P of these points.
+
+        `gram` is κ(Z, Z), if it is known.
+        """
+        rows = (self.kernel(self.centers, self.centers) if gram is None else gram)[stays]
         centers = np.ascontiguousarray(self.centers[stays])
-        held = inverse(self.kernel, centers)
-        onto = projection(self.kernel, self.centers, stays, inverse=held)
-        moments = product(product(onto, self.moments), np.ascontiguousarray(onto.T))
-        sums = product(onto, self.weights)
-        moments = 0.5 * (moments + moments.T)
+        held = inverse(self.kernel, centers, np.ascontiguousarray(rows[:, stays]))
+        left = np.ones(self.order, dtype=bool)
+        left[stays] = False
+        leaves = np.flatnonzero(left)
+        lifted = product(held, np.ascontiguousarray(rows[:, leaves]))
+        moments = compiled.symmetric.projected(self.moments, stays, leaves, lifted)
+        sums = self.weights[stays] + product(lifted, self.weights[leaves])
         return Statistics.gathered(self.kernel, centers, sums, moments, definite=self.definite), held
+
+
+@dataclass(frozen=True, eq=False)
+class Total:
+    """A sum of statistics over M points; its arrays change as terms are added.
+
+    Parameters
+    ----------
+    half : ndarray of shape (M (M + 1) / 2,)
+        The lower triangle of Θ, row by row.
+    weights : ndarray of shape (M, C)
+        β.
+
+    Examples
+    --------
+    >>> total = Total.zero(2, 1)
+    >>> total.add(np.array([1]), np.array([3.0]), np.array([[5.0]]))
+    >>> total.moments
+    array([[0., 0.],
+           [0., 3.]])
+    """
+
+    half: Floats
+    weights: Floats
+
+    @classmethod
+    def zero(cls, order: int, outputs: int) -> Total:
+        """The sum of nothing."""
+        return cls(np.zeros(order * (order + 1) // 2), np.zeros((order, outputs)))
+
+    @property
+    def moments(self) -> Floats:
+        """Θ."""
+        return compiled.symmetric.whole(self.half, len(self.weights))
+
+    def add(self, place: Ints, half: Floats, weights: Floats) -> None:
+        """Add statistics given by the lower triangle of Θ, and by β; `place` says where their points stand."""
+        compiled.symmetric.add_half(self.half, place, half)
+        compiled.symmetric.add_rows(self.weights, place, weights, 1.0)
+
+    def add_difference(self, factor: float, at_first: Ints, first: Sums, at_second: Ints, second: Sums) -> None:
+        """Add factor · (second − first), and round as if the difference had been computed before."""
+        compiled.symmetric.add_difference(self.half, self.weights, at_first, *first, at_second, *second, factor)
+
+    def projected(self, lifted: Floats) -> Total:
+        """The sum over the first points, given the weights with which they represent the others."""
+        order = len(lifted)
+        stays, leaves = np.arange(order), np.arange(order, len(self.weights))
+        moments = compiled.symmetric.projected(self.moments, stays, leaves, lifted)
+        return Total(compiled.symmetric.lower_half(moments), self.weights[:order] + product(lifted, self.weights[order:]))

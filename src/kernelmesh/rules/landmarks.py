@@ -213,13 +213,14 @@ class Landmarks(Rule):
         assert isinstance(model, LandmarksModel)
         assert update.statistics is not None
         old, new = model.statistics, update.statistics
-        stays = np.arange(new.order)
+        stays, gram = np.arange(new.order), None
         if new.order > old.order or not model.agreed:
-            stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order)
+            gram = new.kernel(new.centers, new.centers)
+            stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order, gram=gram)
         opened = model.unfolded if len(stays) == new.order == old.order else None
         inverse = None if opened is None else opened[0]
         if len(stays) < new.order:
-            new, inverse = new.restricted(stays)
+            new, inverse = new.restricted(stays, gram)
         solved = _solved(new, model.regularization, inverse=inverse)
         return dataclasses.replace(solved, opened=None if opened is None else opened[1], agreed=True)
 

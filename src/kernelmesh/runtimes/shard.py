@@ -296,7 +296,7 @@ class Shard:
 
     def _said(self, i: int, tie: Tie, mutual: bool) -> Heard:
         question = self._questions.get(tie.number) if mutual and (tie.number, i) not in self._plan.lost else None
-        reply = self._replies.get((tie.number, i))
+        reply = self._replies.pop((tie.number, i), None)  # when all neighbors have it, nobody holds it any longer
         lie = self._plan.lies.get(tie.number)
         if lie is not None and reply is not None:
             reply = self._lied(lie, tie.number, i, reply)

@@ -111,7 +111,8 @@ def _rounds(
     while True:
         number += 1
         try:
-            facts = shards.call("take", planner.away(number))
+            with paused():
+                facts = shards.call("take", planner.away(number))
             if all(each.ended for each in facts):
                 return
             learns, furthest = _who_learns(planner, facts, shards)

@@ -1,6 +1,7 @@
 """Symmetric matrices: packed triangles, sums over different dictionaries, and points that span others."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelmesh.numerics.compiled.folding import first_of_equals
 from kernelmesh.numerics.compiled.jit import (
@@ -13,19 +14,24 @@ from kernelmesh.numerics.compiled.jit import (
     OwnVector,
     Vector,
     compile_on_first_call,
+    compiled,
 )
 
 __all__ = [
+    "add_difference",
+    "add_half",
     "add_known",
     "add_rows",
     "add_square",
     "apart",
     "folded",
+    "folded_half",
     "is_symmetric",
     "lower_half",
     "mirror",
     "norms",
     "places",
+    "projected",
     "spanning",
     "weigh",
     "whole",
@@ -57,12 +63,19 @@ def whole(half: Vector, n: int) -> OwnMatrix:
         for j in range(i + 1):
             out[i, j] = half[at]
             at += 1
-    for top in range(0, n, _BLOCK):  # block by block, to stay in the cache
+    _copy_up(out)
+    return out
+
+
+@compiled()
+def _copy_up(square: NDArray[np.float64]) -> None:
+    """Copy the lower triangle to the upper one, block by block to stay in the cache."""
+    n = square.shape[0]
+    for top in range(0, n, _BLOCK):
         for left in range(0, top + 1, _BLOCK):
             for j in range(left, min(left + _BLOCK, n)):
                 for i in range(max(top, j + 1), min(top + _BLOCK, n)):
-                    out[j, i] = out[i, j]
-    return out
+                    square[j, i] = square[i, j]
 
 
 @compile_on_first_call()
@@ -111,7 +124,7 @@ def folded(bits: Bits) -> OwnBits:
 def places(bits: Bits, old: int) -> tuple[Indices, Indices]:
     """Which points are new, and the index of each point among the `old` ones followed by the new ones.
 
-    `bits` holds those of the old points, no two of which are equal, and then of the others.
+    `bits` holds those of the old points and then of the others. Of others that are equal, only the first is new.
     """
     rows = bits.shape[0] - old
     first = first_of_equals(bits)
@@ -154,6 +167,121 @@ def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float)
         row = target[place[i]]
         for j in range(n):
             row[columns[j]] += factor * square[i, j]
+
+
+@compiled()
+def _add_entry(half: NDArray[np.float64], p: int, q: int, value: float, twice: bool) -> None:
+    """half[p, q] += value, where `half` is the lower triangle of a symmetric matrix; twice if two equal points meet."""
+    if q > p:
+        half[q * (q + 1) // 2 + p] += value
+    else:
+        half[p * (p + 1) // 2 + q] += value
+        if twice and p == q:
+            half[p * (p + 1) // 2 + q] += value
+
+
+@compile_on_first_call()
+def add_half(target: OwnVector, place: Indices, half: Vector) -> None:
+    """target[place, place] += half, both of them lower triangles of symmetric matrices."""
+    at = 0
+    for i in range(place.shape[0]):
+        for j in range(i + 1):
+            _add_entry(target, place[i], place[j], half[at], j < i)
+            at += 1
+
+
+@compiled()
+def _scatter(half: NDArray[np.float64], place: NDArray[np.int64], square: NDArray[np.float64], factor: float) -> None:
+    """half[place, place] += factor · square."""
+    in_turn = True
+    for i in range(place.shape[0]):
+        in_turn = in_turn and place[i] == i
+    if in_turn:
+        at = 0
+        for i in range(place.shape[0]):
+            for j in range(i + 1):
+                half[at + j] += factor * square[i, j]
+            at += i + 1
+        return
+    for i in range(place.shape[0]):
+        for j in range(i + 1):
+            _add_entry(half, place[i], place[j], factor * square[i, j], j < i)
+
+
+@compile_on_first_call()
+def add_difference(
+    half: OwnVector,
+    sums: OwnMatrix,
+    at_first: Indices,
+    first: Matrix,
+    first_sums: Matrix,
+    at_second: Indices,
+    second: Matrix,
+    second_sums: Matrix,
+    factor: float,
+) -> None:
+    """half[…] += factor · (second − first), each over its own places, and the same for sums; `half` is a lower triangle."""
+    gap = np.zeros(half.shape[0])
+    _scatter(gap, at_second, second, 1.0)
+    _scatter(gap, at_first, first, -1.0)
+    for k in range(half.shape[0]):
+        half[k] += factor * gap[k]
+    rows = np.zeros(sums.shape)
+    for i in range(at_second.shape[0]):
+        for c in range(sums.shape[1]):
+            rows[at_second[i], c] += second_sums[i, c]
+    for i in range(at_first.shape[0]):
+        for c in range(sums.shape[1]):
+            rows[at_first[i], c] -= first_sums[i, c]
+    for i in range(sums.shape[0]):
+        for c in range(sums.shape[1]):
+            sums[i, c] += factor * rows[i, c]
+
+
+@compile_on_first_call()
+def folded_half(half: Vector, n: int) -> OwnBits:
+    """`folded` of the symmetric n × n matrix with this lower triangle."""
+    out = np.zeros(n, dtype=np.uint64)
+    bits = half.view(np.uint64)
+    at = 0
+    for i in range(n):
+        own = np.uint64(0)
+        for j in range(i):
+            one = bits[at + j]
+            out[j] ^= one
+            own ^= one
+        out[i] ^= own ^ bits[at + i]
+        at += i + 1
+    for j in range(n):
+        out[j] &= np.uint64(0x7FFFFFFFFFFFFFFF)
+    return out
+
+
+@compile_on_first_call()
+def projected(square: Matrix, stays: Indices, leaves: Indices, lifted: Matrix) -> OwnMatrix:
+    """Θ_ss + T Θ_ls + Θ_sl Tᵀ + T Θ_ll Tᵀ for T = `lifted`: Θ_ss + T Y + (T Y)ᵀ with Y = Θ_ls + ½ Θ_ll Tᵀ."""
+    n, gone = stays.shape[0], leaves.shape[0]
+    turned, across = np.empty((gone, n)), np.empty((gone, n))
+    for k in range(gone):
+        for i in range(n):
+            turned[k, i] = lifted[i, k]
+    for k in range(gone):
+        for i in range(n):
+            across[k, i] = square[leaves[k], stays[i]]
+        for other in range(gone):
+            part = 0.5 * square[leaves[k], leaves[other]]
+            for i in range(n):
+                across[k, i] += part * turned[other, i]
+    out = np.empty((n, n))
+    for i in range(n):
+        for j in range(i + 1):
+            out[i, j] = square[stays[i], stays[j]]
+        for k in range(gone):
+            left, right = turned[k, i], across[k, i]
+            for j in range(i + 1):
+                out[i, j] += left * across[k, j] + right * turned[k, j]
+    _copy_up(out)
+    return out
 
 
 @compile_on_first_call()
