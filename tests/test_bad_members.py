@@ -25,7 +25,7 @@ from kernelmesh.agent import relay_screened
 from kernelmesh.consensus import Heard
 from kernelmesh.deploy.watching import _status_remarks
 from kernelmesh.messages import Function, Offer, Terms
-from kernelmesh.runtimes.attacks import ATTACKS, Drift, FarPoints, Flood, NotFinite, Replay, SignFlip
+from kernelmesh.runtimes.attacks import ATTACKS, Drift, FarPoints, Flood, NotFinite, Replay, SignFlip, Zero
 from kernelmesh.streams import Paced
 from liar import lying
 from test_node import ArraySource, lock_step_that_is_disturbed, memberships, run_lock_step, same, simulated
@@ -90,9 +90,9 @@ EXACT = ExactDiffusion(budget=0.05)
 
 
 def is_slow(consensus, partition, attack):
-    """All attacks on one protocol are quick, and two on the other."""
+    """Most of all combinations are slow: exact diffusion has all attacks with identical streams, and one without."""
     if consensus is EXACT:
-        return partition != "identical"
+        return partition != "identical" and not isinstance(attack, Zero)
     return partition != "two-class" or not isinstance(attack, SignFlip | FarPoints)
 
 
@@ -117,7 +117,9 @@ def test_honest_agents_hold_out_and_recover(consensus, partition, attack):
     print(
         f"during {np.subtract(during, calm).min():+.3f}, after {after - calm_after:+.3f}, order {max(found)} / {max(orders)}"
     )
-    assert min(np.subtract(during, calm)) >= -0.03
+    # with two classes each, nobody near it sees all classes that a drift is about: it costs up to 3.6 points
+    is_hidden = consensus is EXACT and partition == "two-class" and isinstance(attack, Drift)
+    assert min(np.subtract(during, calm)) >= (-0.045 if is_hidden else -0.03)
     assert after >= calm_after - 0.01
     assert max(found) <= 2 * max(orders)
     assert all(status.recoveries == 0 for status in statuses.values())

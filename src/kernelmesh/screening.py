@@ -50,6 +50,9 @@ _SCATTER, _FAMILIAR = 2.0, 0.5
 _ANEW, _BETRAYED = 2, 64
 # Paroles of a known neighbor are rarer by this factor times the number of its rejections, of which at most this many count.
 _SKIPPED, _COUNTED = 8, 8
+# A neighbor that sends functions knows something if its loss is at most this fraction of that of predicting 0. If an old one
+# does not, its paroles are rarer by this factor.
+_LEARNED, _UNLEARNED = 0.8, 4
 _WITH_POINTS = (Function, Offer)
 _TINY, _NO_MOMENTS = np.finfo(float).tiny, np.empty((0, 0))
 
@@ -176,6 +179,8 @@ class _Standing(NamedTuple):
     """The weight of its statistics in the test, relative to the agent's own."""
     is_known: bool = False
     """Whether the two ends have exchanged statistics long enough that they should agree."""
+    unlearned: int = 0
+    """The paroles of a neighbor that knows next to nothing, if they are rarer."""
 
     @property
     def ahead(self) -> int:
@@ -187,6 +192,12 @@ class _Standing(NamedTuple):
 def _known(margin: float, parole: int, weight: float, betrayed: int) -> _Standing:
     """The standing of a neighbor that was rejected this often after many exchanges."""
     return _Standing(margin, _SKIPPED * max(betrayed, 1) * parole, weight, is_known=True)
+
+
+@functools.cache
+def _old(margin: float, parole: int) -> _Standing:
+    """The standing of a neighbor that sends functions, after some exchanges: it should have learned something by now."""
+    return _Standing(margin, parole, unlearned=_UNLEARNED * parole)
 
 
 class _Bounded(NamedTuple):
@@ -349,9 +360,10 @@ class Screening:
         Two honest ends may disagree until they have exchanged statistics often. A neighbor that is rejected after that waits
         longer after each rejection.
         """
-        if getattr(reply, "moments", None) is None:
-            return self._newcomer
         epoch, done = (0, 0) if edge is None else (edge.epoch, edge.done)
+        if getattr(reply, "moments", None) is None:
+            is_old = isinstance(reply, Offer) and (epoch > 0 or done >= self.youth)
+            return _old(self.margin, self.parole) if is_old else self._newcomer
         betrayed = min(epoch // _BETRAYED, _COUNTED)
         if not betrayed and done < self.youth:
             return self._newcomer
@@ -582,7 +594,8 @@ class Screening:
             return f"has outputs of {size:.3g} on this agent's samples (limit {limits.size:.3g})"
         loss, most = float(bench.loss.value(there, bench.targets).mean()), limits.loss(standing)
         is_ignorant = loss <= (1.0 + self.margin) * limits.nothing
-        if loss <= most or (is_ignorant and bench.step % standing.parole == 0):
+        parole = standing.unlearned if standing.unlearned and loss > _LEARNED * limits.nothing else standing.parole
+        if loss <= most or (is_ignorant and bench.step % parole == 0):
             return None
         return f"has a loss of {loss:.3g} on this agent's samples (limit {most:.3g})"
 

@@ -264,6 +264,6 @@ def _overview(config: Config, rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 _ABOUT = "Byzantine agents: the accuracy of honest agents with and without screening (--all: every attack)"
 EXPERIMENT = Experiment(
-    name="byzantine", about=_ABOUT, config=Config, run=run, table=table, swept=("partition", "protocol", "attack", "screened")
+    name="byzantine", about=_ABOUT, config=Config, run=run, table=table, swept=("protocol", "attack", "screened")
 )
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)
