@@ -387,9 +387,9 @@ class Screening:
         if not isinstance(own, Statistics) or not self._spares(bench) or _is_ahead(edges):
             return said, []
         sizes = compiled.symmetric.norms(own.weights, own.moments)
-        doubtful, larger = [], []
+        doubtful, larger, most = [], [], self._most(bench)
         for each in said:
-            is_close, is_larger = _is_close(own, sizes, each.reply)
+            is_close, is_larger = _is_close(own, sizes, each.reply, most)
             if not is_close:
                 doubtful.append(each)
             elif is_larger:
@@ -558,16 +558,15 @@ class Screening:
 
     def _bounded(self, bench: Bench, said: _Bounded, own: float) -> _Bounded:
         """The message without strangers, clipped if it is too large; or the reason why it is rejected."""
-        reply = said.reply
+        reply, most = said.reply, self._most(bench)
+        if isinstance(reply, _WITH_POINTS) and len(reply.centers) > most:  # first, because it costs nothing
+            return _Bounded(reply, f"has {len(reply.centers)} points (limit {most})")
         parts = [part for part in (reply, getattr(reply, "dual", None)) if part is not None]
         tables = [getattr(part, name, None) for part in parts for name in (*part.tables, "moments")]
         if not _is_finite(*(table for table in tables if table is not None)):
             return _Bounded(reply, "contains values that are not finite")
-        if not isinstance(reply, Function | Offer):
+        if not isinstance(reply, _WITH_POINTS):
             return said
-        order, most = len(reply.centers), self._most(bench)
-        if order > most:
-            return _Bounded(reply, f"has {order} points (limit {most})")
         size, largest = _size(reply), _LARGER * self.reach * (own + 1.0)
         if size == np.inf:
             return _Bounded(reply, "overflows")
@@ -654,12 +653,12 @@ def _is_ahead(edges: EdgeMemories) -> bool:
     return any(edge.early is not None for edge in edges.values())
 
 
-def _is_close(own: Statistics, sizes: tuple[float, float], reply: Message | None) -> tuple[bool, bool]:
+def _is_close(own: Statistics, sizes: tuple[float, float], reply: Message | None, most: int) -> tuple[bool, bool]:
     """Whether received statistics differ from the agent's own by a small fraction, and whether they have other points.
 
-    `sizes` are the squared norms of its own.
+    `sizes` are the squared norms of its own. Statistics of more than `most` points are not looked at.
     """
-    if not isinstance(reply, Offer) or reply.dual is not None or reply.moments is None:
+    if not isinstance(reply, Offer) or reply.dual is not None or reply.moments is None or len(reply.centers) > most:
         return False, False
     union, (place,) = united(own.centers, reply.centers)
     sums, square = compiled.symmetric.apart(place, own.weights, own.moments, reply.weights, reply.moments)

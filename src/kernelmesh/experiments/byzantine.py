@@ -54,6 +54,7 @@ class Config(heterogeneous.Config, owner="byzantine"):
     rounds: Count = setting(300, doc="total number of rounds")
     screened: Annotated[bool, flag] = setting(False, doc="set by the experiment itself")
     seeds: Count = setting(1, doc="number of seeds to average over")
+    every: Index = setting(0, doc="rounds between exchanges; 0 means as many as are usual for the protocol")
     measure_every: Count = 10
 
     def __post_init__(self) -> None:
