@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import cast
+from weakref import ref
 
 import numpy as np
 
@@ -22,6 +23,8 @@ def united(centers: Floats, *others: Floats) -> tuple[Floats, list[Ints]]:
     same, differ = np.arange(len(centers)), [own for own in others if own is not centers]
     if not differ:
         return centers, [same] * len(others)
+    if len(others) == 1 and (known := _PLACES.get(centers, others[0])) is not None:
+        return centers, [known]
     rows = np.concatenate([centers, *differ])
     fresh, place = compiled.symmetric.places(rows.view(np.uint64), len(centers))
     placed, start = [], 0
@@ -31,7 +34,38 @@ def united(centers: Floats, *others: Floats) -> tuple[Floats, list[Ints]]:
             continue
         placed.append(place[start : start + len(own)])
         start += len(own)
-    return (np.concatenate([centers, rows[len(centers) :][fresh]]) if len(fresh) else centers), placed
+    if len(fresh):
+        return np.concatenate([centers, rows[len(centers) :][fresh]]), placed
+    if len(others) == 1:
+        _PLACES.keep(centers, others[0], placed[0])
+    return centers, placed
+
+
+class _Places:
+    """A cache of positions of points among others, for pairs of read-only arrays that are still alive.
+
+    Agents that share their points hold them in different orders and look up each other's in every exchange.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int], tuple[ref[Floats], ref[Floats], Ints]] = {}
+
+    def get(self, centers: Floats, others: Floats) -> Ints | None:
+        first, second, place = self._found.get((id(centers), id(others)), (None, None, None))
+        return place if first is not None and first() is centers and second is not None and second() is others else None
+
+    def keep(self, centers: Floats, others: Floats, place: Ints) -> None:
+        if centers.flags.writeable or others.flags.writeable:
+            return
+        key = id(centers), id(others)
+
+        def drop(_: object) -> None:
+            self._found.pop(key, None)
+
+        self._found[key] = ref(centers, drop), ref(others, drop), place
+
+
+_PLACES = _Places()
 
 
 def agreed(kernel: Kernel, centers: Floats, *, novelty: float, max_order: int, gram: Floats | None = None) -> Ints:

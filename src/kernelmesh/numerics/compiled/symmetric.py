@@ -180,9 +180,22 @@ def _add_entry(half: NDArray[np.float64], p: int, q: int, value: float, twice: b
             half[p * (p + 1) // 2 + q] += value
 
 
+@compiled()
+def _are_in_turn(place: NDArray[np.int64]) -> bool:
+    """Whether the places are 0, 1, 2, …"""
+    for i in range(place.shape[0]):  # noqa: SIM110 - generators cannot be compiled
+        if place[i] != i:
+            return False
+    return True
+
+
 @compile_on_first_call()
 def add_half(target: OwnVector, place: Indices, half: Vector) -> None:
     """target[place, place] += half, both of them lower triangles of symmetric matrices."""
+    if _are_in_turn(place):
+        for k in range(half.shape[0]):
+            target[k] += half[k]
+        return
     at = 0
     for i in range(place.shape[0]):
         for j in range(i + 1):
@@ -192,20 +205,38 @@ def add_half(target: OwnVector, place: Indices, half: Vector) -> None:
 
 @compiled()
 def _scatter(half: NDArray[np.float64], place: NDArray[np.int64], square: NDArray[np.float64], factor: float) -> None:
-    """half[place, place] += factor · square."""
-    in_turn = True
-    for i in range(place.shape[0]):
-        in_turn = in_turn and place[i] == i
-    if in_turn:
+    """half[place, place] += factor · square, which is symmetric."""
+    if _are_in_turn(place):
         at = 0
         for i in range(place.shape[0]):
             for j in range(i + 1):
                 half[at + j] += factor * square[i, j]
             at += i + 1
         return
+    turn = np.argsort(place)
+    rising, is_strict = place[turn], True
+    for a in range(1, rising.shape[0]):
+        is_strict = is_strict and rising[a - 1] < rising[a]
+    if is_strict:  # row by row of `half`, without branches
+        for a in range(rising.shape[0]):
+            row, start = square[turn[a]], rising[a] * (rising[a] + 1) // 2
+            for b in range(a + 1):
+                half[start + rising[b]] += factor * row[turn[b]]
+        return
     for i in range(place.shape[0]):
         for j in range(i + 1):
             _add_entry(half, place[i], place[j], factor * square[i, j], j < i)
+
+
+@compiled()
+def _inverse(place: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """The inverse of a permutation of n numbers; empty if it is none."""
+    out = np.full(n, -1)
+    for i in range(place.shape[0]):
+        if out[place[i]] >= 0:
+            return out[:0]
+        out[place[i]] = i
+    return out if place.shape[0] == n else out[:0]
 
 
 @compile_on_first_call()
@@ -221,11 +252,27 @@ def add_difference(
     factor: float,
 ) -> None:
     """half[…] += factor · (second − first), each over its own places, and the same for sums; `half` is a lower triangle."""
-    gap = np.zeros(half.shape[0])
-    _scatter(gap, at_second, second, 1.0)
-    _scatter(gap, at_first, first, -1.0)
-    for k in range(half.shape[0]):
-        half[k] += factor * gap[k]
+    n = sums.shape[0]
+    from_first, from_second = _inverse(at_first, n), _inverse(at_second, n)
+    if from_first.shape[0] == n and from_second.shape[0] == n:  # the usual case: the same points, in other orders
+        start = 0
+        one_at, other_at = from_first.view(np.uint64), from_second.view(np.uint64)  # unsigned: no check for negative indices
+        is_own = _are_in_turn(at_second)
+        for i in range(n):
+            one, other, row = first[one_at[i]], second[other_at[i]], half[start : start + i + 1]
+            if is_own:
+                for j in range(i + 1):
+                    row[j] += factor * (other[j] - one[one_at[j]])
+            else:
+                for j in range(i + 1):
+                    row[j] += factor * (other[other_at[j]] - one[one_at[j]])
+            start += i + 1
+    else:
+        gap = np.zeros(half.shape[0])
+        _scatter(gap, at_second, second, 1.0)
+        _scatter(gap, at_first, first, -1.0)
+        for k in range(half.shape[0]):
+            half[k] += factor * gap[k]
     rows = np.zeros(sums.shape)
     for i in range(at_second.shape[0]):
         for c in range(sums.shape[1]):
