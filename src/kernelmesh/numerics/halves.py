@@ -9,6 +9,10 @@ from kernelmesh.numerics import compiled
 
 __all__ = ["Half", "halved", "whole"]
 
+# Matrices of more rows stay whole: copying them back and forth would take a noticeable part of a step, and networks of so
+# many agents that memory matters have smaller ones.
+_LARGE = 256
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Half:
@@ -19,11 +23,13 @@ class Half:
 
 
 def halved(square: Floats) -> Floats | Half:
-    """The half of a matrix that is symmetric to the last bit; any other matrix unchanged.
+    """The half of a matrix that is symmetric to the last bit and not large; any other matrix unchanged.
 
     >>> halved(np.array([[1.0, 2.0], [2.0, 3.0]])).numbers
     array([1., 2., 3.])
     """
+    if len(square) > _LARGE:
+        return square
     table = np.ascontiguousarray(square)
     if not compiled.symmetric.is_symmetric(table):
         return square
