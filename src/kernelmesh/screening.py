@@ -242,7 +242,8 @@ class _Merged(NamedTuple):
 class Screening:
     """Reject a neighbor j in a round if it does more harm than good: ℓ(f_j(X), y) > min(ℓ(f_i(X), y), ℓ(0, y)) + m ℓ(0, y).
 
-    X, y are the agent's own newest samples. The more the agent's own loss has risen recently, the smaller m becomes, in case
+    X, y are the agent's own newest samples; if these have one class only, functions are compared with ℓ(0, y) alone. The more
+    the agent's own loss has risen recently, the smaller m becomes, in case
     a neighbor misleads it in small steps. If agents exchange statistics, f_j is the function that the agent would have after
     adding the neighbor's statistics to its own. Until the two have completed `youth` exchanges, honest agents may disagree,
     and the statistics are added once. After that they are added `weight` times, m is halved if the agent's own loss is low,
@@ -258,7 +259,8 @@ class Screening:
     After a rejection both ends reset their memory of the edge, so that a dual that the neighbor may have poisoned no longer
     acts. The neighbor is accepted again as soon as it passes the test. One that is not hostile but merely uninformed,
     ℓ(f_j(X), y) ≤ (1 + m) ℓ(0, y), for example after a long separation, is accepted whenever the number of the step is a
-    multiple of `parole`, so that two ends that have forgotten each other's data can reach agreement again.
+    multiple of `parole`, so that two ends that have forgotten each other's data can reach agreement again; or of four times
+    that, if it sends functions and should have learned something by now.
 
     Parameters
     ----------

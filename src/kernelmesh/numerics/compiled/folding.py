@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from kernelmesh.checks import Ints
 from kernelmesh.numerics.compiled.jit import Bits, Flags, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 
-__all__ = ["first_of_equals", "fold", "gather", "hashes"]
+__all__ = ["first_of_equals", "fold", "gather", "hashes", "numbered"]
 
 
 @compiled()
@@ -53,6 +53,27 @@ def first_of_equals(bits: NDArray[np.uint64]) -> Ints:
                     first[i] = j
             place = (place + 1) & (size - 1)
     return first
+
+
+@compiled()
+def numbered(first: Ints, old: int) -> tuple[Ints, Ints]:
+    """Which rows after the `old` ones are new, and the index of each among the old ones followed by the new ones.
+
+    `first` is that of `first_of_equals`.
+    """
+    rows = first.shape[0] - old
+    fresh, place = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+    count = 0
+    for i in range(rows):
+        if first[old + i] < old:
+            place[i] = first[old + i]
+        elif first[old + i] < old + i:
+            place[i] = place[first[old + i] - old]
+        else:
+            place[i] = old + count
+            fresh[count] = i
+            count += 1
+    return fresh[:count].copy(), place
 
 
 @compile_on_first_call()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.numerics.compiled.folding import first_of_equals
+from kernelmesh.numerics.compiled.folding import first_of_equals, numbered
 from kernelmesh.numerics.compiled.jit import (
     Bits,
     Classes,
@@ -28,22 +28,13 @@ def merged(bits: Bits, old: int) -> tuple[OwnMatrix, Indices, bool]:
 
     `bits` holds those of the old points, no two of which are equal, and then of the others.
     """
-    rows, columns = bits.shape[0] - old, bits.shape[1]
-    first, points = first_of_equals(bits), bits.view(np.float64)
-    fresh, place = np.empty((rows, columns)), np.empty(rows, dtype=np.int64)
-    count, total = 0, 0.0
-    for i in range(rows):
-        if first[old + i] < old:
-            place[i] = first[old + i]
-        elif first[old + i] < old + i:
-            place[i] = place[first[old + i] - old]
-        else:
-            place[i] = old + count
-            for k in range(columns):
-                fresh[count, k] = points[old + i, k]
-                total += 0.0 * points[old + i, k]
-            count += 1
-    return fresh[:count].copy(), place, total == 0.0
+    fresh, place = numbered(first_of_equals(bits), old)
+    points, out, total = bits.view(np.float64), np.empty((fresh.shape[0], bits.shape[1])), 0.0
+    for i in range(fresh.shape[0]):
+        for k in range(bits.shape[1]):
+            out[i, k] = points[old + fresh[i], k]
+            total += 0.0 * out[i, k]
+    return out, place, total == 0.0
 
 
 @compiled()

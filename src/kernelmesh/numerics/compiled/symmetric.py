@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.numerics.compiled.folding import first_of_equals
+from kernelmesh.numerics.compiled.folding import first_of_equals, numbered
 from kernelmesh.numerics.compiled.jit import (
     Bits,
     Classes,
@@ -126,20 +126,7 @@ def places(bits: Bits, old: int) -> tuple[Indices, Indices]:
 
     `bits` holds those of the old points and then of the others. Of others that are equal, only the first is new.
     """
-    rows = bits.shape[0] - old
-    first = first_of_equals(bits)
-    fresh, place = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
-    count = 0
-    for i in range(rows):
-        if first[old + i] < old:
-            place[i] = first[old + i]
-        elif first[old + i] < old + i:
-            place[i] = place[first[old + i] - old]
-        else:
-            place[i] = old + count
-            fresh[count] = i
-            count += 1
-    return fresh[:count].copy(), place
+    return numbered(first_of_equals(bits), old)
 
 
 @compile_on_first_call()
@@ -150,14 +137,20 @@ def add_rows(target: OwnMatrix, place: Indices, rows: Matrix, factor: float) -> 
             target[place[i], c] += factor * rows[i, c]
 
 
+@compiled()
+def _are_in_turn(place: NDArray[np.int64]) -> bool:
+    """Whether the places are 0, 1, 2, …"""
+    for i in range(place.shape[0]):  # noqa: SIM110 - generators cannot be compiled
+        if place[i] != i:
+            return False
+    return True
+
+
 @compile_on_first_call()
 def add_square(target: OwnMatrix, place: Indices, square: Matrix, factor: float) -> None:
     """target[place, place] += factor · square."""
     n = square.shape[0]
-    in_turn = True
-    for i in range(n):
-        in_turn = in_turn and place[i] == i
-    if in_turn:
+    if _are_in_turn(place):
         for i in range(n):
             for j in range(n):
                 target[i, j] += factor * square[i, j]
@@ -178,15 +171,6 @@ def _add_entry(half: NDArray[np.float64], p: int, q: int, value: float, twice: b
         half[p * (p + 1) // 2 + q] += value
         if twice and p == q:
             half[p * (p + 1) // 2 + q] += value
-
-
-@compiled()
-def _are_in_turn(place: NDArray[np.int64]) -> bool:
-    """Whether the places are 0, 1, 2, …"""
-    for i in range(place.shape[0]):  # noqa: SIM110 - generators cannot be compiled
-        if place[i] != i:
-            return False
-    return True
 
 
 @compile_on_first_call()
