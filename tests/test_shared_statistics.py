@@ -36,11 +36,11 @@ from kernelmesh.consensus.duals import Compact, digest, opposite
 from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import Link
 from kernelmesh.messages import Function, Offer, Terms, decode, encode, wire_size
-from kernelmesh.numerics import compiled
+from kernelmesh.numerics import compiled, statistics
 from kernelmesh.numerics.covariance import Covariance
 from kernelmesh.numerics.halves import Half, halved, whole
 from kernelmesh.numerics.landmarks import lifted, united
-from kernelmesh.numerics.statistics import Statistics, Total
+from kernelmesh.numerics.statistics import Difference, Statistics, Total
 from kernelmesh.rules.landmarks import _halves_in_debt, _solved
 from kernelmesh.runtimes import shard
 from kernelmesh.streams import ArrayStream
@@ -453,7 +453,9 @@ def test_a_neighbor_that_sends_a_point_twice_adds_to_it_twice():
     onto = np.zeros((5, 4))
     onto[place, np.arange(4)] = 1.0
     total = Total.zero(5, 2)
-    total.add_difference(-0.5, place, (there.moments, there.weights), np.arange(0), (np.zeros((0, 0)), np.zeros((0, 2))))
+    nothing = np.zeros((0, 0)), np.zeros((0, 2))
+    difference = Difference(-0.5, place, (there.moments, there.weights), np.arange(0), nothing)
+    total.add_difference(difference)
     np.testing.assert_allclose(total.moments, 0.5 * onto @ there.moments @ onto.T, atol=1e-12)
     total.add(place, lower(there.moments), there.weights)
     np.testing.assert_allclose(total.moments, 1.5 * onto @ there.moments @ onto.T, atol=1e-12)
@@ -465,23 +467,35 @@ def lower(square):
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), factor=st.sampled_from([0.3, -0.3]))
-def test_a_sum_of_differences_rounds_as_if_each_had_been_computed_first(seed, factor):
+@given(
+    seed=st.integers(0, 10_000),
+    factor=st.sampled_from([0.3, -0.3]),
+    rows=st.sampled_from([1, 5, 128]),
+    in_common=st.booleans(),
+)
+def test_a_sum_of_differences_rounds_as_if_each_had_been_computed_first(seed, factor, rows, in_common):
     rng = np.random.default_rng(seed)
     pool = rng.normal(size=(12, 2))
-    own, *ends = (drawn(rng, pool, some(rng, 12, 9)) for _ in range(5))
+    own, *ends = (drawn(rng, pool, rng.permutation(12) if in_common else some(rng, 12, 9)) for _ in range(5))
     wanted = own.plus([(factor, ends[1].plus([(-1.0, ends[0])])), (0.1, ends[3].plus([(-1.0, ends[2])]))])
     centers, placed = united(own.centers, *(end.centers for end in ends))
-    total = Total.zero(len(centers), 2)
+    total, differences = Total.zero(len(centers), 2), []
     total.add(np.arange(own.order), lower(own.moments), own.weights)
     for n, share in ((0, factor), (2, 0.1)):
         first, second = ((end.moments, end.weights) for end in ends[n : n + 2])
-        total.add_difference(share, placed[n], first, placed[n + 1], second)
+        differences.append(Difference(share, placed[n], first, placed[n + 1], second))
+        total.add_difference(differences[-1])
     at = {row.tobytes(): i for i, row in enumerate(centers)}
     place = [at[row.tobytes()] for row in wanted.centers]
     assert len(place) == len(centers)
     np.testing.assert_array_equal(total.moments[np.ix_(place, place)], wanted.moments)
     np.testing.assert_array_equal(total.weights[place], wanted.weights)
+    # as a whole matrix, block by block
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_ROWS", rows)
+        found = own.plus_differences(centers, differences)
+    np.testing.assert_array_equal(found.moments, total.moments)
+    np.testing.assert_array_equal(found.weights, total.weights)
 
 
 @settings(max_examples=40, deadline=None)

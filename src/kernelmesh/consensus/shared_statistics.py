@@ -15,7 +15,7 @@ from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.landmarks import lifted, united
-from kernelmesh.numerics.statistics import Statistics, Sums, Total
+from kernelmesh.numerics.statistics import Difference, Statistics, Sums, Total
 from kernelmesh.registry import register
 
 __all__ = ["SharedStatistics"]
@@ -111,11 +111,11 @@ class _Flow(NamedTuple):
 def _averaged(own: Statistics, flows: Sequence[_Flow]) -> Statistics:
     """The sum with all flows, over the union of all points, starting with its own."""
     centers, placed = united(own.centers, *(end.centers for flow in flows for end in flow[1:]))
-    total = Total.zero(len(centers), own.outputs)
-    total.add(np.arange(own.order), half_of(own), own.weights)
-    for n, (factor, first, second) in enumerate(flows):
-        total.add_difference(factor, placed[2 * n], _sums(first), placed[2 * n + 1], _sums(second))
-    return Statistics.gathered(own.kernel, centers, total.weights, total.moments)
+    differences = [
+        Difference(factor, placed[2 * n], _sums(first), placed[2 * n + 1], _sums(second))
+        for n, (factor, first, second) in enumerate(flows)
+    ]
+    return own.plus_differences(centers, differences)
 
 
 def _renewed(kernel: Kernel, before: Expansion | None, flow: _Flow, is_first: bool) -> Expansion:
@@ -140,7 +140,7 @@ def _moved(kernel: Kernel, before: Statistics | None, factor: float, first: Offe
     if len(centers) - order > order // _SPARE:
         centers, gone = centers[:order].copy(), centers[order:].copy()
         total = total.projected(lifted(kernel, centers, gone))
-    total.add_difference(factor, at_first, _sums(first), np.arange(len(second.centers)), _sums(second))
+    total.add_difference(Difference(factor, at_first, _sums(first), np.arange(len(second.centers)), _sums(second)))
     return Compact.over(kernel, centers, total.weights, total.half)
 
 

@@ -20,11 +20,11 @@ _NUGGET = 1e-8
 
 def united(centers: Floats, *others: Floats) -> tuple[Floats, list[Ints]]:
     """The union of sets of points, the first set first, and where in it the points of each other set stand."""
-    same, differ = np.arange(len(centers)), [own for own in others if own is not centers]
-    if not differ:
-        return centers, [same] * len(others)
-    if len(others) == 1 and (known := _PLACES.get(centers, others[0])) is not None:
-        return centers, [known]
+    same = np.arange(len(centers))
+    known = [same if own is centers else _PLACES.get(centers, own) for own in others]
+    if all(place is not None for place in known):
+        return centers, cast(list[Ints], known)
+    differ = [own for own in others if own is not centers]
     rows = np.concatenate([centers, *differ])
     fresh, place = compiled.symmetric.places(rows.view(np.uint64), len(centers))
     placed, start = [], 0
@@ -34,11 +34,9 @@ def united(centers: Floats, *others: Floats) -> tuple[Floats, list[Ints]]:
             continue
         placed.append(place[start : start + len(own)])
         start += len(own)
-    if len(fresh):
-        return np.concatenate([centers, rows[len(centers) :][fresh]]), placed
-    if len(others) == 1:
-        _PLACES.keep(centers, others[0], placed[0])
-    return centers, placed
+        if not len(fresh):
+            _PLACES.keep(centers, own, placed[-1])
+    return np.concatenate([centers, rows[len(centers) :][fresh]]) if len(fresh) else centers, placed
 
 
 class _Places:

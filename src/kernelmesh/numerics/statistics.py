@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +16,27 @@ from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.landmarks import inverse, united
 from kernelmesh.numerics.products import product
 
-__all__ = ["Statistics", "Sums", "Total"]
+__all__ = ["Difference", "Statistics", "Sums", "Total"]
 
 Sums = tuple[Floats, Floats]
 """Θ and β."""
+# Sums are formed in blocks of this many rows, which stay in the cache until all terms are added.
+_ROWS = 128
+
+
+class Difference(NamedTuple):
+    """factor · (second − first), and where the points of each of the two stand in a union."""
+
+    factor: float
+    at_first: Ints
+    first: Sums
+    at_second: Ints
+    second: Sums
+
+    def add_to(self, entries: Floats, weights: Floats, top: int, bottom: int) -> None:
+        """Add it to some of the rows of sums, and round as if the difference had been computed before."""
+        ends = self.at_first, *self.first, self.at_second, *self.second
+        compiled.symmetric.add_difference(entries, weights, top, bottom, *ends, self.factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +132,22 @@ class Statistics(Expansion):
         definite = self.definite and all(factor >= 0.0 and other.definite for factor, other in terms)
         return Statistics.gathered(self.kernel, centers, weights, moments, definite=definite)
 
+    def plus_differences(self, centers: Floats, differences: Sequence[Difference]) -> Statistics:
+        """The sum with differences of other statistics, over a union of all points that starts with its own.
+
+        It is not known to be definite.
+        """
+        order, old = len(centers), self.order
+        weights, moments = np.zeros((order, self.outputs)), (np.empty if order == old else np.zeros)((order, order))
+        weights[:old] = self.weights
+        for top in range(0, order, _ROWS):
+            bottom = min(top + _ROWS, order)
+            moments[top : min(bottom, old), :old] = self.moments[top:bottom]
+            for difference in differences:
+                difference.add_to(moments.reshape(-1), weights, top, bottom)
+        compiled.symmetric.copy_up(moments)
+        return Statistics.gathered(self.kernel, centers, weights, moments)
+
     def _padded(self, order: int) -> Floats:
         """A writable copy of Θ, padded with zeros for more points."""
         if order == self.order:
@@ -183,9 +217,9 @@ class Total:
         compiled.symmetric.add_half(self.half, place, half)
         compiled.symmetric.add_rows(self.weights, place, weights, 1.0)
 
-    def add_difference(self, factor: float, at_first: Ints, first: Sums, at_second: Ints, second: Sums) -> None:
+    def add_difference(self, difference: Difference) -> None:
         """Add factor · (second − first), and round as if the difference had been computed before."""
-        compiled.symmetric.add_difference(self.half, self.weights, at_first, *first, at_second, *second, factor)
+        difference.add_to(self.half, self.weights, 0, len(self.weights))
 
     def projected(self, lifted: Floats) -> Total:
         """The sum over the first points, given the weights with which they represent the others."""

@@ -380,16 +380,17 @@ def _root(statistics: Statistics, regularization: float, inverse: Floats) -> Flo
     if not len(inverse):
         return inverse
     moments, square = statistics.moments, np.empty_like(inverse)
+    weigh = compiled.symmetric.weigh_upper  # the triangle that `factor` reads
     if statistics.definite:
-        compiled.symmetric.weigh(square, regularization, inverse, moments)
+        weigh(square, regularization, inverse, moments)
         if (found := factor(square)) is not None:
             return found
     # An agent that completes an exchange late gives away part of what it had when it made its offer, and may have given that
     # to others since. Then Θ has negative eigenvalues until something flows back.
-    compiled.symmetric.weigh(square, 0.5 * regularization, inverse, moments)
+    weigh(square, 0.5 * regularization, inverse, moments)
     if factor(square) is None:
         return None
-    compiled.symmetric.weigh(square, regularization, inverse, moments)
+    weigh(square, regularization, inverse, moments)
     return factor(square)
 
 

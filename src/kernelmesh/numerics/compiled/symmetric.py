@@ -24,6 +24,7 @@ __all__ = [
     "add_rows",
     "add_square",
     "apart",
+    "copy_up",
     "folded",
     "folded_half",
     "is_symmetric",
@@ -34,6 +35,7 @@ __all__ = [
     "projected",
     "spanning",
     "weigh",
+    "weigh_upper",
     "whole",
 ]
 
@@ -63,12 +65,18 @@ def whole(half: Vector, n: int) -> OwnMatrix:
         for j in range(i + 1):
             out[i, j] = half[at]
             at += 1
-    _copy_up(out)
+    _mirrored_up(out)
     return out
 
 
+@compile_on_first_call()
+def copy_up(square: OwnMatrix) -> None:
+    """Copy the lower triangle to the upper one."""
+    _mirrored_up(square)
+
+
 @compiled()
-def _copy_up(square: NDArray[np.float64]) -> None:
+def _mirrored_up(square: NDArray[np.float64]) -> None:
     """Copy the lower triangle to the upper one, block by block to stay in the cache."""
     n = square.shape[0]
     for top in range(0, n, _BLOCK):
@@ -108,6 +116,15 @@ def weigh(out: OwnMatrix, factor: float, first: Matrix, second: Matrix) -> None:
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[i, j] = factor * first[i, j] + second[i, j]
+
+
+@compile_on_first_call()
+def weigh_upper(out: OwnMatrix, factor: float, first: Matrix, second: Matrix) -> None:
+    """out ← factor · first + second, on and above the diagonal."""
+    for i in range(out.shape[0]):
+        one, other, row = first[i, i:], second[i, i:], out[i, i:]
+        for j in range(row.shape[0]):
+            row[j] = factor * one[j] + other[j]
 
 
 @compile_on_first_call()
@@ -188,28 +205,26 @@ def add_half(target: OwnVector, place: Indices, half: Vector) -> None:
 
 
 @compiled()
-def _scatter(half: NDArray[np.float64], place: NDArray[np.int64], square: NDArray[np.float64], factor: float) -> None:
-    """half[place, place] += factor · square, which is symmetric."""
-    if _are_in_turn(place):
-        at = 0
-        for i in range(place.shape[0]):
-            for j in range(i + 1):
-                half[at + j] += factor * square[i, j]
-            at += i + 1
-        return
+def _start(row: int, n: int, is_packed: bool) -> int:
+    """Where a row begins: rows have n numbers, or, if they are packed, only those up to the diagonal."""
+    return row * (row + 1) // 2 if is_packed else row * n
+
+
+@compiled()
+def _scatter(
+    rows: NDArray[np.float64], top: int, bottom: int, place: NDArray[np.int64], square: NDArray[np.float64], sign: float
+) -> None:
+    """Add ± a symmetric matrix at these places to the rows from `top` to `bottom`, of which the lower triangle counts."""
     turn = np.argsort(place)
-    rising, is_strict = place[turn], True
-    for a in range(1, rising.shape[0]):
-        is_strict = is_strict and rising[a - 1] < rising[a]
-    if is_strict:  # row by row of `half`, without branches
-        for a in range(rising.shape[0]):
-            row, start = square[turn[a]], rising[a] * (rising[a] + 1) // 2
-            for b in range(a + 1):
-                half[start + rising[b]] += factor * row[turn[b]]
-        return
-    for i in range(place.shape[0]):
-        for j in range(i + 1):
-            _add_entry(half, place[i], place[j], factor * square[i, j], j < i)
+    rising = place[turn]
+    for a in range(rising.shape[0]):
+        if not top <= rising[a] < bottom:
+            continue
+        row, out, end = square[turn[a]], rows[rising[a] - top], a + 1
+        while end < rising.shape[0] and rising[end] == rising[a]:  # two equal points
+            end += 1
+        for b in range(end):
+            out[rising[b]] += sign * row[turn[b]]
 
 
 @compiled()
@@ -223,10 +238,20 @@ def _inverse(place: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     return out if place.shape[0] == n else out[:0]
 
 
+@compiled()
+def _picked(row: NDArray[np.float64], at: NDArray[np.uint64], count: int, out: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The first `count` of the numbers at these places, written to `out`."""
+    for j in range(count):
+        out[j] = row[at[j]]
+    return out
+
+
 @compile_on_first_call()
 def add_difference(
-    half: OwnVector,
+    target: OwnVector,
     sums: OwnMatrix,
+    top: int,
+    bottom: int,
     at_first: Indices,
     first: Matrix,
     first_sums: Matrix,
@@ -235,38 +260,46 @@ def add_difference(
     second_sums: Matrix,
     factor: float,
 ) -> None:
-    """half[…] += factor · (second − first), each over its own places, and the same for sums; `half` is a lower triangle."""
-    n = sums.shape[0]
+    """target[…] += factor · (second − first), each over its own places, and the same for sums; rows from `top` to `bottom`.
+
+    `target` holds the lower triangle of a symmetric matrix row by row, or all of the matrix, of which only the lower triangle
+    is changed.
+    """
+    n, outputs = sums.shape
+    is_packed = target.shape[0] < n * n
     from_first, from_second = _inverse(at_first, n), _inverse(at_second, n)
     if from_first.shape[0] == n and from_second.shape[0] == n:  # the usual case: the same points, in other orders
-        start = 0
         one_at, other_at = from_first.view(np.uint64), from_second.view(np.uint64)  # unsigned: no check for negative indices
-        is_own = _are_in_turn(at_second)
-        for i in range(n):
-            one, other, row = first[one_at[i]], second[other_at[i]], half[start : start + i + 1]
-            if is_own:
-                for j in range(i + 1):
-                    row[j] += factor * (other[j] - one[one_at[j]])
-            else:
-                for j in range(i + 1):
-                    row[j] += factor * (other[other_at[j]] - one[one_at[j]])
-            start += i + 1
-    else:
-        gap = np.zeros(half.shape[0])
-        _scatter(gap, at_second, second, 1.0)
-        _scatter(gap, at_first, first, -1.0)
-        for k in range(half.shape[0]):
-            half[k] += factor * gap[k]
-    rows = np.zeros(sums.shape)
+        is_first_in_turn, is_second_in_turn = _are_in_turn(at_first), _are_in_turn(at_second)
+        picked_first, picked_second = np.empty(n), np.empty(n)
+        for i in range(top, bottom):
+            start = _start(i, n, is_packed)
+            one, other, row = first[one_at[i]], second[other_at[i]], target[start : start + i + 1]
+            if not is_first_in_turn:  # picking and subtracting in one loop would not be vectorized
+                one = _picked(one, one_at, i + 1, picked_first)
+            if not is_second_in_turn:
+                other = _picked(other, other_at, i + 1, picked_second)
+            for j in range(i + 1):
+                row[j] += factor * (other[j] - one[j])
+            for c in range(outputs):
+                sums[i, c] += factor * (second_sums[other_at[i], c] - first_sums[one_at[i], c])
+        return
+    gap, between = np.zeros((bottom - top, n)), np.zeros((n, outputs))
+    _scatter(gap, top, bottom, at_second, second, 1.0)
+    _scatter(gap, top, bottom, at_first, first, -1.0)
     for i in range(at_second.shape[0]):
-        for c in range(sums.shape[1]):
-            rows[at_second[i], c] += second_sums[i, c]
+        for c in range(outputs):
+            between[at_second[i], c] += second_sums[i, c]
     for i in range(at_first.shape[0]):
-        for c in range(sums.shape[1]):
-            rows[at_first[i], c] -= first_sums[i, c]
-    for i in range(sums.shape[0]):
-        for c in range(sums.shape[1]):
-            sums[i, c] += factor * rows[i, c]
+        for c in range(outputs):
+            between[at_first[i], c] -= first_sums[i, c]
+    for i in range(top, bottom):
+        start = _start(i, n, is_packed)
+        row = target[start : start + i + 1]
+        for j in range(i + 1):
+            row[j] += factor * gap[i - top, j]
+        for c in range(outputs):
+            sums[i, c] += factor * between[i, c]
 
 
 @compile_on_first_call()
@@ -276,11 +309,10 @@ def folded_half(half: Vector, n: int) -> OwnBits:
     bits = half.view(np.uint64)
     at = 0
     for i in range(n):
-        own = np.uint64(0)
+        own, row = np.uint64(0), bits[at : at + i]
         for j in range(i):
-            one = bits[at + j]
-            out[j] ^= one
-            own ^= one
+            out[j] ^= row[j]
+            own ^= row[j]
         out[i] ^= own ^ bits[at + i]
         at += i + 1
     for j in range(n):
@@ -311,7 +343,7 @@ def projected(square: Matrix, stays: Indices, leaves: Indices, lifted: Matrix) -
             left, right = turned[k, i], across[k, i]
             for j in range(i + 1):
                 out[i, j] += left * across[k, j] + right * turned[k, j]
-    _copy_up(out)
+    _mirrored_up(out)
     return out
 
 
