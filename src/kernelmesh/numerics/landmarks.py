@@ -69,13 +69,15 @@ _PLACES = _Places()
 def agreed(kernel: Kernel, centers: Floats, *, novelty: float, max_order: int, gram: Floats | None = None) -> Ints:
     """Which points of a union stay: all agents with the same union keep the same ones. `gram` is κ(Z, Z), if it is known.
 
-    They are considered in the order of a hash of their bits. So the point that comes first of all stays wherever it has
-    arrived, then the first of those that it does not make superfluous, and so on: the sets of all agents become one.
+    They are considered, and returned, in the order of a hash of their bits. So the point that comes first of all stays
+    wherever it has arrived, then the first of those that it does not make superfluous, and so on: the sets of all agents
+    become one, in one order. Given landmarks, with infinite novelty, are returned in the order in which they are.
     """
     turn = np.argsort(compiled.folding.hashes(np.ascontiguousarray(centers).view(np.uint64)), kind="stable")
-    # given landmarks are as they are
-    tolerance = 0.0 if math.isinf(novelty) else novelty
-    return compiled.symmetric.spanning(kernel(centers, centers) if gram is None else gram, turn, tolerance, max_order)
+    are_given = math.isinf(novelty)
+    gram = kernel(centers, centers) if gram is None else gram
+    stays = compiled.symmetric.spanning(gram, turn, 0.0 if are_given else novelty, max_order)
+    return np.sort(stays) if are_given else stays
 
 
 def novel(kernel: Kernel, points: Floats, cross: Floats, lifted: Floats, *, novelty: float, room: int) -> tuple[Ints, Floats]:

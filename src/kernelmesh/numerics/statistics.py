@@ -142,7 +142,8 @@ class Statistics(Expansion):
         weights[:old] = self.weights
         for top in range(0, order, _ROWS):
             bottom = min(top + _ROWS, order)
-            moments[top : min(bottom, old), :old] = self.moments[top:bottom]
+            known = min(bottom, old)
+            moments[top:known, :known] = self.moments[top:known, :known]
             for difference in differences:
                 difference.add_to(moments.reshape(-1), weights, top, bottom)
         compiled.symmetric.copy_up(moments)
@@ -161,6 +162,11 @@ class Statistics(Expansion):
         if definite == self.definite:
             return self
         return Statistics.gathered(self.kernel, self.centers, self.weights, self.moments, definite=definite)
+
+    def reordered(self, turn: Ints) -> Statistics:
+        """The same statistics with their points in another order."""
+        centers, moments = np.ascontiguousarray(self.centers[turn]), compiled.symmetric.taken(self.moments, turn)
+        return Statistics.gathered(self.kernel, centers, self.weights[turn], moments, definite=self.definite)
 
     def restricted(self, stays: Ints, gram: Floats | None = None) -> tuple[Statistics, Floats]:
         """The statistics over some of the points, with samples projected onto their span; and P of these points.

@@ -217,12 +217,14 @@ class Landmarks(Rule):
         if new.order > old.order or not model.agreed:
             gram = new.kernel(new.centers, new.centers)
             stays = agreed(new.kernel, new.centers, novelty=self.novelty, max_order=self.max_order, gram=gram)
-        opened = model.unfolded if len(stays) == new.order == old.order else None
-        inverse = None if opened is None else opened[0]
+        inverse, opened = model.unfolded if len(stays) == new.order == old.order else (None, None)
         if len(stays) < new.order:
             new, inverse = new.restricted(stays, gram)
+        elif gram is not None and (stays[1:] < stays[:-1]).any():
+            new, opened = new.reordered(stays), None
+            inverse = None if inverse is None else compiled.symmetric.taken(inverse, stays)
         solved = _solved(new, model.regularization, inverse=inverse)
-        return dataclasses.replace(solved, opened=None if opened is None else opened[1], agreed=True)
+        return dataclasses.replace(solved, opened=opened, agreed=True)
 
     def opinion(self, model: Model, said: Sequence[Told]) -> Expansion | None:
         assert isinstance(model, LandmarksModel)

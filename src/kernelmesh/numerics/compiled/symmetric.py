@@ -34,6 +34,7 @@ __all__ = [
     "places",
     "projected",
     "spanning",
+    "taken",
     "weigh",
     "weigh_upper",
     "whole",
@@ -321,6 +322,17 @@ def folded_half(half: Vector, n: int) -> OwnBits:
 
 
 @compile_on_first_call()
+def taken(square: Matrix, turn: Indices) -> OwnMatrix:
+    """square[turn, turn]."""
+    out, columns = np.empty((turn.shape[0], turn.shape[0])), turn.view(np.uint64)  # unsigned: no check for negative indices
+    for i in range(turn.shape[0]):
+        row = square[turn[i]]
+        for j in range(turn.shape[0]):
+            out[i, j] = row[columns[j]]
+    return out
+
+
+@compile_on_first_call()
 def projected(square: Matrix, stays: Indices, leaves: Indices, lifted: Matrix) -> OwnMatrix:
     """Θ_ss + T Θ_ls + Θ_sl Tᵀ + T Θ_ll Tᵀ for T = `lifted`: Θ_ss + T Y + (T Y)ᵀ with Y = Θ_ls + ½ Θ_ll Tᵀ."""
     n, gone = stays.shape[0], leaves.shape[0]
@@ -436,7 +448,7 @@ def apart(place: Classes, weights: Matrix, moments: Matrix, sums: Matrix, square
 def spanning(gram: Matrix, turn: Indices, tolerance: float, limit: int) -> Indices:
     """Keep each point, in turn, whose distance² to the span of those kept before it exceeds tolerance · κ(x, x).
 
-    Returns at most `limit` points, in increasing order. A Cholesky factorization, a block at a time.
+    Returns at most `limit` points, in turn. A Cholesky factorization, a block at a time.
     """
     n = gram.shape[0]
     ordered = np.empty((n, n))
@@ -444,7 +456,7 @@ def spanning(gram: Matrix, turn: Indices, tolerance: float, limit: int) -> Indic
         for j in range(n):
             ordered[i, j] = gram[turn[i], turn[j]]
     factor = np.empty((min(limit, n), n))  # rows of the factor, over all later points
-    kept = np.zeros(n, dtype=np.bool_)
+    kept = np.empty(min(limit, n), dtype=np.int64)
     count = 0
     for start in range(0, n, _BLOCK):
         size = min(_BLOCK, n - start)
@@ -458,10 +470,9 @@ def spanning(gram: Matrix, turn: Indices, tolerance: float, limit: int) -> Indic
             if not block[j, j] > tolerance * ordered[start + j, start + j]:
                 continue
             row = block[j] / np.sqrt(block[j, j])
-            factor[count, start:] = row
+            factor[count, start:], kept[count] = row, turn[start + j]
             count += 1
-            kept[turn[start + j]] = True
             for i in range(j + 1, size):
                 for k in range(i, n - start):
                     block[i, k] -= row[i] * row[k]
-    return np.flatnonzero(kept)
+    return kept[:count].copy()
