@@ -75,6 +75,7 @@ class Bench:
     health: Health | None = None
     """The agent's own recent loss."""
     _crosses: list[tuple[Floats, Floats]] = field(default_factory=list, init=False, repr=False)
+    _here: Floats | None = field(default=None, init=False, repr=False)
 
     def cross(self, centers: Floats) -> Floats:
         """κ(X, Z), kept for the rest of the step, which needs some of these values as well."""
@@ -84,10 +85,12 @@ class Bench:
         self._crosses.append((centers, self.kernel(self.points, centers)))
         return self._crosses[-1][1]
 
-    @functools.cached_property
+    @property
     def here(self) -> Floats:
         """f(X)."""
-        return self.function.from_cross(self.cross(self.function.centers))
+        if self._here is None:  # a cached property would take a lock
+            self._here = self.function.from_cross(self.cross(self.function.centers))
+        return self._here
 
 
 class Health(NamedTuple):
@@ -409,7 +412,7 @@ class Screening:
         if isinstance(said[0], Offer) and any(cast(Offer, each).dual is not None for each in said):
             return False
         own = bench.model.function
-        if max(len(each.centers) for each in said) > self._most(bench):
+        if max([len(each.centers) for each in said]) > self._most(bench):
             return False
         if said[0].moments is not None:
             known = [edges.get(each.neighbor) for each in heard]

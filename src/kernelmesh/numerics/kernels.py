@@ -19,6 +19,10 @@ from kernelmesh.registry import register
 __all__ = ["Algebra", "Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial", "Product", "Scaled"]
 __all__ += ["Sum", "check_kernel"]
 
+# κ(x, x) of stationary kernels, of which every step needs some.
+_ONES = np.ones(1024)
+_ONES.flags.writeable = False
+
 
 @runtime_checkable
 class Kernel(Protocol):
@@ -71,7 +75,8 @@ class _Stationary(Algebra):
         object.__setattr__(self, "bandwidth", bandwidth)
 
     def diag(self, points: Floats) -> Floats:
-        return np.ones(points.shape[0])
+        rows = points.shape[0]
+        return _ONES[:rows] if rows <= len(_ONES) else np.ones(rows)
 
 
 @register("kernel")
