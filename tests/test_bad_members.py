@@ -168,7 +168,7 @@ def test_the_log_names_it_with_a_reason_and_does_not_overflow(caplog):
 # Screening in lock step and in checkpoints: so strict that it also finds fault with honest neighbors.
 
 # Later, most of them are too close to be tested in every step.
-STRICT = Screening(margin=1e-6, youth=10, parole=7, strangers=0)
+STRICT = Screening(margin=1e-6, youth=2, parole=7, strangers=0)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ class TestLockStep:
         return make_small(consensus, screening=STRICT)
 
     def test_rounds_are_those_of_the_simulation(self, consensus):
-        agent, rows = self.agent(consensus), (160,) * 4
+        agent, rows = self.agent(consensus), (240,) * 4
         rounds = simulated(agent, Graph.ring(4), rows)
         assert sum(len(info.left_out) + len(info.clipped) for now in rounds for info in now.infos) > 5
         runs = run_lock_step(World(), agent, Graph.ring(4), rows, stay=False)

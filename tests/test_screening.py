@@ -323,7 +323,10 @@ def test_functions_close_to_ones_own_are_tested_now_and_then():
 
     assert left_out(0.85) == set()
     assert left_out(0.75) == {"b", "c"}  # not close: tested in every step
-    assert left_out(0.85, step=113) == left_out(0.85, step=5) == {"b", "c"}
+    assert left_out(0.85, step=113) == {"b", "c"}
+    # a young agent tests everything, but only against predicting nothing
+    assert left_out(0.85, step=5) == left_out(0.1, step=5) == set()
+    assert left_out(-0.1, step=5) == {"b", "c"}
     assert left_out(0.85, health=Health(0.5, 0.45)) == set()
     assert left_out(0.85, health=Health(0.5, 0.35)) == {"b", "c"}
 
@@ -502,6 +505,26 @@ def test_refuses():
             Screening(**wrong)
 
 
+def exact_diffusion(mixture, classes, *, every, rounds, screening, seed=0):
+    """Five agents in a ring, of which each sees this many classes of five."""
+    agent = Agent(
+        dimension=2,
+        outputs=5,
+        kernel=Gaussian(bandwidth=0.6),
+        loss=Logistic(),
+        step_size=3.0,
+        compression=Komp(budget=0.2),
+        consensus=ExactDiffusion(budget=0.05, every=every),
+        screening=screening,
+    )
+    streams = []
+    for i in range(5):
+        points, labels = mixture.sample(270 * rounds, rng=np.random.default_rng([seed, i]))
+        rows = np.flatnonzero((labels - classes * i) % 5 < classes)[: 32 * rounds]
+        streams.append(ArrayStream(points[rows], labels[rows], batch_size=32))
+    return simulate(agent, Graph.ring(5), streams)
+
+
 @pytest.mark.parametrize("seed", [0, 3])
 def test_agents_that_see_one_class_each_do_not_shut_each_other_out(seed):
     """Whoever predicts its only class everywhere has no loss, and everybody who knows better seems to do harm."""
@@ -509,22 +532,13 @@ def test_agents_that_see_one_class_each_do_not_shut_each_other_out(seed):
     held, truth = mixture.sample(1000, rng=np.random.default_rng(9))
     found = []
     for screening in (None, Screening()):
-        agent = Agent(
-            dimension=2,
-            outputs=5,
-            kernel=Gaussian(bandwidth=0.6),
-            loss=Logistic(),
-            step_size=3.0,
-            compression=Komp(budget=0.2),
-            consensus=ExactDiffusion(budget=0.05, every=6),
-            screening=screening,
-        )
-        streams = []
-        for i in range(5):
-            points, labels = mixture.sample(40_000, rng=np.random.default_rng([seed, i]))
-            rows = np.flatnonzero(labels == i)[:4800]
-            streams.append(ArrayStream(points[rows], labels[rows], batch_size=32))
-        *_, last = simulate(agent, Graph.ring(5), streams)
+        *_, last = exact_diffusion(mixture, 1, every=6, rounds=150, screening=screening, seed=seed)
         found.append(min((f(held).argmax(axis=1) == truth).mean() for f in last.functions))
-    print(found)
     assert found[1] >= found[0] - 0.02
+
+
+@pytest.mark.parametrize("every", [1, 6, 24])
+def test_agents_that_exchange_rarely_accept_neighbors_that_have_seen_other_classes(every):
+    mixture = Mixture.draw(classes=5, rng=np.random.default_rng(1))
+    rounds = exact_diffusion(mixture, 2, every=every, rounds=max(40, 3 * every), screening=Screening())
+    assert [now.number for now in rounds if any(info.left_out or info.clipped for info in now.infos)] == []

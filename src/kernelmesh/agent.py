@@ -552,6 +552,7 @@ def _screened(agent: Agent, state: State, points: Floats, targets: Any, heard: S
         targets=targets,
         function=state.function,
         step=state.steps + 1,
+        every=agent.consensus.every,
         health=state.health,
     )
     return agent.screening.screen(bench, heard, state.edges)

@@ -53,6 +53,8 @@ _SKIPPED, _COUNTED = 8, 8
 # A neighbor that sends functions knows something if its loss is at most this fraction of that of predicting 0. If an old one
 # does not, its paroles are rarer by this factor.
 _LEARNED, _UNLEARNED = 0.8, 4
+# An agent is young at least until it has exchanged this many times.
+_FIRST = 2
 _WITH_POINTS = (Function, Offer)
 _TINY, _NO_MOMENTS = np.finfo(float).tiny, np.empty((0, 0))
 
@@ -72,6 +74,8 @@ class Bench:
     """f, before any message is used."""
     step: int
     """The number of the upcoming step, from 1."""
+    every: int = 1
+    """k: agents exchange in every k-th step."""
     health: Health | None = None
     """The agent's own recent loss."""
     _crosses: list[tuple[Floats, Floats]] = field(default_factory=list, init=False, repr=False)
@@ -245,9 +249,9 @@ class _Merged(NamedTuple):
 class Screening:
     """Reject a neighbor j in a round if it does more harm than good: ℓ(f_j(X), y) > min(ℓ(f_i(X), y), ℓ(0, y)) + m ℓ(0, y).
 
-    X, y are the agent's own newest samples; if these have one class only, functions are compared with ℓ(0, y) alone. The more
-    the agent's own loss has risen recently, the smaller m becomes, in case
-    a neighbor misleads it in small steps. If agents exchange statistics, f_j is the function that the agent would have after
+    X, y are the agent's own newest samples. Functions are compared with ℓ(0, y) alone if these have one class only or the
+    agent is young: honest neighbors that have seen other classes cannot be as good as the agent itself yet. The more the
+    agent's own loss has risen recently, the smaller m becomes, in case a neighbor misleads it in small steps. If agents exchange statistics, f_j is the function that the agent would have after
     adding the neighbor's statistics to its own. Until the two have completed `youth` exchanges, honest agents may disagree,
     and the statistics are added once. After that they are added `weight` times, m is halved if the agent's own loss is low,
     and paroles are eight times as rare, and rarer still after each rejection.
@@ -280,7 +284,8 @@ class Screening:
         there are more, all of them are removed, or all but this many once in eight paroles. So a genuinely new region is
         admitted gradually: points near admitted ones are no longer far.
     youth : int
-        The number of steps for which an agent counts as young, and of exchanges of statistics for which an edge does.
+        The number of steps for which an agent counts as young, and of exchanges of statistics for which an edge does. An agent
+        counts as young until its second exchange in any case.
     parole : int
         The number of steps between two in which an uninformed neighbor is accepted.
     weight : float
@@ -374,12 +379,16 @@ class Screening:
             return self._newcomer
         return _known(self.margin, self.parole, self.weight, betrayed)
 
+    def _is_young(self, bench: Bench) -> bool:
+        """Whether the agent has taken few steps, or has hardly exchanged yet."""
+        return bench.step <= max(self.youth, _FIRST * bench.every)
+
     def _spares(self, bench: Bench) -> bool:
         """Whether messages close to the agent's own need not be tested in this step.
 
         They can move the agent only a little. If all agents are honest, most messages are like that.
         """
-        if bench.step <= self.youth or bench.step % _SPARED == 1:  # rarely a parole, in which tests are lenient
+        if self._is_young(bench) or bench.step % _SPARED == 1:  # rarely a parole, in which tests are lenient
             return False
         return bench.health is None or bench.health.risen <= _ALARM * bench.health.best
 
@@ -496,14 +505,14 @@ class Screening:
 
     def _most(self, bench: Bench) -> int:
         """The maximum number of points in a message."""
-        if bench.step <= self.youth:
+        if self._is_young(bench):
             return self.max_points
         return min(self.max_points, _MORE * (bench.model.function.order + len(bench.points)))
 
     def _far_points(self, bench: Bench, merged: _Merged) -> list[Ints]:
         """The points of each message that are far from all points known to the agent, unless it is young."""
         far = np.empty(0, dtype=np.int64)
-        if bench.step > self.youth and len(merged.new) > self.strangers:
+        if len(merged.new) > self.strangers and not self._is_young(bench):
             far = compiled.screening.far(merged.cross, bench.kernel.diag(merged.new), bench.kernel.diag(merged.known), _NEAR)
         if len(far) <= self.strangers:
             return [far[:0]] * len(merged.counts)
@@ -534,7 +543,7 @@ class Screening:
             if isinstance(reply, _WITH_POINTS) and len(reply.centers) <= most and _is_finite(reply.centers, reply.weights):
                 names.append(each.neighbor)
                 said.append(reply)
-        if not said or bench.step <= self.youth:
+        if not said or self._is_young(bench):
             return out
         for name, reply, far in zip(names, said, self._strangers(bench, said), strict=True):
             if not len(far):
@@ -551,12 +560,15 @@ class Screening:
 
     def _limits(self, bench: Bench, own_loss: float, zero_loss: float) -> _Limits:
         """The limits on a neighbor's outputs, given the agent's own loss on its samples and the loss of predicting 0."""
-        # an agent that sees one class has no loss if it predicts that class everywhere: its own loss says little
-        sees_one = bench.loss.classifies and not isinstance(bench.model.function, Statistics) and _is_constant(bench.targets)
+        # the own loss of a function says little if the agent sees one class, which it may predict everywhere, or is young:
+        # neighbors that have seen other classes cannot be as good on its own yet
+        is_lenient = not isinstance(bench.model.function, Statistics) and (
+            self._is_young(bench) or (bench.loss.classifies and _is_constant(bench.targets))
+        )
         return _Limits(
-            best=zero_loss if sees_one else min(own_loss, zero_loss),
+            best=zero_loss if is_lenient else min(own_loss, zero_loss),
             nothing=zero_loss,
-            risen=0.0 if bench.health is None or sees_one else bench.health.risen,
+            risen=0.0 if bench.health is None or is_lenient else bench.health.risen,
             usual=1.0 if bench.health is None else bench.health.loss / max(zero_loss, _TINY),
             size=self.reach * (_rms(bench.here) + 1.0),
         )
@@ -615,7 +627,7 @@ class Screening:
         flow = Statistics.gathered(bench.kernel, dual.centers, -dual.weights, moments)
         if edge is not None and edge.dual is not None:
             flow = flow.plus([(-1.0, Statistics.of(edge.dual))])
-        if bench.step > self.youth:  # a young agent may have started from scratch, without a dual of its own to compare
+        if not self._is_young(bench):  # a young agent may have started from scratch, without a dual of its own to compare
             size, most = _size(flow), _FORGOTTEN * _size(bench.model.function)
             return (
                 None
