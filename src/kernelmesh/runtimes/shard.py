@@ -92,7 +92,12 @@ class Shard:
         self.edges = [n for n, (i, j) in enumerate(graph.edges) if i in own or j in own]
         """The edges of the graph with at least one end in this shard."""
         ends = [graph.edges[n] for n in self.edges]
-        self._places = {pair: place for place, (i, j) in enumerate(ends) for pair in ((i, j), (j, i))}
+        # dictionaries for each agent, because those of all edges would be too large for the cache
+        self._places: dict[int, dict[int, int]] = {i: {} for i in self.members}
+        for place, (i, j) in enumerate(ends):
+            for sender, receiver in ((i, j), (j, i)):
+                if sender in own:
+                    self._places[sender][receiver] = place
         self._usual = Faults().ties(graph, 1)
         self._walk = _neighbors_together(graph, self.members)
         self.begin(states)
@@ -131,7 +136,8 @@ class Shard:
         self._talks = False
         self._outboxes: dict[int, Outbox] = {}
         self._questions: dict[int, Message | None] = {}
-        self._replies: dict[tuple[int, int], Message | None] = {}
+        self._replies: dict[int, dict[int, Message | None]] = {i: {} for i in self._walk}
+        """Replies by receiver and sender."""
         self._traveling: dict[tuple[int, int], tuple[Message, Message | None]] = {}
         """The packed message over each edge, and the original message if the sender is ours."""
 
@@ -170,7 +176,7 @@ class Shard:
         self._plan, self._ties, self._bad = plan, self._usual if plan.ties is None else plan.ties, plan.bad
         self._talks = True
         points = {i: batch[0] for i, batch in self._checked.items()}
-        self._outboxes = {i: Outbox(self.agent, state, points.get(i)) for i, state in self.states.items()}
+        self._outboxes = {i: Outbox(self.agent, self.states[i], points.get(i)) for i in self._walk}
         return self._ask() if self.agent.consensus.exchange.question else self._tell()
 
     def _ask(self) -> Batches:
@@ -225,7 +231,7 @@ class Shard:
                 if reply is None or (j, i) in unanswered:
                     continue
                 if self.parts[i] == self.part:
-                    self._replies[j, i] = reply
+                    self._replies[i][j] = reply
                 else:
                     out[self.parts[i]].append(_Entry(j, i, encode(reply)))
         return _pack(out)
@@ -237,11 +243,12 @@ class Shard:
     def step(self, received: Mapping[int, bytes]) -> Progress:
         """Receive the messages of all shards, and learn."""
         for data in received.values():
-            arrived = {(entry.sender, entry.receiver): decode(entry.data) for entry in _decoder.decode(data)}
-            if self.agent.consensus.exchange.question:
-                self._replies |= arrived
-            else:
-                self._traveling |= {pair: (message, None) for pair, message in arrived.items()}
+            for entry in _decoder.decode(data):
+                message = decode(entry.data)
+                if self.agent.consensus.exchange.question:
+                    self._replies[entry.receiver][entry.sender] = message
+                else:
+                    self._traveling[entry.sender, entry.receiver] = message, None
         self._open()
         infos: dict[int, Info | None] = dict.fromkeys(self.members)
         for n, i in enumerate(self._walk):
@@ -284,7 +291,7 @@ class Shard:
         """Reconstruct functions from the differences received."""
         for (i, j), (packed, message) in self._traveling.items():
             with suppress(MissingBase):  # its base was lost; the sender will be told
-                self._replies[i, j] = self._links[j, i].unpack(packed, message)
+                self._replies[j][i] = self._links[j, i].unpack(packed, message)
         # drop all references to messages, so that only the states themselves hold data from before the step
         self._traveling, self._outboxes = {}, {}
 
@@ -296,7 +303,7 @@ class Shard:
 
     def _said(self, i: int, tie: Tie, mutual: bool) -> Heard:
         question = self._questions.get(tie.number) if mutual and (tie.number, i) not in self._plan.lost else None
-        reply = self._replies.pop((tie.number, i), None)  # when all neighbors have it, nobody holds it any longer
+        reply = self._replies[i].pop(tie.number, None)  # when all neighbors have it, nobody holds it any longer
         lie = self._plan.lies.get(tie.number)
         if lie is not None and reply is not None:
             reply = self._lied(lie, tie.number, i, reply)
@@ -323,7 +330,7 @@ class Shard:
         self.floats[sender] += len(receivers) * size.floats
         self.bytes[sender] += len(receivers) * size.bytes
         for receiver in receivers:
-            place = self._places.get((sender, receiver))
+            place = self._places[sender].get(receiver)
             if place is not None:  # faults may connect agents without an edge in the graph
                 self.edge_bytes[place] += size.bytes
 
