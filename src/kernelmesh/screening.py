@@ -251,10 +251,12 @@ class Screening:
 
     X, y are the agent's own newest samples. Functions are compared with ℓ(0, y) alone if these have one class only or the
     agent is young: honest neighbors that have seen other classes cannot be as good as the agent itself yet. The more the
-    agent's own loss has risen recently, the smaller m becomes, in case a neighbor misleads it in small steps. If agents exchange statistics, f_j is the function that the agent would have after
-    adding the neighbor's statistics to its own. Until the two have completed `youth` exchanges, honest agents may disagree,
-    and the statistics are added once. After that they are added `weight` times, m is halved if the agent's own loss is low,
-    and paroles are eight times as rare, and rarer still after each rejection.
+    agent's own loss has risen recently, the smaller m becomes, in case a neighbor misleads it in small steps.
+
+    If agents exchange statistics, f_j is the function that the agent would have after adding the neighbor's statistics to its
+    own. Until the two have completed `youth` exchanges, honest agents may disagree, and the statistics are added once. After
+    that they are added `weight` times, m is halved if the agent's own loss is low, and paroles are eight times as rare, and
+    rarer still after each rejection.
 
     Messages that differ from the agent's own by less than a fifth are tested only in every 16th step, unless the agent is
     young or its own loss has risen by more than a quarter. Statistics are compared in the Frobenius norm, functions by their
@@ -284,8 +286,8 @@ class Screening:
         there are more, all of them are removed, or all but this many once in eight paroles. So a genuinely new region is
         admitted gradually: points near admitted ones are no longer far.
     youth : int
-        The number of steps for which an agent counts as young, and of exchanges of statistics for which an edge does. An agent
-        counts as young until its second exchange in any case.
+        The number of steps for which an agent counts as young, at least until its second exchange; and of exchanges of
+        statistics for which an edge does.
     parole : int
         The number of steps between two in which an uninformed neighbor is accepted.
     weight : float
