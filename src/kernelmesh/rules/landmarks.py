@@ -222,7 +222,9 @@ class Landmarks(Rule):
             new, inverse = new.restricted(stays, gram)
         elif gram is not None and (stays[1:] < stays[:-1]).any():
             new, opened = new.reordered(stays), None
-            inverse = None if inverse is None else compiled.symmetric.taken(inverse, stays)
+            inverse = None if inverse is None else compiled.symmetric.taken(inverse, stays, stays)
+        if inverse is None and gram is not None:
+            inverse = inverse_of(new.kernel, new.centers, compiled.symmetric.taken(gram, stays, stays))
         solved = _solved(new, model.regularization, inverse=inverse)
         return dataclasses.replace(solved, opened=opened, agreed=True)
 
