@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, integer, matrix, positive
+from kernelmesh.checks import Floats, Ints, integer, matrix, positive
 from kernelmesh.consensus import StepInputs
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
@@ -239,6 +239,8 @@ class Landmarks(Rule):
             sums, pooled = own.weights.copy(), base.copy()
             compiled.symmetric.add_known(sums, pooled, place, told, square, weight)
             if (found := _solution(pooled, sums)) is None:  # the agent or the neighbor may have given away more than it had
+                if own.definite and not _can_be(model.regularization, inverse, place, told, square):
+                    return None
                 moments = own.moments.copy()
                 compiled.symmetric.add_known(sums.copy(), moments, place, told, square, weight)
                 try:
@@ -403,6 +405,13 @@ def _sum(regularization: float, inverse: Floats, moments: Floats) -> Floats:
     out = np.empty_like(inverse)
     compiled.symmetric.weigh(out, regularization, inverse, moments)
     return out
+
+
+def _can_be(regularization: float, inverse: Floats, place: Ints, sums: Floats, square: Floats) -> bool:
+    """Whether Θ of a neighbor, over those of its points that the agent has, has no relevant negative eigenvalues."""
+    out = _sum(regularization, inverse, np.zeros_like(inverse))
+    compiled.symmetric.add_known(np.zeros((len(inverse), sums.shape[1])), out, place, sums, square, 1.0)
+    return factor(out) is not None
 
 
 def _solution(square: Floats, sums: Floats) -> Floats | None:
