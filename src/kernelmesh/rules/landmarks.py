@@ -128,8 +128,9 @@ class Landmarks(Rule):
     novelty : float
         ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
     max_order : int
-        The maximum number of points from samples. Of points that several agents propose at the same time, all
-        agents keep the same ones: no more than this, and none that is nearly in the span of the others.
+        The maximum number of points; given landmarks count as well once agents exchange. Of points that several agents
+        propose at the same time, all agents keep the same ones: no more than this, and none that is nearly in the span of the
+        others.
     half_life : float
         The number of samples after which old data counts half, for streams that change; infinite means nothing is forgotten.
     iterations : int
@@ -166,6 +167,9 @@ class Landmarks(Rule):
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> LandmarksModel:
         """Start from a function; one learned elsewhere serves as the prior mean."""
+        if math.isinf(self.novelty) and not function.order:
+            rule = "be finite unless agents start from a function over given points"
+            raise InvalidArgument("Landmarks", "novelty", rule, self.novelty)
         statistics = function
         if not isinstance(function, Statistics):
             weights = regularization * function.weights

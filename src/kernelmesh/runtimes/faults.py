@@ -86,7 +86,8 @@ class Faults:
         The attacks of each bad agent, with the first and the last round of each: it learns like all others, but sends
         something else. `kernelmesh.runtimes.attacks` has a table of attacks.
     rng : numpy.random.Generator, optional
-        The generator for lost messages and random attacks.
+        The generator for lost messages and random attacks, required if there are any. A run uses it up: to repeat the run,
+        pass a new one with the same seed.
 
     Examples
     --------
