@@ -170,7 +170,8 @@ def two_classes_each(mesh):
 def attacked(folder, protocol, partition, attacks, *, told):
     """Accuracies of honest agents during each attack and 15 s after it; `told`: whether the attacker gets its orders."""
     found, points_of = [], {}
-    options = {"protocol": protocol, "partition": "identical", "samples": 300_000, "rate": 640.0}
+    samples = 750_000 if partition == "two-class" else 300_000  # an agent sees two fifths of these, and no stream may end
+    options = {"protocol": protocol, "partition": "identical", "samples": samples, "rate": 640.0}
     with Mesh(folder, **options) as mesh:
         if partition == "two-class":
             two_classes_each(mesh)

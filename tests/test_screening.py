@@ -32,7 +32,8 @@ from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.landmarks import united
 from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.rules import Told
-from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Flood, Replay, SignFlip, Zero
+from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Flood, Indefinite, Replay, SignFlip, Zero
+from kernelmesh.runtimes.faults import Lie
 from kernelmesh.screening import Bench, Health
 
 AGENTS, BAD, FIRST, LAST, ROUNDS = 6, 3, 25, 36, 50
@@ -401,12 +402,16 @@ def test_how_far_statistics_are_apart_by_the_literal_formula(old, rows, seed):
 
 
 def test_an_opinion_of_statistics_that_owe_more_than_they_have():
-    """Somebody has given away more than it had in one direction: there nothing is known, elsewhere it is believed."""
+    """A neighbor that takes more than there is cannot be right, unless the agent itself owes something: it may be that."""
     bench_, offer = statistics_bench()
     moments = offer.moments.copy()
     moments[0, 0] -= 2.0 * moments[0, 0] + 1.0
     place = np.arange(len(moments))
-    opinion = bench_.rule.opinion(bench_.model, [Told(16.0, place, offer.weights, moments)])
+    told, own = [Told(16.0, place, offer.weights, moments)], bench_.model
+    assert own.function.definite
+    assert bench_.rule.opinion(own, told) is None
+    # then nothing is known in this direction, and elsewhere the neighbor is believed
+    opinion = bench_.rule.opinion(dataclasses.replace(own, function=own.function.known(definite=False)), told)
     assert np.isfinite(opinion.weights).all()
     assert (opinion(HELD[0]).argmax(axis=1) == HELD[1]).mean() > 0.6
 
@@ -475,6 +480,31 @@ def test_whatever_arrives_it_is_used_or_left_out(rows, scale, spread, statistics
     assert np.isfinite(after.function.weights).all()
     if not np.isfinite(weights).all():
         assert set(info.left_out) == {"b"}
+
+
+@pytest.mark.parametrize("share", [0.1, 0.005, 0.0005])
+def test_statistics_that_take_away_information_are_rejected_and_leave_no_trace(share, calm):
+    """However little is missing: a message close to the agent's own is tested as soon as the sum would be in debt."""
+    consensus = SharedStatistics()
+    ((during, _), (after, _)), last = play(consensus, Screening(), Indefinite(share=share))
+    (calm_during, _), (calm_after, _) = calm[name(consensus)]
+    assert during >= calm_during - 0.02
+    assert after >= calm_after - 0.01
+    assert all(state.model.function.definite for i, state in enumerate(last.states) if i != BAD)
+
+
+def test_attacks_must_return_what_could_be_sent():
+    message = Offer(np.zeros((2, 2)), np.ones((2, 3)), Terms(0, 1, 0, 0, 0.25), moments=np.eye(2))
+    for changes, rule in (
+        ({"moments": np.eye(3)}, r"moments must have shape \(2, 2\), got \(3, 3\)"),
+        ({"moments": None}, r"moments must have shape \(2, 2\), got None"),
+        ({"moments": np.triu(np.ones((2, 2)))}, "moments must be symmetric"),
+        ({"weights": np.ones((2, 2))}, r"weights must have shape \(2, 3\)"),
+        ({"centers": np.ones((2, 4))}, r"centers must have shape \(2, 2\)"),
+    ):
+        attack = type("Mine", (), {"distort": lambda self, said, *_, changes=changes: dataclasses.replace(said, **changes)})()
+        with pytest.raises(InvalidArgument, match=f"Attack: distort: {rule}"):
+            Lie(attack, 3, 3, 0).told(message, message, 0, 1)
 
 
 def test_attacks_change_only_what_they_say():

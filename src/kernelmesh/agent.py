@@ -21,6 +21,7 @@ from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.numerics.reservoir import MAX_ROWS, Reservoir
 from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
 from kernelmesh.numerics.shared_dictionary import SharedDictionary
+from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
 from kernelmesh.screening import Bench, Health, Screened, Screening
@@ -429,8 +430,11 @@ def relay_screened(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[
     try:
         points, targets = state.newest or (np.empty((0, agent.dimension)), None)
         found = _screened(agent, state, points, targets, heard)
-        heard = found.heard
         model, edges, combined = _combined(agent, state, found)
+        if found.bench is not None and _owes(model) and not _owes(state.model):  # some messages may not have been tested
+            found = _screened(agent, state, points, targets, heard, is_strict=True)
+            model, edges, combined = _combined(agent, state, found)
+        heard = found.heard
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
             go = agent.rule.combine if combined is None else agent.rule.absorb  # the only stage, or the second of two
@@ -467,8 +471,11 @@ def _advance(
     step_size = agent.step_size_at(state.learned)
     try:
         found = _screened(agent, state, points, targets, heard)
-        heard = found.heard
         model, edges, combined = _combined(agent, state, found)
+        if found.bench is not None and _owes(model) and not _owes(state.model):  # some messages may not have been tested
+            found = _screened(agent, state, points, targets, heard, is_strict=True)
+            model, edges, combined = _combined(agent, state, found)
+        heard = found.heard
         f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers) if found.bench is None else found.bench.cross(f.centers)
         here = found.bench.here if found.bench is not None and found.bench.function is f else f.from_cross(cross)
@@ -539,7 +546,14 @@ def _hides_interrupt(error: BaseException) -> bool:
     return cause is not None
 
 
-def _screened(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> Screened:
+def _owes(model: Model) -> bool:
+    """Whether the agent has given away statistics that it did not have."""
+    return isinstance(model.function, Statistics) and not model.function.definite
+
+
+def _screened(
+    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard], *, is_strict: bool = False
+) -> Screened:
     """The messages that pass screening, the edges that restart, and why the others were rejected."""
     if agent.screening is None or not any(said.reply is not None for said in heard):
         return Screened(heard, state.edges)
@@ -554,6 +568,7 @@ def _screened(agent: Agent, state: State, points: Floats, targets: Any, heard: S
         step=state.steps + 1,
         every=agent.consensus.every,
         health=state.health,
+        is_strict=is_strict,
     )
     return agent.screening.screen(bench, heard, state.edges)
 

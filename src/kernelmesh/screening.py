@@ -78,6 +78,8 @@ class Bench:
     """k: agents exchange in every k-th step."""
     health: Health | None = None
     """The agent's own recent loss."""
+    is_strict: bool = False
+    """Whether messages are tested even if they are close to what the agent has itself."""
     _crosses: list[tuple[Floats, Floats]] = field(default_factory=list, init=False, repr=False)
     _here: Floats | None = field(default=None, init=False, repr=False)
 
@@ -390,7 +392,8 @@ class Screening:
 
         They can move the agent only a little. If all agents are honest, most messages are like that.
         """
-        if self._is_young(bench) or bench.step % _SPARED == 1:  # rarely a parole, in which tests are lenient
+        is_due = bench.step % _SPARED == 1  # rarely a parole, in which tests are lenient
+        if is_due or bench.is_strict or self._is_young(bench):
             return False
         return bench.health is None or bench.health.risen <= _ALARM * bench.health.best
 

@@ -22,7 +22,7 @@ __all__ = ["SharedStatistics"]
 
 _SHARED = Shared()
 # A dual may have one obsolete point, which neither end has anymore, per this many current points.
-_SPARE = 8
+_SPARE = 4
 
 
 @register("consensus")

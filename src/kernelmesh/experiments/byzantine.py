@@ -62,6 +62,9 @@ class Config(heterogeneous.Config, owner="byzantine"):
         if not self.first <= self.last < self.rounds:
             rule = f"be from `first` = {self.first} on, and below `rounds` = {self.rounds}"
             raise InvalidArgument(self.owner, "last", rule, self.last)
+        if self.last // self.measure_every * self.measure_every < self.first:
+            rule = f"measure a round from `first` = {self.first} to `last` = {self.last}"
+            raise InvalidArgument(self.owner, "measure_every", rule, self.measure_every)
         if self.bad > self.agents // 2:
             raise InvalidArgument(self.owner, "bad", f"be at most half of {self.agents} agents", self.bad)
 

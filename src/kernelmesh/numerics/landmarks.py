@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from typing import cast
-from weakref import ref
 
 import numpy as np
 
@@ -21,49 +20,17 @@ _NUGGET = 1e-8
 def united(centers: Floats, *others: Floats) -> tuple[Floats, list[Ints]]:
     """The union of sets of points, the first set first, and where in it the points of each other set stand."""
     same = np.arange(len(centers))
-    known = [same if own is centers else _PLACES.get(centers, own) for own in others]
-    if all(place is not None for place in known):
-        return centers, cast(list[Ints], known)
-    differ = [own for own in others if own is not centers]
-    rows = np.concatenate([centers, *differ])
+    # agents that have come to share their points have them in one order
+    are_same = [own is centers or (own.shape == centers.shape and own.tobytes() == centers.tobytes()) for own in others]
+    if all(are_same):
+        return centers, [same] * len(others)
+    rows = np.concatenate([centers, *[own for own, is_same in zip(others, are_same, strict=True) if not is_same]])
     fresh, place = compiled.symmetric.places(rows.view(np.uint64), len(centers))
     placed, start = [], 0
-    for own in others:
-        if own is centers:
-            placed.append(same)
-            continue
-        placed.append(place[start : start + len(own)])
-        start += len(own)
-        if not len(fresh):
-            _PLACES.keep(centers, own, placed[-1])
+    for own, is_same in zip(others, are_same, strict=True):
+        placed.append(same if is_same else place[start : start + len(own)])
+        start += 0 if is_same else len(own)
     return np.concatenate([centers, rows[len(centers) :][fresh]]) if len(fresh) else centers, placed
-
-
-class _Places:
-    """A cache of positions of points among others, for pairs of read-only arrays that are still alive.
-
-    Agents that share their points hold them in different orders and look up each other's in every exchange.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, int], tuple[ref[Floats], ref[Floats], Ints]] = {}
-
-    def get(self, centers: Floats, others: Floats) -> Ints | None:
-        first, second, place = self._found.get((id(centers), id(others)), (None, None, None))
-        return place if first is not None and first() is centers and second is not None and second() is others else None
-
-    def keep(self, centers: Floats, others: Floats, place: Ints) -> None:
-        if centers.flags.writeable or others.flags.writeable:
-            return
-        key = id(centers), id(others)
-
-        def drop(_: object) -> None:
-            self._found.pop(key, None)
-
-        self._found[key] = ref(centers, drop), ref(others, drop), place
-
-
-_PLACES = _Places()
 
 
 def agreed(kernel: Kernel, centers: Floats, *, novelty: float, max_order: int, gram: Floats | None = None) -> Ints:
@@ -113,7 +80,7 @@ def inverse(kernel: Kernel, centers: Floats, gram: Floats | None = None) -> Floa
 
 
 def _with_nugget(kernel: Kernel, centers: Floats, gram: Floats) -> Floats:
-    np.einsum("ii->i", gram)[:] += _NUGGET * kernel.diag(centers)
+    gram.reshape(-1)[:: len(gram) + 1] += _NUGGET * kernel.diag(centers)
     return gram
 
 

@@ -165,7 +165,7 @@ class Statistics(Expansion):
 
     def reordered(self, turn: Ints) -> Statistics:
         """The same statistics with their points in another order."""
-        centers, moments = np.ascontiguousarray(self.centers[turn]), compiled.symmetric.taken(self.moments, turn)
+        centers, moments = np.ascontiguousarray(self.centers[turn]), compiled.symmetric.taken(self.moments, turn, turn)
         return Statistics.gathered(self.kernel, centers, self.weights[turn], moments, definite=self.definite)
 
     def restricted(self, stays: Ints, gram: Floats | None = None) -> tuple[Statistics, Floats]:
@@ -173,13 +173,13 @@ class Statistics(Expansion):
 
         `gram` is κ(Z, Z), if it is known.
         """
-        rows = (self.kernel(self.centers, self.centers) if gram is None else gram)[stays]
-        centers = np.ascontiguousarray(self.centers[stays])
-        held = inverse(self.kernel, centers, np.ascontiguousarray(rows[:, stays]))
+        gram = self.kernel(self.centers, self.centers) if gram is None else gram
         left = np.ones(self.order, dtype=bool)
         left[stays] = False
         leaves = np.flatnonzero(left)
-        lifted = product(held, np.ascontiguousarray(rows[:, leaves]))
+        centers = np.ascontiguousarray(self.centers[stays])
+        held = inverse(self.kernel, centers, compiled.symmetric.taken(gram, stays, stays))
+        lifted = product(held, compiled.symmetric.taken(gram, stays, leaves))
         moments = compiled.symmetric.projected(self.moments, stays, leaves, lifted)
         sums = self.weights[stays] + product(lifted, self.weights[leaves])
         return Statistics.gathered(self.kernel, centers, sums, moments, definite=self.definite), held

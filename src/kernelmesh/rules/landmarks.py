@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, integer, matrix, positive
+from kernelmesh.checks import Floats, Ints, integer, matrix, positive
 from kernelmesh.consensus import StepInputs
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
@@ -128,8 +128,9 @@ class Landmarks(Rule):
     novelty : float
         ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
     max_order : int
-        The maximum number of points from samples. Of points that several agents propose at the same time, all
-        agents keep the same ones: no more than this, and none that is nearly in the span of the others.
+        The maximum number of points; given landmarks count as well once agents exchange. Of points that several agents
+        propose at the same time, all agents keep the same ones: no more than this, and none that is nearly in the span of the
+        others.
     half_life : float
         The number of samples after which old data counts half, for streams that change; infinite means nothing is forgotten.
     iterations : int
@@ -166,6 +167,9 @@ class Landmarks(Rule):
 
     def start(self, function: Expansion, compression: Compression | None, regularization: float) -> LandmarksModel:
         """Start from a function; one learned elsewhere serves as the prior mean."""
+        if math.isinf(self.novelty) and not function.order:
+            rule = "be finite unless agents start from a function over given points"
+            raise InvalidArgument("Landmarks", "novelty", rule, self.novelty)
         statistics = function
         if not isinstance(function, Statistics):
             weights = regularization * function.weights
@@ -222,7 +226,9 @@ class Landmarks(Rule):
             new, inverse = new.restricted(stays, gram)
         elif gram is not None and (stays[1:] < stays[:-1]).any():
             new, opened = new.reordered(stays), None
-            inverse = None if inverse is None else compiled.symmetric.taken(inverse, stays)
+            inverse = None if inverse is None else compiled.symmetric.taken(inverse, stays, stays)
+        if inverse is None and gram is not None:
+            inverse = inverse_of(new.kernel, new.centers, compiled.symmetric.taken(gram, stays, stays))
         solved = _solved(new, model.regularization, inverse=inverse)
         return dataclasses.replace(solved, opened=opened, agreed=True)
 
@@ -237,6 +243,8 @@ class Landmarks(Rule):
             sums, pooled = own.weights.copy(), base.copy()
             compiled.symmetric.add_known(sums, pooled, place, told, square, weight)
             if (found := _solution(pooled, sums)) is None:  # the agent or the neighbor may have given away more than it had
+                if own.definite and not _can_be(model.regularization, inverse, place, told, square):
+                    return None
                 moments = own.moments.copy()
                 compiled.symmetric.add_known(sums.copy(), moments, place, told, square, weight)
                 try:
@@ -401,6 +409,13 @@ def _sum(regularization: float, inverse: Floats, moments: Floats) -> Floats:
     out = np.empty_like(inverse)
     compiled.symmetric.weigh(out, regularization, inverse, moments)
     return out
+
+
+def _can_be(regularization: float, inverse: Floats, place: Ints, sums: Floats, square: Floats) -> bool:
+    """Whether Θ of a neighbor, over those of its points that the agent has, has no relevant negative eigenvalues."""
+    out = _sum(regularization, inverse, np.zeros_like(inverse))
+    compiled.symmetric.add_known(np.zeros((len(inverse), sums.shape[1])), out, place, sums, square, 1.0)
+    return factor(out) is not None
 
 
 def _solution(square: Floats, sums: Floats) -> Floats | None:

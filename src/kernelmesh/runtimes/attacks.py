@@ -10,7 +10,7 @@ from kernelmesh.messages import Function, Message, Offer, Probe, Values
 from kernelmesh.registry import register
 
 __all__ = ["ATTACKS", "Attack", "Drift", "FarPoints", "Flood", "Huge", "NotFinite", "RandomFunction", "Replay"]
-__all__ += ["Scaled", "SignFlip", "Zero"]
+__all__ += ["Indefinite", "Scaled", "SignFlip", "Zero"]
 
 
 @runtime_checkable
@@ -168,6 +168,26 @@ class Flood(Attack):
         return _with_points(message, rng.standard_normal((self.points, _dimension(message))), rng)
 
 
+@register("attack")
+@dataclass(frozen=True, kw_only=True)
+class Indefinite(Attack):
+    """Statistics whose Θ takes away information: half of its eigenvalues are negative. Functions are unchanged."""
+
+    share: float = 0.02
+    """The absolute value of the negative eigenvalues, relative to the largest one."""
+
+    def __post_init__(self) -> None:
+        positive("Indefinite", "share", self.share)
+
+    def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
+        if not isinstance(message, Function | Offer) or message.moments is None or not len(message.moments):
+            return message
+        values, vectors = np.linalg.eigh(message.moments)
+        values[: (len(values) + 1) // 2] = -self.share * values[-1]
+        found = (vectors * values) @ vectors.T
+        return replace(message, moments=0.5 * (found + found.T))
+
+
 ATTACKS: tuple[Attack, ...] = (
     Huge(),
     SignFlip(),
@@ -179,6 +199,7 @@ ATTACKS: tuple[Attack, ...] = (
     Zero(),
     Drift(),
     NotFinite(),
+    Indefinite(),
 )
 """One attack of each built-in kind."""
 

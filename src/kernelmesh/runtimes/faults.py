@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelmesh.checks import generator, integer, non_negative
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.messages import Message
+from kernelmesh.messages import Function, Message, Offer
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 from kernelmesh.runtimes.attacks import Attack
 
@@ -44,7 +44,29 @@ class Lie(NamedTuple):
         """What is said instead of a message; `first` is what was said over this edge when the attack began."""
         # one generator for each message, so that a lie is the same wherever and in whichever order it is computed
         rng = np.random.default_rng([self.seed, self.number, sender, receiver])
-        return self.attack.distort(message, first, self.number - self.first, rng)
+        said = self.attack.distort(message, first, self.number - self.first, rng)
+        _check_shapes(said, message)
+        return said
+
+
+def _check_shapes(said: Message, message: Message) -> None:
+    """Refuse what could not be sent over a wire."""
+    if type(said) is not type(message):
+        rule = f"return a message of the same type, {type(message).__name__}"
+        raise InvalidArgument("Attack", "distort", rule, Verbatim(type(said).__name__))
+    if not isinstance(said, Function | Offer) or not isinstance(message, Function | Offer):
+        return
+    points, moments = len(said.centers), said.moments
+    wanted = {"centers": (points, message.centers.shape[1]), "weights": (points, message.weights.shape[1])}
+    for name, shape in wanted.items():
+        found = getattr(said, name).shape
+        if found != shape:
+            raise InvalidArgument("Attack", f"distort: {name}", f"have shape {shape}", Verbatim(str(found)))
+    if (moments is None) != (message.moments is None) or (moments is not None and moments.shape != (points, points)):
+        rule = "be None" if message.moments is None else f"have shape {(points, points)}"
+        raise InvalidArgument("Attack", "distort: moments", rule, Verbatim("None" if moments is None else str(moments.shape)))
+    if moments is not None and not np.array_equal(moments, moments.T, equal_nan=True):
+        raise InvalidArgument("Attack", "distort: moments", "be symmetric", Verbatim("a matrix that is not"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +86,8 @@ class Faults:
         The attacks of each bad agent, with the first and the last round of each: it learns like all others, but sends
         something else. `kernelmesh.runtimes.attacks` has a table of attacks.
     rng : numpy.random.Generator, optional
-        The generator for lost messages and random attacks.
+        The generator for lost messages and random attacks, required if there are any. A run uses it up: to repeat the run,
+        pass a new one with the same seed.
 
     Examples
     --------

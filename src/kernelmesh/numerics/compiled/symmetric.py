@@ -322,13 +322,13 @@ def folded_half(half: Vector, n: int) -> OwnBits:
 
 
 @compile_on_first_call()
-def taken(square: Matrix, turn: Indices) -> OwnMatrix:
-    """square[turn, turn]."""
-    out, columns = np.empty((turn.shape[0], turn.shape[0])), turn.view(np.uint64)  # unsigned: no check for negative indices
-    for i in range(turn.shape[0]):
-        row = square[turn[i]]
-        for j in range(turn.shape[0]):
-            out[i, j] = row[columns[j]]
+def taken(square: Matrix, rows: Indices, columns: Indices) -> OwnMatrix:
+    """square[rows, columns]."""
+    out, at = np.empty((rows.shape[0], columns.shape[0])), columns.view(np.uint64)  # unsigned: no check for negative indices
+    for i in range(rows.shape[0]):
+        row = square[rows[i]]
+        for j in range(columns.shape[0]):
+            out[i, j] = row[at[j]]
     return out
 
 

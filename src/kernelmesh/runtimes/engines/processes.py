@@ -42,7 +42,7 @@ class Processes(Partitioned):
     """
 
     def __init__(self, parts: int | None = None, *, checkpoints: str | Path | None = None, every: int = 10) -> None:
-        super().__init__(parts or os.cpu_count() or 1, checkpoints=checkpoints, every=every)
+        super().__init__((os.cpu_count() or 1) if parts is None else parts, checkpoints=checkpoints, every=every)
         self._workers: list[tuple[BaseProcess, Connection]] = []
         self._tickets = count()
 
