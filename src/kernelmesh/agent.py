@@ -429,11 +429,7 @@ def relay_screened(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[
     state.model.check_ownership()
     try:
         points, targets = state.newest or (np.empty((0, agent.dimension)), None)
-        found = _screened(agent, state, points, targets, heard)
-        model, edges, combined = _combined(agent, state, found)
-        if found.bench is not None and _owes(model) and not _owes(state.model):  # some messages may not have been tested
-            found = _screened(agent, state, points, targets, heard, is_strict=True)
-            model, edges, combined = _combined(agent, state, found)
+        found, (model, edges, combined) = _taken_in(agent, state, points, targets, heard)
         heard = found.heard
         update = agent.consensus.relay(model.function, heard, edges)
         if not update.is_identity:
@@ -470,11 +466,7 @@ def _advance(
 ) -> tuple[State, Info]:
     step_size = agent.step_size_at(state.learned)
     try:
-        found = _screened(agent, state, points, targets, heard)
-        model, edges, combined = _combined(agent, state, found)
-        if found.bench is not None and _owes(model) and not _owes(state.model):  # some messages may not have been tested
-            found = _screened(agent, state, points, targets, heard, is_strict=True)
-            model, edges, combined = _combined(agent, state, found)
+        found, (model, edges, combined) = _taken_in(agent, state, points, targets, heard)
         heard = found.heard
         f = agent.rule.current(model)
         cross = agent.kernel(points, f.centers) if found.bench is None else found.bench.cross(f.centers)
@@ -544,6 +536,19 @@ def _hides_interrupt(error: BaseException) -> bool:
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__
     return cause is not None
+
+
+def _taken_in(
+    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]
+) -> tuple[Screened, tuple[Model, EdgeMemories, Expansion | None]]:
+    """The messages that pass screening, and what the agent is after averaging with them."""
+    found = _screened(agent, state, points, targets, heard)
+    after = _combined(agent, state, found)
+    if found.bench is None or _owes(state.model) or not _owes(after[0]):
+        return found, after
+    # messages close to what the agent has itself are not tested, and one of them takes more than the agent has
+    found = _screened(agent, state, points, targets, heard, is_strict=True)
+    return found, _combined(agent, state, found)
 
 
 def _owes(model: Model) -> bool:
