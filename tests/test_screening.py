@@ -1,6 +1,7 @@
 """Neighbors that lie: what they say is bounded, tested on an agent's own samples, and left out where it makes no sense."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -235,6 +236,14 @@ def test_a_dual_that_is_not_taken_over_is_not_offered_for_ever():
     found = Screening().screen(bench_, [Heard(None, said, 0.25, "b")], {})
     assert "dual" in found.left_out["b"]
     assert found.edges["b"].epoch > 6
+
+
+@pytest.mark.parametrize("every", [1, 2, 6, 16])
+def test_one_exchange_in_sixteen_tests_every_message(every):
+    """Whatever the rhythm of exchanges is; agents with k = 6 only hear of their neighbors in even steps."""
+    _, bench_ = bench()
+    benches = [replace(bench_, step=every * exchange, every=every) for exchange in range(100, 132)]
+    assert sum(not Screening()._spares(each) for each in benches) == 2
 
 
 def statistics_bench(step=101):

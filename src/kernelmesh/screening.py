@@ -36,7 +36,7 @@ _MEMORY, _OBLIVION = 20, 500
 _CAUTION, _LEAST = 10.0, 0.02
 # Of a message with too many strangers, some are admitted once in this many paroles.
 _PAROLES = 8
-# Messages that differ from the agent's own by at most this fraction are tested only once in this many steps, unless the
+# Messages that differ from the agent's own by at most this fraction are tested only once in this many exchanges, unless the
 # agent's own loss has risen by this fraction. Functions are compared on this many samples.
 _CLOSE, _SPARED, _ALARM, _FEW = 0.2, 16, 0.25, 8
 # The largest difference between the duals of the two ends unless the agent is young, relative to what the agent knows: only
@@ -260,7 +260,7 @@ class Screening:
     that they are added `weight` times, m is halved if the agent's own loss is low, and paroles are eight times as rare, and
     rarer still after each rejection.
 
-    Messages that differ from the agent's own by less than a fifth are tested only in every 16th step, unless the agent is
+    Messages that differ from the agent's own by less than a fifth are tested only in every 16th exchange, unless the agent is
     young or its own loss has risen by more than a quarter. Statistics are compared in the Frobenius norm, functions by their
     outputs on the first eight of the samples.
 
@@ -392,7 +392,8 @@ class Screening:
 
         They can move the agent only a little. If all agents are honest, most messages are like that.
         """
-        is_due = bench.step % _SPARED == 1  # rarely a parole, in which tests are lenient
+        # counted by exchanges, as steps in between bring no messages; 1 is rarely a parole, in which tests are lenient
+        is_due = bench.step // bench.every % _SPARED == 1
         if is_due or bench.is_strict or self._is_young(bench):
             return False
         return bench.health is None or bench.health.risen <= _ALARM * bench.health.best
