@@ -16,7 +16,7 @@ from kernelmesh.experiments import Cell, run
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.events import CellFailed, CellFinished, Progress
 from kernelmesh.experiments.outcome import Complete, Incomplete, Interrupted
-from kernelmesh.experiments.sweep import Grid, cell, sweep
+from kernelmesh.experiments.sweep import Grid, _best, _measures, cell, sweep
 
 TINY = {"agents": 3, "samples": 96, "held_out": 50}
 
@@ -39,6 +39,18 @@ def here(workers):
 
 def table(folder, name="table"):
     return list(csv.DictReader((folder / f"{name}.csv").read_text().splitlines()))
+
+
+def test_settings_are_no_measures_and_what_is_better_is_not_guessed():
+    """`byzantine` reports its numbers of agents and seeds, and accuracies under names of its own."""
+    grid = Grid(experiment="byzantine", axes={"bad": (1, 2)})
+    results = [{"agents": 6, "bad": bad, "seeds": 1, "calm_during": 0.9, "seed": 0} for bad in (1, 2)]
+    assert _measures(grid, results) == ["calm_during"]
+    rows = [
+        {"bad": bad, "calm_during": 0.9 - 0.1 * bad, "accuracy_mean": 0.8 - 0.1 * bad, "loss": 0.1 * bad} for bad in (1, 2)
+    ]
+    assert _best(grid, rows, "calm_during") == {}
+    assert _best(grid, rows, "accuracy_mean")["best_bad"] == _best(grid, rows, "loss")["best_bad"] == 1
 
 
 def test_a_sweep_is_the_runs_it_is_made_of(tmp_path):

@@ -25,8 +25,10 @@ __all__ = ["Grid", "sweep"]
 
 # What the figure shows unless told otherwise: the first of these that the experiment reports.
 _SHOWN = ("accuracy_mean", "error_mean", "objective")
-# Settings that say which cell it is, and are no measure of it.
-_ALWAYS = ("experiment", "seed", "remark", "outcome", "complete")
+# What says which cell it is, besides its settings, and is no measure of it.
+_ALWAYS = ("experiment", "remark", "outcome", "complete")
+# Measures of which more, or less, is better, by how their names begin; points are not ranked by others.
+_MORE, _LESS = ("accuracy",), ("error", "objective", "loss", "disagreement")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +49,10 @@ class Grid:
     """The column that the figure draws; "" for the experiment's score."""
 
     def __post_init__(self) -> None:
-        known = {field.name for field in dataclasses.fields(self._kind.config)}
         for name, values in self.axes.items():
-            if name not in known:
+            if name not in self.settings:
                 listed = f"`kernelmesh show {self.experiment}` lists its settings"
-                remedy = "; ".join(filter(None, (did_you_mean(name, known), listed)))
+                remedy = "; ".join(filter(None, (did_you_mean(name, self.settings), listed)))
                 raise InvalidArgument("sweep", "--grid", f"name settings of {self.experiment}", name, remedy=remedy)
             if name in self.fixed:
                 raise InvalidArgument("sweep", f"--set {name}", "be omitted if it is in --grid", self.fixed[name])
@@ -70,6 +71,11 @@ class Grid:
             raise InvalidArgument("sweep", "NAME", f"be one of {', '.join(known)}", self.experiment, remedy=remedy)
         found: Experiment = known[self.experiment]
         return found
+
+    @property
+    def settings(self) -> list[str]:
+        """The names of all settings of the experiment."""
+        return [field.name for field in dataclasses.fields(self._kind.config)]
 
     @property
     def points(self) -> list[dict[str, Any]]:
@@ -172,9 +178,9 @@ def _even(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _measures(grid: Grid, results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns that are numbers in every cell and were not settings."""
+    """The columns that are numbers in every cell and are no settings."""
     names = dict.fromkeys(name for result in results for name in result)
-    given = {*_ALWAYS, *grid.axes, *grid.fixed}
+    given = {*_ALWAYS, *grid.settings}
 
     def number(value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -205,11 +211,11 @@ def _row(grid: Grid, point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 
 
 def _best(grid: Grid, table: Sequence[Mapping[str, Any]], shown: str) -> dict[str, Any]:
-    """The point with the best score, where more is better or less is."""
+    """The point with the best score, if it is known whether more is better or less is."""
     rows = [row for row in table if shown and not math.isnan(row[shown])]
-    if not rows:
+    if not rows or not shown.startswith(_MORE + _LESS):
         return {}
-    best = max(rows, key=lambda row: row[shown] if shown.startswith("accuracy") else -row[shown])
+    best = max(rows, key=lambda row: row[shown] if shown.startswith(_MORE) else -row[shown])
     return {f"best_{name}": best[name] for name in (*grid.axes, shown)}
 
 
