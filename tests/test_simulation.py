@@ -1,22 +1,28 @@
+import itertools
+
 import numpy as np
 import pytest
 
 import oracle
 from kernelmesh import (
     Agent,
+    Averaged,
     Diverged,
     Doubling,
     Gaussian,
     Graph,
     Komp,
+    Landmarks,
     Local,
     Logistic,
     Penalty,
+    SecondOrder,
     Squared,
     UnstablePenalty,
     simulate,
 )
 from kernelmesh.messages import Points, Values, encode
+from kernelmesh.runtimes.engines import Processes
 from kernelmesh.runtimes.simulation import Round, stability_warning
 from kernelmesh.streams import ArrayStream, Mixture
 
@@ -206,6 +212,37 @@ def test_bad_arguments_are_refused_before_the_first_round():
         simulate(agent, graph, streams)
     with pytest.raises(ValueError, match="simulate: states must be one for each of 3 agents"):
         simulate(agent, graph, [*streams, streams[0]], states=[agent.start()])
+    streams = [*streams, streams[0]]
+    for changes, reason in (
+        ({"agent": None}, "simulate: agent must be an Agent, got None"),
+        ({"streams": None}, "simulate: streams must be a sequence of streams, got None"),
+        ({"streams": [None] * 3}, r"simulate: streams\[0\] must be an iterable of mini-batches, got None; for example"),
+        ({"engine": "ray"}, "simulate: engine must be an engine or None, got 'ray'; for example Processes"),
+        ({"engine": Processes}, "simulate: engine must be an engine or None, got <class"),
+        ({"faults": 0.1}, r"simulate: faults must be a Faults or None, got 0\.1; for example"),
+        ({"states": [1, 2, 3]}, r"simulate: states\[0\] must be a State, got 1; Agent.start"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            simulate(**{"agent": agent, "graph": graph, "streams": streams, **changes})
+
+
+def test_states_of_another_rule_are_refused():
+    """Statistics taken for weights, or the other way around, would look like a function."""
+    settings = {"dimension": 2, "outputs": 3, "kernel": Gaussian(), "loss": Logistic()}
+    komp = {"step_size": 1.0, "compression": Komp(budget=0.1)}
+    agents = [
+        Agent(**settings, **komp),
+        Agent(**settings, **komp, rule=Averaged()),
+        Agent(**settings, rule=Landmarks()),
+        Agent(**settings, rule=SecondOrder()),
+    ]
+    for agent, other in itertools.permutations(agents, 2):
+        reason = (
+            f"Agent.step: state must come from the rule {type(agent.rule).__name__}, got one with .*start from the function"
+        )
+        with pytest.raises(ValueError, match=reason):
+            agent.step(other.start(), np.zeros((1, 2)), np.zeros(1, dtype=int))
+        assert agent.step(agent.start(function=other.start().function), np.zeros((1, 2)), np.zeros(1, dtype=int))
 
 
 def test_streams_refuse_what_does_not_fit():

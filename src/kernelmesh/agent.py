@@ -369,6 +369,10 @@ class Agent:
 
     def check_state(self, owner: str, state: State) -> None:
         """Reject a state that was started with other settings."""
+        if self.rule.model_kind not in (None, type(state.model)):
+            rule, found = f"come from the rule {type(self.rule).__name__}", Verbatim(f"one with {type(state.model).__name__}")
+            remedy = "to continue with another rule, start from the function alone: agent.start(function=state.function)"
+            raise InvalidArgument(owner, "state", rule, found, remedy=remedy)
         f = state.function
         if f.centers.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
             found = Verbatim(f"dimension {f.dimension} and {f.outputs} outputs")

@@ -85,6 +85,7 @@ class Averaged(Rule):
     """
 
     budget_exponent = 0.5
+    model_kind = AveragedModel
 
     fidelity: float = 0.1
     half_life: float = math.inf

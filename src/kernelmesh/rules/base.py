@@ -49,6 +49,8 @@ class Rule(Protocol):
         Whether the model's function is a `Statistics`, which protocols that exchange statistics need.
     usual_regularization : float
         The default λ.
+    model_kind : type of Model, optional
+        The kind of model that it keeps, by which states of other rules are recognized; None if there is no such check.
     budget_exponent : float
         q in the budget ε = K η^q, for rules with a step size; in files, K is `parsimony`.
 
@@ -65,6 +67,7 @@ class Rule(Protocol):
     stacks: ClassVar[bool] = False
     """Whether a step is the protocol's move, compressed, and nothing else: then agents can be advanced as one tensor."""
     usual_regularization: ClassVar[float] = 1e-6
+    model_kind: ClassVar[type[Model] | None] = None
     budget_exponent: ClassVar[float] = 1.5
 
     def check(self, owner: str, loss: Loss, regularization: float) -> None:

@@ -25,6 +25,7 @@ class Gradient(Rule):
     """
 
     stacks = True
+    model_kind = Model
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None

@@ -150,6 +150,7 @@ class Landmarks(Rule):
     listens = False
     gathers = True
     usual_regularization = 0.005
+    model_kind = LandmarksModel
 
     novelty: float = 0.1
     max_order: int = 200

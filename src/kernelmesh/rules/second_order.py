@@ -129,6 +129,7 @@ class SecondOrder(Rule):
     takes_step_size = False
     listens = False
     usual_regularization = 0.1
+    model_kind = SecondOrderModel
 
     budget: float = 0.02
     max_order: int | None = None

@@ -1,7 +1,7 @@
 """The simulation: all agents in lock step. It defines the rounds that every other runtime must reproduce."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -82,16 +82,36 @@ def simulate(
     2 (64, 64, 64)
     """
     graph = Graph.of(graph)
+    _check("agent", agent, Agent, "an Agent")
+    _check("faults", faults, Faults | None, "a Faults or None", remedy="for example Faults(drop=0.1)")
+    remedy = "for example Processes(2) from kernelmesh.runtimes.engines"
+    _check("engine", engine, Engine | None, "an engine or None", remedy=remedy)
+    _check("streams", streams, Collection, "a sequence of streams", remedy="one for each agent")
+    _check("states", states, Collection | None, "a sequence of states or None", remedy="one for each agent")
+    for i, stream in enumerate(streams):
+        _check(
+            f"streams[{i}]",
+            stream,
+            Iterable,
+            "an iterable of mini-batches",
+            remedy="for example ArrayStream(points, targets)",
+        )
     for name, given in (("streams", streams), ("states", states)):
         if given is not None and len(given) != len(graph):
             rule = f"be one for each of {len(graph)} agents"
             raise InvalidArgument("simulate", name, rule, Verbatim(f"{len(given)} {name}"))
-    for state in states or ():
+    for i, state in enumerate(states or ()):
+        _check(f"states[{i}]", state, State, "a State", remedy="Agent.start() makes one")
         agent.check_state("simulate", state)
     if faults is not None:
         faults.check(graph)
     # checked at the call; the generator below only starts with the first round
     return _rounds(agent, graph, streams, None if states is None else list(states), faults, engine)
+
+
+def _check(name: str, given: Any, kind: Any, what: str, *, remedy: str = "") -> None:
+    if not isinstance(given, kind) or isinstance(given, type):
+        raise InvalidArgument("simulate", name, f"be {what}", given, remedy=remedy)
 
 
 def _rounds(
