@@ -9,7 +9,6 @@ so and receives full functions again. What arrives equals what was sent, bit for
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,8 +152,9 @@ def _forget(versions: dict[int, _Version], *, but: int) -> None:
 
 
 def _with_revision(message: Function | Offer, revision: Revision | None) -> Function | Offer:
-    if isinstance(message, Offer):
-        return replace(message, revision=revision)
+    if isinstance(message, Offer):  # `dataclasses.replace` takes twice as long, and this happens for most messages
+        parts = message.terms, message.dual, revision, message.moments, message.in_doubt
+        return Offer(message.centers, message.weights, *parts)
     return Function(message.centers, message.weights, revision, message.moments)
 
 

@@ -21,7 +21,8 @@ def united(centers: Floats, *others: Floats) -> tuple[Floats, list[Ints]]:
     """The union of sets of points, the first set first, and where in it the points of each other set stand."""
     same = np.arange(len(centers))
     # agents that have come to share their points have them in one order
-    are_same = [own is centers or (own.shape == centers.shape and own.tobytes() == centers.tobytes()) for own in others]
+    data = centers.tobytes()
+    are_same = [own is centers or (own.shape == centers.shape and own.tobytes() == data) for own in others]
     if all(are_same):
         return centers, [same] * len(others)
     rows = np.concatenate([centers, *[own for own, is_same in zip(others, are_same, strict=True) if not is_same]])
