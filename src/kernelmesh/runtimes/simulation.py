@@ -12,6 +12,7 @@ from kernelmesh.checks import Floats
 from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.blas_threads import BlasThreads
 from kernelmesh.runtimes.collector import paused
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
 from kernelmesh.runtimes.engines.stacked import Stacked
@@ -125,9 +126,10 @@ def _rounds(
     shards = engine
     if shards is None:
         shards = Stacked() if faults is None and stackable(agent, graph, states) else InProcess()
-    planner = Planner(agent, graph, faults)
+    planner, threads = Planner(agent, graph, faults), BlasThreads()
     shards.start(agent, graph, streams, states)
     number = shown = 0
+    largest = max((state.function.order for state in states or ()), default=0)
     while True:
         number += 1
         try:
@@ -138,12 +140,13 @@ def _rounds(
             learns, furthest = _who_learns(planner, facts, shards)
             if number == 1:
                 _warn_if_unstable(agent, graph, streams, states, shards)
-            with paused():
+            with paused(), threads.limited(largest):
                 now = _round(shards, planner.plan(number, learns, furthest), agent.consensus)
         except LostShard as lost:
             number = shards.recover(lost)
             planner.rewind(number)
             continue
+        largest = max(now.orders)
         if number > shown:  # rounds that are computed again have been seen
             shown = number
             yield now

@@ -14,6 +14,7 @@ from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import Link, Outbox, disagreement
 from kernelmesh.messages import encode, wire_size
 from kernelmesh.numerics.graphs import metropolis_weight
+from kernelmesh.runtimes.blas_threads import BlasThreads
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, within, without
 from kernelmesh.runtimes.node.doubts import Doubts
@@ -66,6 +67,7 @@ class Node:
         self._loss: float | None = None
         self._newest: tuple[Floats, list[Heard]] | None = None
         self._doubts = Doubts()
+        self._threads = BlasThreads()
         self.absurd = 0
         """For how many mini-batches in a row the loss has been far above that of predicting 0."""
 
@@ -363,9 +365,10 @@ class Node:
 
         In lock step it fails as in simulation.
         """
-        if self._pacing.everybody_waits:
-            return Attempt(take(self.state, heard), heard)
-        trial = attempt(take, self.state, heard)
+        with self._threads.limited(self.state.function.order):
+            if self._pacing.everybody_waits:
+                return Attempt(take(self.state, heard), heard)
+            trial = attempt(take, self.state, heard)
         for name in trial.offenders:
             reason = getattr(trial.error, "reason", f"{type(trial.error).__name__}: {trial.error}")
             error = RefusedMessage("step: must not fail with what a neighbor says", reason)
