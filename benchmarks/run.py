@@ -45,6 +45,7 @@ CASES = {
     "scale_penalty": scale.penalty,
     "scale_exact-diffusion": scale.exact_diffusion,
     "scale_shared-statistics": scale.shared_statistics,
+    "scale_gridded-statistics": scale.gridded_statistics,
     "scale_capped-statistics": scale.capped_statistics,
     "scale_given-points": scale.given_points,
     "scale_engines": scale.engines,

@@ -57,6 +57,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "penalty": {"consensus": Penalty(coupling=0.02)},
     "exact-diffusion": {"consensus": ExactDiffusion(budget=0.01 * STEP**1.5, every=ExactDiffusion.usual_every)},
     "shared-statistics": {"rule": Landmarks(), "consensus": SharedStatistics()},
+    "gridded-statistics": {"rule": Landmarks(grid=0.65), "consensus": SharedStatistics()},
     "capped-statistics": {"rule": Landmarks(max_order=30), "consensus": SharedStatistics()},
     "given-points": {"consensus": SharedDiffusion(), "compression": SharedDictionary(novelty=math.inf)},
 }
@@ -257,6 +258,11 @@ def exact_diffusion() -> list[Line]:
 def shared_statistics() -> list[Line]:
     """20 to 10,000 agents with `Landmarks` and `SharedStatistics`, 50 rounds; CPU time per agent and round."""
     return _sizes("shared-statistics")[0]
+
+
+def gridded_statistics() -> list[Line]:
+    """The same with points on a grid slightly wider than the kernel."""
+    return _sizes("gridded-statistics")[0]
 
 
 def capped_statistics() -> list[Line]:

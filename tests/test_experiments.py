@@ -503,6 +503,9 @@ def test_without_a_rule_agents_are_the_papers():
         ("second-order", {"second_order_iterations": 1}),
         ("second-order", {"half_life": 500.0}),
         ("second-order", {"max_order": 9}),
+        ("landmarks", {"landmarks_regularization": 1.0}),
+        ("landmarks", {"landmarks_novelty": 0.2}),
+        ("landmarks", {"landmarks_grid": 0.5}),
     ],
 )
 def test_every_setting_of_a_rule_reaches_its_agents(rule, changes):

@@ -39,7 +39,7 @@ from kernelmesh.messages import Function, Offer, Terms, decode, encode, wire_siz
 from kernelmesh.numerics import compiled, statistics
 from kernelmesh.numerics.covariance import Covariance
 from kernelmesh.numerics.halves import Half, halved, whole
-from kernelmesh.numerics.landmarks import lifted, united
+from kernelmesh.numerics.landmarks import lifted, on_grid, united
 from kernelmesh.numerics.statistics import Difference, Statistics, Total
 from kernelmesh.rules.landmarks import _halves_in_debt, _solved
 from kernelmesh.runtimes import shard
@@ -83,7 +83,9 @@ def total(states):
 # One learner.
 
 
-@pytest.mark.parametrize("rule", [Landmarks(), Landmarks(max_order=5), Landmarks(half_life=200.0)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Landmarks(), Landmarks(max_order=5), Landmarks(half_life=200.0), Landmarks(grid=0.5)], ids=str
+)
 def test_the_laws_of_rules_hold(rule):
     check_rule(rule)
 
@@ -101,11 +103,12 @@ def test_the_quadratic_case_is_ridge_regression_on_the_landmarks(kernel, weight)
     np.testing.assert_allclose(agent.predict(state, points), cross @ wanted, atol=1e-6 * np.abs(targets).max())
 
 
+@pytest.mark.parametrize("grid", [0.0, 0.4])
 @pytest.mark.parametrize("loss", [Logistic(), Squared()], ids=str)
-def test_a_dictionary_that_grows_equals_the_sums_over_its_samples(loss):
+def test_a_dictionary_that_grows_equals_the_sums_over_its_samples(loss, grid):
     """Θ, β, R and W against the formulas, with each sample projected onto the points that there were when it came."""
     points, targets = samples(320, loss=loss)
-    agent = make(Landmarks(novelty=0.05, iterations=500), loss=loss, regularization=0.2)
+    agent = make(Landmarks(novelty=0.05, iterations=500, grid=grid), loss=loss, regularization=0.2)
     state, moments, sums = agent.start(), np.zeros((0, 0)), np.zeros((0, 3))
     for start in range(0, 320, 16):
         batch = slice(start, start + 16)
@@ -130,6 +133,57 @@ def test_a_dictionary_that_grows_equals_the_sums_over_its_samples(loss):
         moments, sums = model.function.moments, model.function.weights
         assert info.order == len(z)
     assert len(z) > 10
+
+
+@pytest.mark.parametrize("grid", [0.1, 0.4, 1.0])
+def test_points_on_a_grid_are_multiples_of_its_spacing_and_new_to_each_other(grid):
+    points, labels = samples(640)
+    state = run(make(Landmarks(grid=grid)), points, labels)
+    z = state.function.centers
+    np.testing.assert_array_equal(z, np.round(z / grid) * grid)
+    assert len(z) > 5
+    # each point was at least this far from the span of those before it
+    factor = np.linalg.cholesky(KERNEL(z, z) + 1e-8 * np.eye(len(z)))
+    assert (np.diag(factor) ** 2 > 0.1 - 1e-6).all()
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=5), st.floats(1e-300, 1e300))
+def test_rounding_to_a_grid_moves_no_coordinate_by_more_than_half_its_spacing(numbers, spacing):
+    before = np.array([numbers])
+    after = on_grid(before, spacing)
+    assert np.isfinite(after).all()
+    # and by no more than rounding errors where numbers are farther apart than the grid is wide
+    assert (np.abs(after / 2 - before / 2) <= spacing / 4 + 1e-15 * np.abs(before)).all()
+    assert not np.signbit(after[after == 0.0]).any()  # points are compared by their bits
+    np.testing.assert_array_equal(on_grid(-before, spacing), -after)
+
+
+def test_agents_on_a_grid_agree_on_their_points_sooner_and_learn_as_much():
+    graph = Graph.geometric(40, degree=5, rng=np.random.default_rng(2))
+    held, truth = samples(2000, seed=1)
+    changed, right = [], []
+    for rule in (Landmarks(), Landmarks(grid=0.6)):
+        streams = [ArrayStream(*samples(320, seed=10 + i)) for i in range(40)]
+        before, moved = [None] * 40, 0
+        for now in simulate(make(rule, consensus=SharedStatistics()), graph, streams):
+            after = [f.centers.tobytes() for f in now.functions]
+            moved += sum(one != other for one, other in zip(before, after, strict=True)) if now.number > 5 else 0
+            before = after
+        changed.append(moved)
+        right.append(min((f.evaluate(held).argmax(axis=1) == truth).mean() for f in now.functions))
+    assert changed[1] < 0.7 * changed[0]
+    assert right[1] > right[0] - 0.005
+
+
+def test_a_grid_without_new_points_is_refused():
+    with pytest.raises(InvalidArgument, match="Landmarks: grid must be 0 with infinite novelty"):
+        Landmarks(grid=0.5, novelty=math.inf)
+
+
+@pytest.mark.parametrize("grid", [-0.1, math.nan, math.inf, "wide"])
+def test_the_spacing_of_a_grid_is_a_number(grid):
+    with pytest.raises(InvalidArgument, match="Landmarks: grid must be"):
+        Landmarks(grid=grid)
 
 
 def test_the_dictionary_stays_within_its_limit():

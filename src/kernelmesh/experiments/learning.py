@@ -77,6 +77,9 @@ class LearningSettings(Settings, owner="network"):
     )
     landmarks_regularization: Positive = setting(Landmarks.usual_regularization, doc="λ of `landmarks`, for each agent")
     landmarks_novelty: Positive = setting(Landmarks.novelty, doc="ν of `landmarks` and of `shared-diffusion`")
+    landmarks_grid: NonNegative = setting(
+        Landmarks.grid, doc="spacing of the grid onto which new points of `landmarks` are rounded; 0 means none"
+    )
     half_life: PositiveOrInf = setting(
         math.inf, doc="number of samples after which old data counts half, for all rules but `gradient`"
     )
@@ -139,6 +142,7 @@ class LearningSettings(Settings, owner="network"):
             },
             "landmarks": {
                 "novelty": self.landmarks_novelty,
+                "grid": self.landmarks_grid,
                 "max_order": self.max_order or Landmarks.max_order,
                 "half_life": self.half_life,
                 "iterations": self.second_order_iterations,

@@ -11,8 +11,10 @@ from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.kernels import Kernel
 
-__all__ = ["agreed", "factor", "inverse", "lifted", "lower_root", "novel", "united"]
+__all__ = ["agreed", "factor", "inverse", "lifted", "lower_root", "novel", "on_grid", "united"]
 
+# Numbers larger than this have no fractional part.
+_INTEGERS = 2.0**52
 # Added to K, as a share of κ(z, z): points that different agents propose at the same time may nearly coincide.
 _NUGGET = 1e-8
 
@@ -65,6 +67,20 @@ def novel(kernel: Kernel, points: Floats, cross: Floats, lifted: Floats, *, nove
     square = np.ascontiguousarray(schur[np.ix_(chosen, chosen)])
     square[np.diag_indices(len(chosen))] += _NUGGET * own[chosen]
     return chosen, square
+
+
+def on_grid(points: Floats, spacing: float) -> Floats:
+    """Round each coordinate to a multiple of the spacing, to the same bits on every host.
+
+    >>> on_grid(np.array([[0.7, -0.1]]), 0.5)
+    array([[0.5, 0. ]])
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = np.round(points / spacing)
+        rounded = steps * spacing
+    # numbers so large that the grid is finer than they are, or that they round to infinity, stay as they are
+    rounded = np.where((np.abs(steps) < _INTEGERS) & np.isfinite(rounded), rounded, points)
+    return rounded + 0.0  # −0.0 becomes 0.0, because points are compared by their bits
 
 
 def inverse(kernel: Kernel, centers: Floats, gram: Floats | None = None) -> Floats:
