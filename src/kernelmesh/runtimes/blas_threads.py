@@ -25,7 +25,7 @@ class BlasThreads:
 
     def __init__(self) -> None:
         # SciPy's BLAS counts only once it is loaded, and steps load it when they need it
-        import scipy.linalg.blas  # noqa: F401
+        import scipy.linalg.blas  # noqa: F401 (only to load it)
 
         self._controller = ThreadpoolController().select(user_api="blas")
         # agents on hosts, and workers, have one thread from the start
