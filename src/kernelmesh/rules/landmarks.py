@@ -137,7 +137,7 @@ class Landmarks(Rule):
         The maximum number of majorize-minimize iterations in an implicit step.
     grid : float
         If positive, a new point is a sample rounded to multiples of this spacing. Agents with few features then often choose
-        the same points, and large networks agree on them much sooner. About the bandwidth of a Gaussian kernel suits 2
+        the same points, and large networks agree on them sooner. About the bandwidth of a Gaussian kernel suits 2
         features, and less suits more; 0 means that points are samples.
 
     Examples

@@ -7,8 +7,7 @@ from threadpoolctl import ThreadpoolController
 
 __all__ = ["BlasThreads"]
 
-# With fewer points, products take microseconds: threads then wait for each other, or for the core that they want, longer than
-# they compute, and keep the cores from other processes in the meantime.
+# With fewer points, a second thread saves little or no time, but keeps its core busy, which slows down everything else there.
 _LARGE = 200
 
 
