@@ -4,7 +4,11 @@ import dataclasses
 import math
 import os
 import signal
+import subprocess
+import sys
+import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,6 +217,36 @@ def test_a_network_that_cannot_be_held_is_given_up(tmp_path):
 
     with Doomed(1) as engine, pytest.raises(LostShard, match="worker process 0 of 1 was lost; 3 attempts"):
         rounds(engine)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="CPU time of other processes is read from /proc")
+def test_idle_workers_sleep():
+    def spent(process):
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    with Processes(1) as engine:
+        rounds(engine)
+        worker = engine._workers[0][0]
+        before = spent(worker)
+        time.sleep(1)
+        assert spent(worker) - before < 0.1  # a worker stays awake for a millisecond after each answer
+
+
+def test_a_script_without_a_main_guard_is_told_about_it(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "import numpy as np\n"
+        "from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared, simulate\n"
+        "from kernelmesh.runtimes.engines import Processes\n"
+        "agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5,"
+        " compression=Komp(budget=0.01))\n"
+        "x = np.linspace(-1, 1, 64)[:, None]\n"
+        "list(simulate(agent, Graph.line(2), [ArrayStream(x, np.sin(x))] * 2, engine=Processes(2)))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert 'a script must start networks under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
 def test_checkpoints_of_another_network_are_refused(tmp_path):

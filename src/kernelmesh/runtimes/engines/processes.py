@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from itertools import count
 from multiprocessing.connection import Connection
@@ -20,6 +21,9 @@ from kernelmesh.runtimes.engines.partitioned import Partitioned
 from kernelmesh.runtimes.plan import Plan
 
 __all__ = ["Processes"]
+
+# Seconds for which a worker stays awake after an answer: the next request usually arrives within that time.
+_AWAKE = 1e-3
 
 
 class Processes(Partitioned):
@@ -53,16 +57,21 @@ class Processes(Partitioned):
             remedy = "define classes and functions at module level, not inside a function"
             found = Verbatim(str(error))
             raise InvalidArgument("Processes", "the network", "be picklable", found, remedy=remedy) from None
-        self._relaunch()
+        try:
+            self._relaunch()
+        except LostShard as lost:
+            remedy = 'a script must start networks under `if __name__ == "__main__":`, because workers import it too'
+            raise LostShard(f"{lost} before its first round; {remedy}") from None
 
     def _relaunch(self) -> None:
         alive = [(process, pipe) for process, pipe in self._workers if process.is_alive()]
         for _, pipe in (worker for worker in self._workers if worker not in alive):
             pipe.close()
         context = multiprocessing.get_context("spawn")
+        own_core = self.parts <= (os.cpu_count() or 1)  # otherwise one that stays awake would delay another
         while len(alive) < self.parts:
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there,), daemon=True)
+            process = context.Process(target=_serve, args=(there, own_core), daemon=True)
             process.start()
             there.close()
             alive.append((process, here))
@@ -124,14 +133,23 @@ class Processes(Partitioned):
         self._workers = []
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, own_core: bool) -> None:
     """The loop of a worker: answer one request at a time until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     host = Host()
     while True:
         try:
+            if own_core:
+                _watch(pipe)
             ticket = pipe.recv()
             method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 (from the parent process)
         except (EOFError, OSError):
             return
         pipe.send((ticket, host.handle(method, *arguments)))
+
+
+def _watch(pipe: Connection) -> None:
+    """Wait for a request for a moment without sleeping: a process that has slept takes long to wake up."""
+    until = time.perf_counter() + _AWAKE
+    while time.perf_counter() < until and not pipe.poll(0):
+        os.sched_yield()
