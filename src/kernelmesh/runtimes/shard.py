@@ -24,6 +24,7 @@ from kernelmesh.messages import Message, Offer, decode, encode, wire_size
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.faults import Faults, Lie, Tie
 from kernelmesh.runtimes.plan import Plan
+from kernelmesh.runtimes.walks import neighbors_together
 from kernelmesh.streams import Batch
 
 __all__ = ["Batches", "Facts", "Progress", "Shard"]
@@ -99,7 +100,8 @@ class Shard:
                 if sender in own:
                     self._places[sender][receiver] = place
         self._usual = Faults().ties(graph, 1)
-        self._walk = _neighbors_together(graph, self.members)
+        # the first end of an edge computes what both ends share, and the second reuses it
+        self._walk = neighbors_together(graph, self.members)
         self.begin(states)
 
     def begin(
@@ -333,23 +335,6 @@ class Shard:
             place = self._places[sender].get(receiver)
             if place is not None:  # faults may connect agents without an edge in the graph
                 self.edge_bytes[place] += size.bytes
-
-
-def _neighbors_together(graph: Graph, members: Sequence[int]) -> list[int]:
-    """The agents in an order that keeps neighbors close together.
-
-    The first end of an edge computes what both ends share, and the second reuses it: this way little has to wait in memory.
-    """
-    own, walk = set(members), []
-    for start in members:
-        queue = [start] if start in own else []
-        own.discard(start)
-        for i in queue:
-            walk.append(i)
-            fresh = [j for j in graph.neighbors[i] if j in own]
-            own.difference_update(fresh)
-            queue += fresh
-    return walk
 
 
 def _pack(out: Mapping[int, Sequence[_Entry]]) -> Batches:

@@ -2,6 +2,7 @@
 
 from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.runtimes.walks import breadth_first
 
 __all__ = ["crossing", "partition"]
 
@@ -47,23 +48,11 @@ def _cut(graph: Graph, members: list[int], size: int) -> tuple[list[int], list[i
     network = Network()
     network.add_nodes_from(members)
     network.add_edges_from((i, j) for i in members for j in graph.neighbors[i] if i < j and j in inside)
-    order = _breadth_first(graph, members, inside)
-    order = _breadth_first(graph, order[::-1], inside)  # from the far end, so that the front is short
+    order = breadth_first(graph, breadth_first(graph, members)[::-1])  # from the far end, so that the front is short
     halves = set(order[:size]), set(order[size:])
     here, _ = kernighan_lin_bisection(network, halves, max_iter=_ROUNDS, seed=0)
     chosen = here if len(here) == size else inside - here
     return sorted(chosen), sorted(inside - chosen)
-
-
-def _breadth_first(graph: Graph, members: list[int], inside: set[int]) -> list[int]:
-    """The members in breadth-first order from the first one, and from the next unreached one whenever the search ends."""
-    seen: dict[int, None] = {}
-    for start in members:
-        fresh = [start] if start not in seen else []
-        while fresh:
-            seen |= dict.fromkeys(fresh)
-            fresh = [j for j in dict.fromkeys(j for i in fresh for j in graph.neighbors[i]) if j in inside and j not in seen]
-    return list(seen)
 
 
 def crossing(graph: Graph, parts: tuple[int, ...]) -> list[tuple[int, int]]:
