@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,7 @@ def given(agent: Agent, mixture: Mixture, graph: Graph) -> list[State]:
 def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation") -> dict[str, Any]:
     """Time per agent and round after the first ones, in which loops are compiled; peak memory; bytes."""
     warnings.simplefilter("ignore")
+    import_module("scipy.linalg.blas")  # a limit applies only to libraries already loaded
     opened: Any = None
     if engine == "processes":
         opened = Processes(2)
@@ -144,8 +146,8 @@ def measure(agents: int, rounds: int, protocol: str, engine: str = "simulation")
         opened = RayEngine(2)
     driver, clock, busiest, counted = 0.0, 0.0, 0.0, 0
     for seed in range(max(1, _STEPS // (agents * rounds)) if opened is None else 1):
-        agent, graph, streams, states = network(agents, rounds, protocol, seed=seed)
-        with threadpool_limits(1):
+        with threadpool_limits(1):  # from the start: the threads of a library go on for a while after they have worked
+            agent, graph, streams, states = network(agents, rounds, protocol, seed=seed)
             began = time.process_time(), time.perf_counter(), [0.0]
             for now in simulate(agent, graph, streams, states=states, engine=opened):
                 if now.number == SKIPPED:
