@@ -246,7 +246,7 @@ def test_a_script_without_a_main_guard_is_told_about_it(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert 'a script must start networks under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+    assert 'in a script, start networks under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
 def test_checkpoints_of_another_network_are_refused(tmp_path):

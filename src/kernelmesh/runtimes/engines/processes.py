@@ -60,7 +60,7 @@ class Processes(Partitioned):
         try:
             self._relaunch()
         except LostShard as lost:
-            remedy = 'a script must start networks under `if __name__ == "__main__":`, because workers import it too'
+            remedy = 'in a script, start networks under `if __name__ == "__main__":`, because workers import the script too'
             raise LostShard(f"{lost} before its first round; {remedy}") from None
 
     def _relaunch(self) -> None:
