@@ -1,5 +1,6 @@
 """What runs in a worker process or actor: one shard with its checkpoints."""
 
+import pickle
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -60,6 +61,9 @@ class Seen(NamedTuple):
     """The report of a host on one round."""
 
     progress: Progress
+    """Without the infos."""
+    infos: bytes
+    """Those, pickled: in most rounds nobody looks at them."""
     samples: list[int]
     orders: list[int]
     square_norms: list[float]
@@ -143,7 +147,8 @@ class Host:
         self._halfway, self._number = False, number
         states = self.shard.states.values()
         return Seen(
-            progress,
+            progress._replace(infos=[]),
+            pickle.dumps(progress.infos),
             [state.samples for state in states],
             [state.function.order for state in states],
             [state.model.square_norm for state in states],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -136,13 +137,10 @@ class Partitioned:
     def step(self, number: int, batches: Any) -> Round:
         """Let all agents learn; small results are returned at once, the rest on demand."""
         found: list[Seen] = self._checked(self._step(number, batches))
-        infos: list[Info | None] = [None] * len(self._graph)
         floats, sent, samples = (np.zeros(len(self._graph), dtype=np.int64) for _ in range(3))
         orders, norms = np.zeros(len(self._graph), dtype=np.int64), np.zeros(len(self._graph))
         edge_bytes = np.zeros(len(self._graph.edges), dtype=np.int64)
         for members, seen in zip(self._members, found, strict=True):
-            for i, info in zip(members, seen.progress.infos, strict=True):
-                infos[i] = info
             floats[members], sent[members] = seen.progress.floats, seen.progress.bytes
             samples[members], orders[members], norms[members] = seen.samples, seen.orders, seen.square_norms
         for edges, seen in zip(self._edges, found, strict=True):
@@ -156,7 +154,7 @@ class Partitioned:
             self.call("save", self._address, number)
         states = _States(self, self._network, number, samples.tolist(), orders.tolist(), norms.tolist())
         traffic = {"floats_sent": floats, "bytes_sent": sent, "edge_bytes": edge_bytes}
-        return Round(number=number, states=states, infos=tuple(infos), **traffic)
+        return Round(number=number, states=states, infos=_Infos(self._members, [seen.infos for seen in found]), **traffic)
 
     def recover(self, lost: LostShard) -> int:
         """Return to the latest checkpoint that all hosts have, or to the start."""
@@ -203,6 +201,33 @@ class Partitioned:
             found = Verbatim("those of an earlier one")
             remedy = "read them before the engine starts another network"
             raise InvalidArgument(type(self).__name__, "states", "be of the network it holds", found, remedy=remedy)
+
+
+class _Infos(Sequence[Info | None]):
+    """The diagnostics of each step, unpickled on demand."""
+
+    def __init__(self, members: Sequence[Sequence[int]], pickled: Sequence[bytes]) -> None:
+        self._members, self._pickled = members, pickled
+
+    @cached_property
+    def _all(self) -> tuple[Info | None, ...]:
+        found: dict[int, Info | None] = {}
+        for members, data in zip(self._members, self._pickled, strict=True):
+            found |= zip(members, pickle.loads(data), strict=True)  # noqa: S301 (from a worker of ours)
+        return tuple(found[i] for i in range(len(found)))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._members))
+
+    @overload
+    def __getitem__(self, index: int) -> Info | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Info | None, ...]: ...
+    def __getitem__(self, index: int | slice) -> Info | tuple[Info | None, ...] | None:
+        return self._all[index]
+
+    def __repr__(self) -> str:
+        return repr(self._all)
 
 
 class _States(RemoteStates):

@@ -24,6 +24,8 @@ __all__ = ["Processes"]
 
 # Seconds for which a worker stays awake after an answer: the next request usually arrives within that time.
 _AWAKE = 1e-3
+# The number of bytes before a request that hold its number.
+_TICKET = 8
 
 
 class Processes(Partitioned):
@@ -86,9 +88,7 @@ class Processes(Partitioned):
         ticket, part, found = next(self._tickets), -1, {}
         try:
             for part, request in requests.items():
-                pipe = self._workers[part][1]
-                pipe.send(ticket)
-                pipe.send_bytes(request)
+                self._workers[part][1].send_bytes(ticket.to_bytes(_TICKET) + request)
             for part in requests:
                 pipe = self._workers[part][1]
                 answered, result = pipe.recv()
@@ -141,10 +141,11 @@ def _serve(pipe: Connection, own_core: bool) -> None:
         try:
             if own_core:
                 _watch(pipe)
-            ticket = pipe.recv()
-            method, arguments = pickle.loads(pipe.recv_bytes())  # noqa: S301 (from the parent process)
+            data = pipe.recv_bytes()
         except (EOFError, OSError):
             return
+        ticket = int.from_bytes(data[:_TICKET])
+        method, arguments = pickle.loads(memoryview(data)[_TICKET:])  # noqa: S301 (from the parent process)
         pipe.send((ticket, host.handle(method, *arguments)))
 
 
