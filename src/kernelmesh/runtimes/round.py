@@ -1,8 +1,10 @@
 """The result of one simulated round."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import overload
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from kernelmesh.agent import Info, State
 from kernelmesh.checks import Ints
 from kernelmesh.numerics.expansion import Expansion
 
-__all__ = ["RemoteStates", "Round"]
+__all__ = ["LazyInfos", "RemoteStates", "Round"]
 
 
 class RemoteStates(Sequence[State]):
@@ -23,6 +25,30 @@ class RemoteStates(Sequence[State]):
     @abstractmethod
     def functions(self, agents: Sequence[int] | None = None) -> list[Expansion]:
         """The functions of these agents, or of all."""
+
+
+class LazyInfos(Sequence[Info | None]):
+    """The diagnostics of each step, assembled on demand: in most rounds nobody looks at them."""
+
+    def __init__(self, agents: int, assemble: Callable[[], Iterable[Info | None]]) -> None:
+        self._agents, self._assemble = agents, assemble
+
+    @cached_property
+    def _all(self) -> tuple[Info | None, ...]:
+        return tuple(self._assemble())
+
+    def __len__(self) -> int:
+        return self._agents
+
+    @overload
+    def __getitem__(self, index: int) -> Info | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Info | None, ...]: ...
+    def __getitem__(self, index: int | slice) -> Info | tuple[Info | None, ...] | None:
+        return self._all[index]
+
+    def __repr__(self) -> str:
+        return repr(self._all)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

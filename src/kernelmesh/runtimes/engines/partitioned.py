@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
@@ -23,7 +23,7 @@ from kernelmesh.runtimes.engines.base import LostShard
 from kernelmesh.runtimes.engines.host import Failed, Seen, Spec, unpacked
 from kernelmesh.runtimes.engines.partition import crossing, partition
 from kernelmesh.runtimes.plan import Plan
-from kernelmesh.runtimes.round import RemoteStates, Round
+from kernelmesh.runtimes.round import LazyInfos, RemoteStates, Round
 from kernelmesh.streams import Batch
 
 __all__ = ["Partitioned"]
@@ -154,7 +154,8 @@ class Partitioned:
             self.call("save", self._address, number)
         states = _States(self, self._network, number, samples.tolist(), orders.tolist(), norms.tolist())
         traffic = {"floats_sent": floats, "bytes_sent": sent, "edge_bytes": edge_bytes}
-        return Round(number=number, states=states, infos=_Infos(self._members, [seen.infos for seen in found]), **traffic)
+        infos = LazyInfos(len(self._graph), partial(_unpickled, self._members, [seen.infos for seen in found]))
+        return Round(number=number, states=states, infos=infos, **traffic)
 
     def recover(self, lost: LostShard) -> int:
         """Return to the latest checkpoint that all hosts have, or to the start."""
@@ -203,31 +204,12 @@ class Partitioned:
             raise InvalidArgument(type(self).__name__, "states", "be of the network it holds", found, remedy=remedy)
 
 
-class _Infos(Sequence[Info | None]):
-    """The diagnostics of each step, unpickled on demand."""
-
-    def __init__(self, members: Sequence[Sequence[int]], pickled: Sequence[bytes]) -> None:
-        self._members, self._pickled = members, pickled
-
-    @cached_property
-    def _all(self) -> tuple[Info | None, ...]:
-        found: dict[int, Info | None] = {}
-        for members, data in zip(self._members, self._pickled, strict=True):
-            found |= zip(members, pickle.loads(data), strict=True)  # noqa: S301 (from a worker of ours)
-        return tuple(found[i] for i in range(len(found)))
-
-    def __len__(self) -> int:
-        return sum(map(len, self._members))
-
-    @overload
-    def __getitem__(self, index: int) -> Info | None: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Info | None, ...]: ...
-    def __getitem__(self, index: int | slice) -> Info | tuple[Info | None, ...] | None:
-        return self._all[index]
-
-    def __repr__(self) -> str:
-        return repr(self._all)
+def _unpickled(members: Sequence[Sequence[int]], pickled: Sequence[bytes]) -> list[Info | None]:
+    """The infos of all agents, from those of each shard."""
+    found: dict[int, Info | None] = {}
+    for own, data in zip(members, pickled, strict=True):
+        found |= zip(own, pickle.loads(data), strict=True)  # noqa: S301 (from a worker of ours)
+    return [found[i] for i in range(len(found))]
 
 
 class _States(RemoteStates):

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from kernelmesh.agent import Agent, Info, State
+from kernelmesh.agent import Agent, State
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.exchange import Link
 from kernelmesh.messages import Offer, Terms, WireSize, wire_size
@@ -18,9 +18,9 @@ from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.engines.base import InProcess, LostShard
 from kernelmesh.runtimes.plan import Plan
-from kernelmesh.runtimes.round import RemoteStates, Round
+from kernelmesh.runtimes.round import LazyInfos, RemoteStates, Round
 from kernelmesh.runtimes.shard import Facts
-from kernelmesh.stack import Rows, Stack, Steps
+from kernelmesh.stack import Rows, Stack
 from kernelmesh.streams import Batch
 
 __all__ = ["Stacked"]
@@ -94,7 +94,12 @@ class Stacked:
         if talks:
             self._tally.count(self._stack)
         self._stack, steps = self._stack.step(self._rows, talks=talks)
-        return Round(number=number, states=_States(self._stack), infos=_Infos(steps), **self._tally.traffic())
+        return Round(
+            number=number,
+            states=_States(self._stack),
+            infos=LazyInfos(len(steps.losses), steps.infos),
+            **self._tally.traffic(),
+        )
 
     def recover(self, lost: LostShard) -> int:
         """Nothing can be lost here."""
@@ -146,30 +151,6 @@ class _Tally:
         """The two ends of every edge."""
         pairs = [pair for i, j in self._graph.edges for pair in ((i, j), (j, i))]
         return {pair: self._ends[0].copy() for pair in pairs}
-
-
-class _Infos(Sequence[Info]):
-    """The diagnostics of each step, assembled on demand."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-
-    @cached_property
-    def _all(self) -> tuple[Info, ...]:
-        return tuple(self._steps.infos())
-
-    def __len__(self) -> int:
-        return len(self._steps.losses)
-
-    @overload
-    def __getitem__(self, index: int) -> Info: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Info, ...]: ...
-    def __getitem__(self, index: int | slice) -> Info | tuple[Info, ...]:
-        return self._all[index]
-
-    def __repr__(self) -> str:
-        return repr(self._all)
 
 
 class _States(RemoteStates):
