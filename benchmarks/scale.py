@@ -333,10 +333,8 @@ def _table(protocol: str, runs: list[dict[str, Any]]) -> tuple[list[Line], dict[
 
 
 def engines() -> list[Line]:
-    """200 agents on two workers against the simulation, by the clock: the best of five runs of each, in turns.
-
-    Other jobs slow this machine down for seconds at a time; the best run is the one they have disturbed least.
-    """
+    """200 agents on two workers against the simulation, by the clock: the best of five runs of each, in turns."""
+    # other jobs slow a shared machine down for seconds at a time, and the best run is the one they have disturbed least
     runs: dict[str, list[float]] = {"simulation": [], "processes": [], "ray": []}
     latest = {}
     for _ in range(TURNS):
