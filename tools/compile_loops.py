@@ -9,24 +9,16 @@ from kernelmesh import (
     ArrayStream,
     Averaged,
     Diffusion,
-    ExactDiffusion,
     Gaussian,
     Gradient,
     Graph,
     Hinge,
     Komp,
-    Landmarks,
     Logistic,
     Mixture,
     OnlineKernelClassifier,
     OnlineKernelRegressor,
     Penalty,
-    Proximal,
-    Screening,
-    SharedDictionary,
-    SharedDiffusion,
-    SharedStatistics,
-    Symmetric,
     simulate,
 )
 
@@ -38,20 +30,10 @@ def main() -> None:
     mixture = Mixture.draw(classes=3, rng=np.random.default_rng(0))
     points, labels = mixture.sample(128 * AGENTS, rng=np.random.default_rng(1))
     common = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6)}
-    protocols = (
-        Penalty(coupling=0.02),
-        Proximal(coupling=0.02),
-        Symmetric(coupling=0.02),
-        Diffusion(),
-        ExactDiffusion(budget=0.05),
-    )
+    protocols = (Penalty(coupling=0.02), Penalty(coupling=0.02, implicit=True), Diffusion())
     agents = [
         Agent(**common, loss=loss, step_size=1.0, compression=Komp(budget=0.05), consensus=consensus, rule=rule)
         for consensus, loss, rule in itertools.product(protocols, (Logistic(), Hinge()), (Gradient(), Averaged()))
-    ]
-    agents += [
-        Agent(**common, loss=Logistic(), step_size=1.0, compression=SharedDictionary(), consensus=SharedDiffusion()),
-        Agent(**common, loss=Logistic(), rule=Landmarks(), consensus=SharedStatistics(), screening=Screening()),
     ]
     for agent in agents:
         streams = [ArrayStream(points[i::AGENTS], labels[i::AGENTS]) for i in range(AGENTS)]

@@ -20,14 +20,17 @@ SMOKE = """
 import sys
 import numpy as np
 import kernelmesh
-from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Landmarks, Logistic, MissingExtra, SharedStatistics, simulate
+from kernelmesh import Agent, ArrayStream, Averaged, Diffusion, Gaussian, Graph, Komp, Logistic, MissingExtra, simulate
 
 assert "site-packages" in kernelmesh.__file__, kernelmesh.__file__
 assert kernelmesh.__version__ == sys.argv[1], kernelmesh.__version__
 
 # two agents, of which each sees one class, both learn both
 rng = np.random.default_rng(0)
-agent = Agent(dimension=1, outputs=2, kernel=Gaussian(), loss=Logistic(), rule=Landmarks(), consensus=SharedStatistics())
+agent = Agent(
+    dimension=1, outputs=2, kernel=Gaussian(), loss=Logistic(), rule=Averaged(), step_size=30.0,
+    compression=Komp.averaging(30.0), consensus=Diffusion(),
+)
 points = [rng.normal(mean, 0.5, (64, 1)) for mean in (-2.0, 2.0)]
 streams = [ArrayStream(x, np.full(64, label), batch_size=8) for label, x in enumerate(points)]
 for now in simulate(agent, Graph.line(2), streams):

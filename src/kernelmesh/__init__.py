@@ -5,18 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernelmesh.agent import Agent, Info, State
-    from kernelmesh.consensus import (
-        Consensus,
-        Diffusion,
-        ExactDiffusion,
-        Hilbert,
-        Local,
-        Penalty,
-        Proximal,
-        SharedDiffusion,
-        SharedStatistics,
-        Symmetric,
-    )
+    from kernelmesh.consensus import Consensus, Diffusion, Hilbert, Local, Penalty
     from kernelmesh.deploy.client import AgentAddress, AgentClient
     from kernelmesh.errors import (
         Diverged,
@@ -39,30 +28,17 @@ if TYPE_CHECKING:
     from kernelmesh.numerics.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial
     from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
     from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
-    from kernelmesh.numerics.shared_dictionary import SharedDictionary
     from kernelmesh.prequential import Evaluation, evaluate
     from kernelmesh.registry import register
-    from kernelmesh.rules import Averaged, Gradient, Landmarks, Rule, SecondOrder
+    from kernelmesh.rules import Averaged, Gradient, Rule, SecondOrder
     from kernelmesh.runtimes.faults import Faults
     from kernelmesh.runtimes.simulation import Round, simulate
-    from kernelmesh.screening import Screening
     from kernelmesh.streams import ArrayStream, Columns, FileSource, LineSource, Mixture, Paced, Source, Stream
 
     __version__: str
     __all__: list[str] = []
     __all__ += ["Agent", "Info", "State"]
-    __all__ += [
-        "Consensus",
-        "Diffusion",
-        "ExactDiffusion",
-        "Hilbert",
-        "Local",
-        "Penalty",
-        "Proximal",
-        "SharedDiffusion",
-        "SharedStatistics",
-        "Symmetric",
-    ]
+    __all__ += ["Consensus", "Diffusion", "Hilbert", "Local", "Penalty"]
     __all__ += ["AgentAddress", "AgentClient"]
     __all__ += ["Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra"]
     __all__ += ["RefusedMessage", "ScaleWarning", "UnreachableAgent", "UnreadableFile", "UnstablePenalty"]
@@ -74,12 +50,10 @@ if TYPE_CHECKING:
     __all__ += ["Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial"]
     __all__ += ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge"]
     __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule"]
-    __all__ += ["SharedDictionary"]
     __all__ += ["Evaluation", "evaluate"]
     __all__ += ["register"]
-    __all__ += ["Averaged", "Gradient", "Landmarks", "Rule", "SecondOrder"]
+    __all__ += ["Averaged", "Gradient", "Rule", "SecondOrder"]
     __all__ += ["Faults", "Round", "simulate"]
-    __all__ += ["Screening"]
     __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
 
 # Where each name is defined. A module is imported when one of its names is first used: most programs, and above all
@@ -88,8 +62,7 @@ _HOMES = {
     name: f"kernelmesh.{module}"
     for module, names in {
         "agent": "Agent Info State",
-        "consensus": "Consensus Diffusion ExactDiffusion Hilbert Local Penalty Proximal SharedDiffusion SharedStatistics "
-        "Symmetric",
+        "consensus": "Consensus Diffusion Hilbert Local Penalty",
         "deploy.client": "AgentAddress AgentClient",
         "errors": "Diverged InvalidArgument InvalidConfig InvalidRow KernelMeshError MissingExtra RefusedMessage "
         "ScaleWarning UnreachableAgent UnreadableFile UnstablePenalty",
@@ -101,13 +74,11 @@ _HOMES = {
         "numerics.kernels": "Gaussian Kernel Laplacian Linear Matern32 Matern52 Polynomial",
         "numerics.losses": "Hinge Huber Logistic Loss Squared SquaredHinge",
         "numerics.schedules": "Constant Doubling InverseRoot InverseTime Power Schedule",
-        "numerics.shared_dictionary": "SharedDictionary",
         "prequential": "Evaluation evaluate",
         "registry": "register",
-        "rules": "Averaged Gradient Landmarks Rule SecondOrder",
+        "rules": "Averaged Gradient Rule SecondOrder",
         "runtimes.faults": "Faults",
         "runtimes.simulation": "Round simulate",
-        "screening": "Screening",
         "streams": "ArrayStream Columns FileSource LineSource Mixture Paced Source Stream",
     }.items()
     for name in names.split()

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
 from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
-from kernelmesh.consensus import Consensus, EdgeMemories, Heard, Local, StepInputs
+from kernelmesh.consensus import Consensus, Heard, Local, StepInputs
 from kernelmesh.consensus.base import NOTHING
 from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
-from kernelmesh.messages import Function, Message, Offer
+from kernelmesh.messages import Message
 from kernelmesh.numerics.compression import Compression, Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss, check_loss
-from kernelmesh.numerics.reservoir import MAX_ROWS, Reservoir
 from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
-from kernelmesh.numerics.shared_dictionary import SharedDictionary
-from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import describe
 from kernelmesh.rules import Gradient, Rule, check_rule
-from kernelmesh.screening import Bench, Health, Screened, Screening
 
-__all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay", "relay_screened", "watch"]
+__all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay"]
 
 # K of the coarsest budget K η^q with which `Averaged` still learns; a tenth of it is a good value.
 _COARSEST = 0.5
@@ -44,22 +40,10 @@ class State:
         The function that the next step starts from, with its workspace.
     samples, steps : int
         The number of samples and steps so far.
-    replayed : int
-        The number of samples replayed from `reservoir`; `samples` does not count them.
-    edges : Mapping[Hashable, EdgeMemory]
-        What a protocol remembers about each edge, by neighbor.
     shown : Expansion or None
         The learned function, if it differs from that in `model`.
     baseline_loss : float
         The mean loss of predicting 0 on a mini-batch, the reference for detecting divergence.
-    reservoir : Reservoir or None
-        Some of the agent's own samples, to be replayed when its stream has ended; None if the agent has `replay` = 0.
-    newest : tuple of ndarray or None
-        The latest mini-batch, on which neighbors' messages are tested when there are no new samples; None if not needed.
-    health : Health or None
-        The recent course of the agent's own loss; None without screening.
-    learned : int
-        The number of samples learned from, including replayed ones; schedules depend on it.
 
     Examples
     --------
@@ -73,28 +57,8 @@ class State:
     model: Model
     samples: int = 0
     steps: int = 0
-    edges: EdgeMemories = field(default_factory=dict)
     shown: Expansion | None = None
     baseline_loss: float = 0.0
-    replayed: int = 0
-    reservoir: Reservoir | None = None
-    newest: tuple[Floats, Any] | None = None
-    health: Health | None = None
-
-    @property
-    def learned(self) -> int:
-        """The number of samples learned from, including replayed ones; schedules depend on it."""
-        return self.samples + self.replayed
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether there are samples to replay."""
-        return self.reservoir is not None and self.reservoir.kept > 0
-
-    def draw(self) -> tuple[Floats, Any]:
-        """The mini-batch to replay next; requires `can_replay`."""
-        assert self.reservoir is not None
-        return self.reservoir.draw()
 
     @property
     def function(self) -> Expansion:
@@ -112,8 +76,6 @@ class State:
 
     def widened(self, *, dimension: int, outputs: int) -> State:
         """The state of a single learner extended by new features and outputs, which have been 0 so far."""
-        assert not self.edges
-        assert self.reservoir is None
         shown = None if self.shown is None else self.shown.widened(dimension=dimension, outputs=outputs)
         return replace(self, model=self.model.widened(dimension=dimension, outputs=outputs), shown=shown)
 
@@ -145,12 +107,6 @@ class Info:
         Whether the limit on the model order made the error larger than the budget.
     repaired : bool
         Whether the inverse Gram matrix had drifted and was recomputed.
-    replayed : bool
-        Whether the mini-batch was replayed from the reservoir.
-    left_out : mapping of Hashable to str
-        The neighbors whose messages screening rejected in this round, and why.
-    clipped : mapping of Hashable to str
-        The neighbors whose messages screening clipped before they were used, and by how much.
 
     Examples
     --------
@@ -174,9 +130,6 @@ class Info:
     heard: int
     over_budget: bool
     repaired: bool
-    replayed: bool = False
-    left_out: Mapping[Hashable, str] = field(default_factory=dict)
-    clipped: Mapping[Hashable, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,12 +160,6 @@ class Agent:
         The maximum of ‖f‖ (Corollary 1); infinite means no limit.
     explosion : float
         An agent counts as diverged if its loss on a mini-batch is this many times that of predicting 0.
-    replay : int
-        The number of its own samples that the agent keeps, drawn uniformly, and learns from after its stream has ended while
-        others still learn, so that they do not forget what it has seen; 0 disables it. For protocols that exchange functions
-        or values.
-    screening : Screening, optional
-        How to detect neighbors that send wrong messages; by default there is no screening.
 
     Examples
     --------
@@ -236,14 +183,10 @@ class Agent:
     consensus: Consensus = field(default_factory=Local)
     radius: float = math.inf
     explosion: float = 1e4
-    replay: int = 0
-    screening: Screening | None = None
 
     def __post_init__(self) -> None:
         integer("Agent", "dimension", self.dimension, minimum=1)
         integer("Agent", "outputs", self.outputs, minimum=1)
-        if self.screening is not None and not isinstance(self.screening, Screening):
-            raise InvalidArgument("Agent", "screening", "be a Screening or None", self.screening, remedy="Screening()")
         rule = check_rule("Agent", self.rule)
         for role, kind, example in (
             ("kernel", Kernel, "Gaussian(bandwidth=1.0)"),
@@ -261,27 +204,20 @@ class Agent:
         positive("Agent", "radius", self.radius, infinite=True)
         positive("Agent", "explosion", self.explosion, infinite=True)
         self._check_rule(type(rule).__name__)
-        self._check_replay()
         self.step_size_at(0)
 
     def _check_rule(self, name: str) -> None:
         """Reject settings that the rule does not use, and require those it needs."""
-        exchange = self.consensus.exchange
-        if exchange.statistics and not self.rule.gathers:
-            rule = f"be a rule that gathers statistics with the consensus {type(self.consensus).__name__}"
-            raise InvalidArgument("Agent", "rule", rule, self.rule, remedy="for example Landmarks()")
-        if not (self.rule.listens or exchange == NOTHING or exchange.statistics):
+        if not (self.rule.listens or self.consensus.exchange == NOTHING):
             rule = f"be a rule that uses neighbors' messages with the consensus {type(self.consensus).__name__}"
-            alone = "learns with consensus SharedStatistics() or" if self.rule.gathers else "learns alone, with consensus"
             remedy = (
-                f"{name} {alone} Local(); agents with neighbors can have Averaged(), "
+                f"{name} learns alone, with consensus Local(); agents with neighbors can have Averaged(), "
                 "with a step size and the compression Komp.averaging(step size)"
             )
             raise InvalidArgument("Agent", "rule", rule, self.rule, remedy=remedy)
         if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
             remedy = "omit it, or use Gradient()"
             raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius, remedy=remedy)
-        self._check_shared()
         if self.rule.takes_step_size:
             object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
             self._check_budget(name)
@@ -290,26 +226,6 @@ class Agent:
             if getattr(self, setting) is not None:
                 rule, remedy = (f"be omitted with the rule {name}", f"{name} does not use it; Gradient() and Averaged() do")
                 raise InvalidArgument("Agent", setting, rule, getattr(self, setting), remedy=remedy)
-
-    def _check_shared(self) -> None:
-        """Reject settings that do not work with shared points."""
-        is_shared = isinstance(self.compression, SharedDictionary)
-        if self.consensus.exchange.shared and not is_shared:
-            rule = f"be a SharedDictionary with the consensus {type(self.consensus).__name__}"
-            remedy = "for example SharedDictionary(novelty=0.1), with the rule Gradient() or Averaged()"
-            raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
-        if is_shared and not math.isinf(self.radius):
-            rule, remedy = "be infinite with a SharedDictionary, which does not track the norm", "omit it"
-            raise InvalidArgument("Agent", "radius", rule, self.radius, remedy=remedy)
-
-    def _check_replay(self) -> None:
-        """Reject replay where nothing is forgotten: the agent is alone, or statistics retain every sample."""
-        size, name = integer("Agent", "replay", self.replay, minimum=0), type(self.consensus).__name__
-        if size > MAX_ROWS:
-            raise InvalidArgument("Agent", "replay", f"be at most {MAX_ROWS} rows", size)
-        if size and not self.consensus.replays:
-            reason = "statistics do not forget" if self.consensus.exchange.statistics else "there are no neighbors to forget"
-            raise InvalidArgument("Agent", "replay", f"be 0 with the consensus {name}", size, remedy=f"{reason}: omit it")
 
     def _check_budget(self, name: str) -> None:
         """Reject the paper's budget, K η^{3/2}, if steps are so large that it would remove nearly every point."""
@@ -321,11 +237,6 @@ class Agent:
             rule = f"have a budget of at most {most:.3g} with the rule {name} and step size {step_size:g}"
             remedy = f"more would remove nearly every point; use Komp.averaging({step_size:g})"
             raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
-
-    @property
-    def keeps_newest(self) -> bool:
-        """Whether a state keeps the latest mini-batch, to judge neighbors when there are no samples to replay."""
-        return self.screening is not None and self.consensus.relays and not self.replay
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -364,8 +275,7 @@ class Agent:
                 Verbatim(f"{function.dimension}, {function.outputs} and {function.kernel}"),
             )
         model = self.rule.start(function, self.compression, cast(float, self.regularization))
-        reservoir = Reservoir.named(name, size=self.replay) if self.replay else None
-        return State(name=name, model=model, shown=self.rule.shown(model, None), reservoir=reservoir)
+        return State(name=name, model=model, shown=self.rule.shown(model))
 
     def check_state(self, owner: str, state: State) -> None:
         """Reject a state that was started with other settings."""
@@ -396,8 +306,6 @@ class Agent:
         self.check_state("Agent.step", state)
         points, targets = self.check(points, targets)
         for said in heard:
-            if said.question is not None:
-                check_message(self, "Agent.step", "heard", said.question)
             if said.reply is not None:
                 rows = len(points) if self.consensus.exchange.question else None
                 check_message(self, "Agent.step", "heard", said.reply, rows=rows)
@@ -412,12 +320,6 @@ def check_message(agent: Agent, owner: str, argument: str, message: Message, *, 
             if table.ndim != 2 or table.shape[1] != columns or (rows is not None and len(table) != rows):
                 rule = f"have {name} with {columns} columns" + (f" and {rows} rows" if rows is not None else "")
                 raise InvalidArgument(owner, argument, rule, Verbatim(f"shape {table.shape}"))
-    if isinstance(message, Function | Offer) and (message.moments is not None) != agent.consensus.exchange.statistics:
-        rule = f"have {'moments' if message.moments is None else 'no moments'} with {type(agent.consensus).__name__}"
-        raise InvalidArgument(owner, argument, rule, Verbatim(message.kind))
-    dual = getattr(message, "dual", None)
-    if dual is not None:
-        check_message(agent, owner, f"{argument}: dual", dual)
 
 
 def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
@@ -425,59 +327,39 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
 
     State and messages must have been checked.
     """
-    return relay_screened(agent, state, heard)[0]
-
-
-def relay_screened(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[State, Screened]:
-    """`relay`, with the results of screening. Messages are tested on the latest samples."""
     state.model.check_ownership()
     try:
-        points, targets = state.newest or (np.empty((0, agent.dimension)), None)
-        found, (model, edges, combined) = _taken_in(agent, state, points, targets, heard)
-        heard = found.heard
-        update = agent.consensus.relay(model.function, heard, edges)
+        model, update = state.model, agent.consensus.relay(state.model.function, heard)
         if not update.is_identity:
-            go = agent.rule.combine if combined is None else agent.rule.absorb  # the only stage, or the second of two
-            model = go(model, update, agent.compression, samples=state.learned)
+            model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
     except FloatingPointError as error:
         state.model.invalidate()
         _blame(heard)
-        raise diverged(agent, state, agent.step_size_at(state.learned), str(error)) from None
+        raise diverged(agent, state, agent.step_size_at(state.samples), str(error)) from None
     except BaseException:
         state.model.invalidate()
         raise
-    after = replace(state, model=model, steps=state.steps + 1, edges=edges, shown=agent.rule.shown(model, combined))
-    return after, found
+    return replace(state, model=model, steps=state.steps + 1, shown=agent.rule.shown(model))
 
 
-def advance(
-    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = (), *, replayed: bool = False
-) -> tuple[State, Info]:
-    """`Agent.step` for runtimes, which have already checked state, mini-batch and messages.
-
-    `replayed` says that the mini-batch was drawn from the reservoir of the state.
-    """
+def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
+    """`Agent.step` for runtimes, which have already checked state, mini-batch and messages."""
     state.model.check_ownership()
     try:
-        return _advance(agent, state, points, targets, heard, replayed=replayed)
+        return _advance(agent, state, points, targets, heard)
     except BaseException:
         state.model.invalidate()
         raise
 
 
-def _advance(
-    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard], *, replayed: bool
-) -> tuple[State, Info]:
-    step_size = agent.step_size_at(state.learned)
+def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
+    step_size, f = agent.step_size_at(state.samples), state.model.function
     try:
-        found, (model, edges, combined) = _taken_in(agent, state, points, targets, heard)
-        heard = found.heard
-        f = agent.rule.current(model)
-        cross = agent.kernel(points, f.centers) if found.bench is None else found.bench.cross(f.centers)
-        here = found.bench.here if found.bench is not None and found.bench.function is f else f.from_cross(cross)
+        cross = agent.kernel(points, f.centers)
+        here = f.from_cross(cross)
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are detected at the end
             losses, slope = agent.loss.value_and_slope(here, targets)
-            loss, baseline_loss = watch(agent, state, step_size, losses, targets)
+            loss, baseline_loss = _watch(agent, state, step_size, losses, targets)
             inputs = StepInputs(
                 function=f,
                 points=points,
@@ -488,12 +370,10 @@ def _advance(
                 cross=cross,
                 step_size=step_size,
                 regularization=cast(float, agent.regularization),
-                samples=state.learned,
-                combined=combined is not None,
-                exchanges_next=combined is not None and agent.consensus.exchanges(state.steps + 2),
+                samples=state.samples,
             )
             model, report = agent.rule.learn(
-                model, inputs, lambda inputs: agent.consensus.move(inputs, heard, edges), agent.compression
+                state.model, inputs, lambda inputs: agent.consensus.move(inputs, heard), agent.compression
             )
     except FloatingPointError as error:
         _blame(heard)
@@ -508,15 +388,10 @@ def _advance(
     after = State(
         name=state.name,
         model=model,
-        samples=state.samples + (0 if replayed else len(points)),
+        samples=state.samples + len(points),
         steps=state.steps + 1,
-        edges=edges,
-        shown=agent.rule.shown(model, combined),
+        shown=agent.rule.shown(model),
         baseline_loss=baseline_loss,
-        replayed=state.replayed + (len(points) if replayed else 0),
-        reservoir=None if (kept := state.reservoir) is None else kept.spent() if replayed else kept.add(points, targets),
-        newest=(points, targets) if agent.keeps_newest else None,
-        health=None if agent.screening is None else Health.after(state.health, loss),
     )
     info = Info(
         batch_size=len(points),
@@ -524,11 +399,8 @@ def _advance(
         order=model.function.order,
         norm=norm,
         step_size=step_size,
-        penalty=agent.consensus.penalty(state.learned),
-        heard=len(heard) - len(found.left_out),
-        replayed=replayed,
-        left_out=found.left_out,
-        clipped=found.clipped,
+        penalty=agent.consensus.penalty(state.samples),
+        heard=len(heard),
         **report.facts(),
     )
     return after, info
@@ -542,67 +414,14 @@ def _hides_interrupt(error: BaseException) -> bool:
     return cause is not None
 
 
-def _taken_in(
-    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]
-) -> tuple[Screened, tuple[Model, EdgeMemories, Expansion | None]]:
-    """The messages that pass screening, and what the agent is after averaging with them."""
-    found = _screened(agent, state, points, targets, heard)
-    after = _combined(agent, state, found)
-    if found.bench is None or _owes(state.model) or not _owes(after[0]):
-        return found, after
-    # messages close to what the agent has itself are not tested, and one of them takes more than the agent has
-    found = _screened(agent, state, points, targets, heard, is_strict=True)
-    return found, _combined(agent, state, found)
-
-
-def _owes(model: Model) -> bool:
-    """Whether the agent has given away statistics that it did not have."""
-    return isinstance(model.function, Statistics) and not model.function.definite
-
-
-def _screened(
-    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard], *, is_strict: bool = False
-) -> Screened:
-    """The messages that pass screening, the edges that restart, and why the others were rejected."""
-    if agent.screening is None or not any(said.reply is not None for said in heard):
-        return Screened(heard, state.edges)
-    bench = Bench(
-        kernel=agent.kernel,
-        rule=agent.rule,
-        model=state.model,
-        loss=agent.loss,
-        points=points,
-        targets=targets,
-        function=state.function,
-        step=state.steps + 1,
-        every=agent.consensus.every,
-        health=state.health,
-        is_strict=is_strict,
-    )
-    return agent.screening.screen(bench, heard, state.edges)
-
-
-def _combined(agent: Agent, state: State, found: Screened) -> tuple[Model, EdgeMemories, Expansion | None]:
-    """The first of two stages, averaging with the neighbors, for protocols that have one; the agent then shows the result."""
-    update, edges = agent.consensus.combine(state.model.function, found.heard, found.edges)
-    if update is None:
-        return state.model, edges, None
-    model, update = state.model, found.admitted(update)
-    # without any messages in such a round, the function stays unchanged, but the protocol may still update its memory
-    if not update.is_identity or agent.consensus.exchanges(state.steps + 1):
-        model = agent.rule.combine(model, update, agent.compression, samples=state.learned)
-    return model, edges, model.function
-
-
 def _blame(heard: Sequence[Heard]) -> None:
     """Reject replies that are not finite: the neighbor has diverged, not this agent."""
     for said in heard:
-        for message in (said.question, said.reply):
-            for name in (*message.inputs, *message.outputs) if message is not None else ():
-                matrix("Agent.step", f"heard {name}", getattr(message, name))
+        for name in said.reply.tables if said.reply is not None else ():
+            matrix("Agent.step", f"heard {name}", getattr(said.reply, name))
 
 
-def watch(agent: Agent, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
+def _watch(agent: Agent, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
     """The mean loss on the mini-batch and its baseline; raises `Diverged` if the loss is far larger."""
     loss = float(np.add.reduce(losses)) / len(losses)
     if not math.isfinite(loss):
@@ -624,8 +443,8 @@ def diverged(agent: Agent, state: State, step_size: float, reason: str) -> Diver
     """The error for an agent that cannot continue."""
     return Diverged(
         agent=state.name,
-        samples=state.learned,
+        samples=state.samples,
         step_size=step_size,
-        penalty=agent.consensus.penalty(state.learned),
+        penalty=agent.consensus.penalty(state.samples),
         reason=reason,
     )

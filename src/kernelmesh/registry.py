@@ -28,11 +28,10 @@ ROLES: Mapping[str, str] = {
     "kernel": "kernelmesh.numerics.kernels",
     "loss": "kernelmesh.numerics.losses",
     "schedule": "kernelmesh.numerics.schedules",
-    "compression": "kernelmesh.numerics.shared_dictionary",
+    "compression": "kernelmesh.numerics.compression",
     "graph": "kernelmesh.numerics.graphs",
     "consensus": "kernelmesh.consensus",
     "rule": "kernelmesh.rules",
-    "screening": "kernelmesh.screening",
     "stream": "kernelmesh.streams",
     "attack": "kernelmesh.runtimes.attacks",
     "experiment": "kernelmesh.experiments",
@@ -40,7 +39,7 @@ ROLES: Mapping[str, str] = {
 """Every role, and the module whose import registers the built-in kinds."""
 
 # the roles that files may name
-_SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "screening")
+_SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "consensus", "rule")
 
 _T = TypeVar("_T")
 _known: dict[str, dict[str, Any]] = {role: {} for role in ROLES}
@@ -56,8 +55,8 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     Parameters
     ----------
     role : str
-        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "screening", "stream",
-        "attack", "experiment".
+        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "stream", "attack",
+        "experiment".
     kind : type or value, optional
         What to register; omitted when used as a decorator.
     name : str, optional
@@ -149,8 +148,8 @@ def _load_plugins() -> None:
 def kebab(name: str) -> str:
     """The name of a class on the command line.
 
-    >>> kebab("ExactDiffusion")
-    'exact-diffusion'
+    >>> kebab("SecondOrder")
+    'second-order'
     """
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
@@ -216,8 +215,6 @@ def _restore(description: Any, role: str | None, rule: str) -> Any:
         return tuple(_restore(item, role, rule) for item in fields["items"])
     kind = _find_kind(name, role, rule)
     roles = {field.name: role_of(field) for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
-    # files before version 4 use British spelling
-    fields = {key.replace("neighbours", "neighbors"): value for key, value in fields.items()}
     fields = {key: _restore(value, roles.get(key), f"{name}: {key} must be") for key, value in fields.items()}
     try:
         return kind(**fields)

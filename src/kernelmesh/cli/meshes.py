@@ -38,7 +38,7 @@ def mesh_init(
     ] = False,
     host: Annotated[str, typer.Option(help="The address that the agents listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port of the first agent; the others use the next ones.")] = 7450,
-    protocol: Annotated[str, typer.Option(help="The consensus protocol.")] = "shared-statistics",
+    protocol: Annotated[str, typer.Option(help="The consensus protocol.")] = "diffusion",
     mode: Annotated[str, typer.Option(help="free (each agent at its own pace) or lock-step.")] = "free",
     partition: Annotated[str, typer.Option(help="What each agent sees: one-class or identical.")] = "one-class",
     samples: Annotated[int, typer.Option(help="The number of samples per agent.")] = 60_000,
@@ -131,7 +131,7 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
             if not console.is_terminal:
                 news.print(processes, views)
             live.update(_table(views, _ALL_ENDED if ended and not until_done else ""))
-            if until_done and all(view.is_done for view in views):
+            if until_done and all(view.stream_ended for view in views):
                 return
             stop.wait(_POLL_EVERY)
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelmesh.consensus.base import FUNCTIONS, EdgeMemories, Heard, Spaced, StepInputs
+from kernelmesh.checks import Floats
+from kernelmesh.consensus.base import FUNCTIONS, Heard, Spaced, StepInputs
 from kernelmesh.consensus.local import Local
 from kernelmesh.messages import Function
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.received import Received
+from kernelmesh.numerics.products import product
 from kernelmesh.registry import register
 
 __all__ = ["Diffusion"]
@@ -38,26 +39,23 @@ class Diffusion(Spaced):
     exchange = FUNCTIONS
     relays = True
 
-    def relay(self, function: Expansion, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        received, own = _average(heard)
-        nothing = np.empty((0, function.dimension)), np.empty((0, function.outputs))
-        return Update(*nothing, own, received=received)
+    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Update:
+        points, weights, own = _average(heard, function)
+        return Update(points, weights, own, shared=True)
 
-    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
-        received, own = _average(heard)
-        if received is None:
-            return Local().move(inputs, (), edges)
-        here = own * inputs.here + inputs.function.kernel(inputs.points, received.points) @ received.weights
-        slope = inputs.loss.slope(here, inputs.targets)
-        push = -inputs.step_size / len(inputs.points) * slope
-        received = received.with_weights(inputs.shrink * received.weights)
-        return Update(inputs.points, push, inputs.shrink * own, inputs.cross, received=received)
+    def move(self, inputs: StepInputs, heard: Sequence[Heard]) -> Update:
+        points, weights, own = _average(heard, inputs.function)
+        if not len(points):
+            return Local().move(inputs, ())
+        here = own * inputs.here + product(inputs.function.kernel(inputs.points, points), weights)
+        push = -inputs.step_size / len(inputs.points) * inputs.loss.slope(here, inputs.targets)
+        coefficients = np.concatenate([push, inputs.shrink * weights])
+        return Update(np.concatenate([inputs.points, points]), coefficients, inputs.shrink * own, shared=True)
 
 
-def _average(heard: Sequence[Heard]) -> tuple[Received | None, float]:
-    """Σ_j a_ij f_j, and a_ii."""
+def _average(heard: Sequence[Heard], f: Expansion) -> tuple[Floats, Floats, float]:
+    """The points and weights of Σ_j a_ij f_j, and a_ii."""
     there = [(said.reply, said.weight) for said in heard if isinstance(said.reply, Function)]
-    if not there:
-        return None, 1.0
-    terms = [(g.centers, weight * g.weights) for g, weight in there]
-    return Received.of(terms).put_together(), 1.0 - sum(weight for _, weight in there)
+    points = [np.empty((0, f.dimension)), *(g.centers for g, _ in there)]
+    weights = [np.empty((0, f.outputs)), *(weight * g.weights for g, weight in there)]
+    return np.concatenate(points), np.concatenate(weights), 1.0 - sum(weight for _, weight in there)

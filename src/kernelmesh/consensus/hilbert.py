@@ -3,14 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
+
+import numpy as np
 
 from kernelmesh.checks import Floats, integer
-from kernelmesh.consensus.base import FUNCTIONS, Coupled, EdgeMemories, Heard, StepInputs, Tuning
+from kernelmesh.consensus.base import FUNCTIONS, Coupled, Heard, StepInputs, Tuning
 from kernelmesh.messages import Function
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.numerics.received import Received
 from kernelmesh.registry import register
 
 __all__ = ["Hilbert"]
@@ -46,22 +47,21 @@ class Hilbert(Coupled):
         super().__post_init__()
         integer("Hilbert", "every", self.every, minimum=1)
 
-    @property
-    def agreement(self) -> Any:
-        return [type(self).__name__, self.every]
-
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
         # what is stable falls with k, and so does the ceiling
         every = tuning.every or cls.usual_every
         return replace(super().tuned(replace(tuning, limit=tuning.limit / every)), every=every)
 
-    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+    def move(self, inputs: StepInputs, heard: Sequence[Heard]) -> Update:
         there = [said.reply for said in heard if isinstance(said.reply, Function)]
         strength = inputs.step_size * self.every * self.penalty(inputs.samples)
         push = -inputs.step_size / len(inputs.points) * inputs.slope
-        received = Received.of([(g.centers, strength * g.weights) for g in there]) if there else None
-        return Update(inputs.points, push, inputs.shrink - strength * len(there), inputs.cross, received=received)
+        if not there:
+            return Update(inputs.points, push, inputs.shrink, inputs.cross)
+        points = np.concatenate([inputs.points, *(g.centers for g in there)])
+        coefficients = np.concatenate([push, *(strength * g.weights for g in there)])
+        return Update(points, coefficients, inputs.shrink - strength * len(there), shared=True)
 
     def max_stable_penalty(self, kernel: Kernel, batches: Sequence[Floats], step_size: float, stiffness: float) -> float:
         pull = step_size * self.every * stiffness

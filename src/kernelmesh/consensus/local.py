@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelmesh.consensus.base import Consensus, EdgeMemories, Heard, StepInputs
+from kernelmesh.consensus.base import Consensus, Heard, StepInputs
 from kernelmesh.numerics.compression import Update
 from kernelmesh.registry import register
 
@@ -21,6 +21,6 @@ class Local(Consensus):
     0.0
     """
 
-    def move(self, inputs: StepInputs, heard: Sequence[Heard], edges: EdgeMemories) -> Update:
+    def move(self, inputs: StepInputs, heard: Sequence[Heard]) -> Update:
         push = inputs.slope * (-inputs.step_size / len(inputs.points))
         return Update(inputs.points, push, inputs.shrink, inputs.cross)

@@ -231,10 +231,8 @@ def _is_idle(before: Frame, now: Frame) -> bool:
 
 def frame_of(number: int, views: Sequence[AgentView], subject: Subject) -> Frame:
     """A poll of all agents as a frame; the disagreement of an edge is the mean of what its two ends report."""
-    refused, clipped = _doubts(views)
-    agents = np.array([_row(view, refused[view.name], clipped[view.name]) for view in views], dtype=np.float32).reshape(
-        -1, len(AGENT)
-    )
+    refused = _refused(views)
+    agents = np.array([_row(view, refused[view.name]) for view in views], dtype=np.float32).reshape(-1, len(AGENT))
     disagreements = np.array([np.nan if v.status is None else _number(v.status.disagreement) for v in views])
     degrees = np.maximum(np.bincount(subject.edges.ravel(), minlength=len(views)), 1)
     sent = np.nan_to_num(agents[:, AGENT.index("bytes")]) / degrees
@@ -265,23 +263,21 @@ def _total(values: NDArray[np.floating[Any]]) -> float:
     return float(known.mean() * len(values)) if len(known) else np.nan
 
 
-def _doubts(views: Sequence[AgentView]) -> tuple[Counter[str], Counter[str]]:
-    """The number of messages of each agent that its neighbors rejected, and the number that they clipped."""
+def _refused(views: Sequence[AgentView]) -> Counter[str]:
+    """The number of messages of each agent that its neighbors did not use."""
     refused: Counter[str] = Counter()
-    clipped: Counter[str] = Counter()
     for view in views:
         for name, neighbor in view.status.neighbors.items() if view.status is not None else ():
-            refused[name] += neighbor.refused + neighbor.left_out + neighbor.disbelieved
-            clipped[name] += neighbor.clipped
-    return refused, clipped
+            refused[name] += neighbor.refused + neighbor.left_out
+    return refused
 
 
-def _row(view: AgentView, refused: int, clipped: int) -> list[float]:
+def _row(view: AgentView, refused: int) -> list[float]:
     status = view.status
     if status is None:
-        return [0.0, np.nan, np.nan, 0.0, 0.0, State.AWAY, refused, clipped]
+        return [0.0, np.nan, np.nan, 0.0, 0.0, State.AWAY, refused]
     state = State.AWAY if view.stale else State.ENDED if status.ended else State.LEARNING
-    return [status.samples, _number(status.loss), np.nan, status.order, status.bytes_sent, state, refused, clipped]
+    return [status.samples, _number(status.loss), np.nan, status.order, status.bytes_sent, state, refused]
 
 
 def _number(value: float | None) -> float:

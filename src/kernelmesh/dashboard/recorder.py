@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -148,11 +148,8 @@ def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Net
         State.LEARNING if info is not None else State.ENDED if over else State.AWAY
         for info, over in zip(now.infos, ended, strict=True)
     ]
-    refused, clipped = np.zeros((2, len(states)))  # messages of each agent, counted by their receivers in this round
-    for info in filter(None, now.infos):
-        for counts, neighbors in ((refused, info.left_out), (clipped, info.clipped)):
-            counts[list(cast(Iterable[int], neighbors))] += 1
-    columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, refused, clipped)
+    refused = np.zeros(len(states))  # in a simulation, every message can be read
+    columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, refused)
     totals = {
         "round": now.number,
         "samples": measures.samples,

@@ -39,8 +39,8 @@ TOTALS = (
     "penalty",
 )
 """The numbers of the network in each frame."""
-AGENT = ("samples", "loss", "score", "order", "bytes", "state", "refused", "clipped")
-"""The numbers of each agent; NaN if unknown. `refused` and `clipped` count its own messages."""
+AGENT = ("samples", "loss", "score", "order", "bytes", "state", "refused")
+"""The numbers of each agent; NaN if unknown. `refused` counts its own messages."""
 EDGE = ("disagreement", "bytes")
 """The numbers of each edge."""
 

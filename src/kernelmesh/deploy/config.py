@@ -8,16 +8,15 @@ from typing import Any
 
 from kernelmesh.agent import Agent
 from kernelmesh.checks import non_negative
-from kernelmesh.consensus import Consensus, Diffusion, ExactDiffusion, Local, SharedDiffusion, SharedStatistics
-from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection, usual_replay
+from kernelmesh.consensus import Diffusion, Local
+from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection
 from kernelmesh.deploy.tables import Table, declared, read_root, with_tables
 from kernelmesh.deploy.toml_positions import KeyPath, locate
 from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Problem, Verbatim
-from kernelmesh.numerics.compression import Compression, Komp
-from kernelmesh.numerics.schedules import Constant, Power, Schedule
-from kernelmesh.numerics.shared_dictionary import SharedDictionary
+from kernelmesh.numerics.compression import Komp
+from kernelmesh.numerics.schedules import Power, Schedule
 from kernelmesh.registry import kinds
-from kernelmesh.rules import Gradient, Rule, SecondOrder
+from kernelmesh.rules import Gradient, SecondOrder
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint_with
 from kernelmesh.schema import settings_of
 from kernelmesh.streams import Columns, Paced, Source, StreamKind
@@ -76,7 +75,7 @@ def read(path: str | os.PathLike[str]) -> Config:
     top = AgentSection(**root.read(AgentSection))
     tls = _tls(root)
     model, table, folder = (root.table(name) for name in ("model", "stream", "checkpoint"))
-    agent = None if model is None else _agent(model, top, alone=not root.values.get("neighbors"))
+    agent = None if model is None else _agent(model, alone=not root.values.get("neighbors"))
     stream = None if table is None else _stream(table, model, agent)
     max_points = top.max_points or _usual_points(agent, stream)
     parts: dict[str, Any] = {
@@ -153,7 +152,7 @@ def _tls(root: Table) -> Tls | None:
     return table.build(Tls, values)
 
 
-def _agent(table: Table, top: AgentSection, *, alone: bool) -> Agent | None:
+def _agent(table: Table, *, alone: bool) -> Agent | None:
     settings = settings_of(ModelSection)
     rule = table.value(settings["rule"]) or Gradient()
     # settings that the rule does not take may be absent; if present, the agent rejects them
@@ -166,12 +165,7 @@ def _agent(table: Table, top: AgentSection, *, alone: bool) -> Agent | None:
     values |= _capped(rule, values.get("compression"))
     values["consensus"] = table.value(settings["consensus"])
     if values["consensus"] is None:
-        values["consensus"] = Local() if alone else _usual_consensus(rule, values.get("compression"))
-    usual = usual_replay(values["consensus"], lock_step=top.mode == "lock-step", alone=alone)
-    values["replay"] = values.get("replay", usual)
-    if values["replay"] and (top.mode, top.at_end) == ("lock-step", "leave"):
-        remedy = 'an agent that leaves cannot join rounds that others still take; write at_end = "stay"'
-        table.wrong("replay", 'be 0 with mode = "lock-step" and at_end = "leave"', values["replay"], remedy)
+        values["consensus"] = Local() if alone else Diffusion()
     table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
 
@@ -201,27 +195,6 @@ def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> Non
     written_out = {"budget": Power(of=step_size, scale=scale, exponent=exponent), **given}
     del written_out["parsimony"]
     model.values = {**model.values, "compression": written_out}
-
-
-def _usual_consensus(rule: Rule, compression: Compression | None) -> Consensus:
-    """The default protocol: the one that the rule or compression is made for, otherwise an unbiased one if both ends of an
-    edge can use the same budget.
-    """
-    if rule.gathers:
-        return SharedStatistics()
-    if isinstance(compression, SharedDictionary):
-        return SharedDiffusion()
-    budget = _constant(compression.budget) if isinstance(compression, Komp) else None
-    return Diffusion() if budget is None else ExactDiffusion(budget=budget / 4)
-
-
-def _constant(schedule: Any) -> float | None:
-    """The value of a constant schedule."""
-    if isinstance(schedule, Constant):
-        return float(schedule.value)
-    if isinstance(schedule, Power) and _constant(schedule.of) is not None:
-        return schedule(0)
-    return None
 
 
 def _stream(table: Table, model: Table | None, agent: Agent | None) -> StreamSection | None:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints, non_negative
-from kernelmesh.consensus import Consensus, Tuning
+from kernelmesh.consensus import Consensus, Diffusion, Tuning
 from kernelmesh.consensus.base import POINTS_FOR_VALUES
 from kernelmesh.deploy.config import QUARANTINE
-from kernelmesh.deploy.sections import usual_replay, usual_screening
 from kernelmesh.deploy.template import render
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics.compression import Komp
@@ -20,9 +19,8 @@ from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
-from kernelmesh.numerics.shared_dictionary import SharedDictionary
 from kernelmesh.registry import kebab, kinds
-from kernelmesh.rules import Landmarks
+from kernelmesh.rules import Averaged
 from kernelmesh.runtimes.membership import Membership, Tls
 from kernelmesh.runtimes.name_list import read_names
 from kernelmesh.schema import at_least, check_settings, did_you_mean, flag, one_of, setting
@@ -35,6 +33,8 @@ TOPOLOGIES = {"ring": 3, "line": 1, "star": 2, "complete": 1, "random": 1}
 PARTITIONS = ("one-class", "identical")
 
 _STEP_SIZE, _BUDGET, _BANDWIDTH, _BATCH_SIZE = 3.0, 0.2, 0.6, 32
+# of the rule Averaged, with its larger steps
+_AVERAGED_STEP_SIZE, _AVERAGED_BUDGET = 30.0, 0.3
 _TEST = 2500
 _CLIENT = "operator"
 
@@ -62,9 +62,7 @@ class MeshPlan:
     tls: bool = setting(False, check=flag, doc="whether to create an authority and a certificate for each agent")
     host: str = setting("127.0.0.1", doc="the address that agents listen on")
     port: int = setting(7450, check=at_least(1), doc="port of the first agent; the others use the next ones")
-    protocol: str = setting(
-        "shared-statistics", check=lambda *given: one_of(*protocols())(*given), doc="the consensus protocol"
-    )
+    protocol: str = setting("diffusion", check=lambda *given: one_of(*protocols())(*given), doc="the consensus protocol")
     mode: str = setting("free", check=one_of("free", "lock-step"), doc="as in an agent's file")
     partition: str = setting("one-class", check=one_of(*PARTITIONS), doc="what each agent sees")
     samples: int = setting(60_000, check=at_least(1), doc="samples per agent")
@@ -189,21 +187,16 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
         step_size=_STEP_SIZE,
         coupling=Doubling(start=0.01, every=200),
         limit=0.5,
-        dual_budget=_BUDGET / 4,
         kernel=kernel,
         batches=[np.zeros((1, 2))],  # the worst case: the points of a mini-batch coincide
         stiffness=graph.stiffness,
     )
     consensus = _rounded(protocols()[plan.protocol].tuned(tuning))
     model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "consensus": consensus}
-    if (screening := usual_screening(consensus, alone=plan.agents == 1)) is not None:
-        model["screening"] = screening
-    if consensus.exchange.statistics:
-        return model | {"rule": Landmarks()}
-    compression = SharedDictionary() if consensus.exchange.shared else Komp(budget=_BUDGET)
-    model |= {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": compression}
-    replay = usual_replay(consensus, lock_step=plan.mode == "lock-step", alone=plan.agents == 1)
-    return model | ({"replay": replay} if replay else {})
+    if isinstance(consensus, Diffusion):
+        averaged = {"rule": Averaged(), "step_size": _AVERAGED_STEP_SIZE, "compression": Komp(budget=_AVERAGED_BUDGET)}
+        return model | {"regularization": 1e-6, **averaged}
+    return model | {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": Komp(budget=_BUDGET)}
 
 
 def _rounded(consensus: Any) -> Any:

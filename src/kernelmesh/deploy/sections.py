@@ -19,29 +19,13 @@ from kernelmesh.numerics.schedules import Schedule
 from kernelmesh.rules import Rule
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint, patience
 from kernelmesh.schema import at_least, flag, one_of, path, setting, texts
-from kernelmesh.screening import Screening
 from kernelmesh.streams import StreamKind
 
 __all__ = ["SECTIONS", "AgentSection", "CheckpointSection", "ModelSection", "NeighborsSection", "StreamSection"]
-__all__ += ["usual_replay", "usual_screening"]
 
 _AGENT = {field.name: field.default for field in dataclasses.fields(Agent)}
 _positive_or_infinite = partial(positive, infinite=True)
 _MEMBERSHIP = {field.name: field.default for field in dataclasses.fields(Membership)}
-
-
-USUAL_REPLAY = 256
-"""The default number of samples that an agent keeps for replay."""
-
-
-def usual_replay(consensus: Consensus, *, lock_step: bool, alone: bool) -> int:
-    """The number of samples that an agent keeps for replay by default."""
-    return USUAL_REPLAY if consensus.replays and consensus.relays and not (lock_step or alone) else 0
-
-
-def usual_screening(consensus: Consensus, *, alone: bool) -> Screening | None:
-    """What `mesh init` writes; agents with different data that exchange only values would reject each other."""
-    return Screening() if consensus.exchange.replies and consensus.exchange.question is None and not alone else None
 
 
 def _targets(owner: str, argument: str, value: Any) -> tuple[str, ...]:
@@ -110,20 +94,20 @@ class ModelSection:
         role="rule",
         example='{ kind = "Averaged" }',
         unset="Gradient, as in the paper",
-        doc="the learning rule; SecondOrder (for an agent without neighbors) and Landmarks take no "
-        "step_size and no compression; max_order of SecondOrder defaults to 2000",
+        doc="the learning rule; SecondOrder (for an agent without neighbors) takes no "
+        "step_size and no compression, and its max_order defaults to 2000",
     )
     regularization: float | None = setting(
         None,
         check=non_negative,
         example="1e-6",
-        unset="1e-6, with SecondOrder 0.1, with Landmarks 0.005",
+        unset="1e-6, with SecondOrder 0.1",
         doc="λ, the strength of the regularization",
     )
     step_size: Schedule | float = setting(
         role="schedule",
         example="3.0",
-        unset="omitted with SecondOrder and Landmarks",
+        unset="omitted with SecondOrder",
         doc="η, a number or a schedule; larger steps learn faster; with Squared or Huber, keep it below about 2 / κ(x, x)",
     )
     kernel: Kernel = setting(
@@ -137,7 +121,7 @@ class ModelSection:
     compression: Compression = setting(
         role="compression",
         example='{ kind = "Komp", budget = 0.2 }',
-        unset="omitted with SecondOrder and Landmarks",
+        unset="omitted with SecondOrder",
         doc="a smaller budget gives a finer model with more points; parsimony = K is short for the budget K η^1.5, "
         "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K; max_order defaults to 500",
     )
@@ -145,8 +129,7 @@ class ModelSection:
         None,
         role="consensus",
         example='{ kind = "Diffusion" }',
-        unset="SharedStatistics with Landmarks, SharedDiffusion with a SharedDictionary, ExactDiffusion with a quarter of a "
-        "constant budget, Diffusion without one, Local without neighbors",
+        unset="Diffusion, Local without neighbors",
         doc="the consensus protocol",
     )
     radius: float = setting(_AGENT["radius"], check=_positive_or_infinite, doc="the maximum norm of the function")
@@ -154,21 +137,6 @@ class ModelSection:
         _AGENT["explosion"],
         check=_positive_or_infinite,
         doc="an agent counts as diverged if its loss on a mini-batch is this many times that of predicting 0",
-    )
-    replay: int | None = setting(
-        None,
-        check=at_least(0),
-        example="256",
-        unset=f"{USUAL_REPLAY} with Diffusion and ExactDiffusion in mode free with neighbors, otherwise 0",
-        doc="the number of own samples that the agent keeps (also in checkpoints) and learns from when its stream has ended "
-        "or pauses while others learn; 0 disables replay",
-    )
-    screening: Screening | None = setting(
-        None,
-        role="screening",
-        example='{ kind = "Screening" }',
-        unset="no screening; `kernelmesh mesh init` enables it for protocols that exchange functions or statistics",
-        doc="limits neighbors' messages and tests them on the agent's own samples before they are used; see bad-members.md",
     )
 
 

@@ -46,12 +46,6 @@ class AgentView:
         return self.status is not None and self.status.ended
 
     @property
-    def is_done(self) -> bool:
-        """Whether its stream had ended and, in lock step, no remaining round needed it."""
-        status = self.status
-        return status is not None and status.ended and not (status.replaying and status.mode == "lock-step")
-
-    @property
     def alive_neighbors(self) -> int | None:
         """The number of neighbors that are alive; None if the agent does not answer."""
         if self.status is None or self.stale:
@@ -116,8 +110,6 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
         return
     if status.ended:
         yield "stream has ended"
-    if status.replaying and not stale:
-        yield "replays its samples"
     if status.waiting_for and not stale:
         yield f"waits for {', '.join(status.waiting_for)}"
     if status.out_of_step:
@@ -125,14 +117,10 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
     for verb, which in (("ignores", "ignored"), ("quarantines", "quarantined")):
         if names := [name for name, neighbor in status.neighbors.items() if getattr(neighbor, which)]:
             yield f"{verb} {', '.join(names)}"
-    for verb, which in (("refused", "refused"), ("left out", "left_out"), ("clipped", "clipped")):
+    for verb, which in (("refused", "refused"), ("left out", "left_out")):
         counts = {name: getattr(neighbor, which) for name, neighbor in status.neighbors.items() if getattr(neighbor, which)}
         if counts:
             yield f"{verb}: " + ", ".join(f"{count} from {name}" for name, count in counts.items())
-    for name, neighbor in status.neighbors.items():
-        if neighbor.disbelieved:
-            plural = "s" if neighbor.disbelieved > 1 else ""
-            yield f"rejected {neighbor.disbelieved} message{plural} from {name}: the latest {neighbor.doubt}"
     if status.expires is not None and status.expires <= WARN_DAYS:
         yield "certificate has expired" if status.expires < 0 else f"certificate expires in {status.expires:.1f} days"
     if status.recoveries:

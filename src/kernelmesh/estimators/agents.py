@@ -8,28 +8,13 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from kernelmesh import (
-    Consensus,
-    Diffusion,
-    Expansion,
-    Faults,
-    Graph,
-    Hilbert,
-    Kernel,
-    Local,
-    Loss,
-    Penalty,
-    Rule,
-    Schedule,
-    SharedStatistics,
-)
+from kernelmesh import Consensus, Diffusion, Expansion, Faults, Graph, Hilbert, Kernel, Local, Loss, Penalty, Rule, Schedule
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Learner
 from kernelmesh.estimators.defaults import TOLERANCE
 from kernelmesh.estimators.targets import Classification, Regression
 from kernelmesh.numerics.expansion import padded
-from kernelmesh.numerics.losses import CurvedLoss
 from kernelmesh.streams import deal
 
 __all__ = ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifier", "OnlineKernelRegressor"]
@@ -291,12 +276,8 @@ class _Mesh(Learner):
 
     @property
     def _default_rule(self) -> str:
-        exchange = getattr(self.consensus, "exchange", None)  # anything that is not a protocol is rejected later
-        shares = self.consensus is None or (exchange is not None and exchange.statistics)
-        if shares and isinstance(self._default_loss if self.loss is None else self.loss, CurvedLoss):
-            return "landmarks"
-        # large steps need a loss with bounded slope, as for classes, and no penalty, whose stability limit they lower
-        return "averaged" if self._classifies and not isinstance(self.consensus, Penalty | Hilbert) else "gradient"
+        # large steps need a protocol without a penalty, whose stability limit they lower
+        return "gradient" if isinstance(self.consensus, Penalty | Hilbert) else "averaged"
 
     @property
     def _faults(self) -> Faults | None:
@@ -344,11 +325,11 @@ class _Mesh(Learner):
         if self.consensus is not None:
             return graph, self.consensus
         rule = self._chosen_rule(streaming=True)
-        if not (rule.gathers or rule.listens):
+        if not rule.listens:
             remedy = "add consensus=Local() for agents that learn alone, or omit rule"
             found = Verbatim(repr(self.rule))
             raise InvalidArgument(type(self).__name__, "rule", "be one that learns from neighbors", found, remedy=remedy)
-        return graph, SharedStatistics() if rule.gathers else Diffusion()
+        return graph, Diffusion()
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
         """The rows that each agent sees: as given, or split evenly."""
@@ -393,53 +374,49 @@ class KernelMeshClassifier(Classification, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        The kernel κ; by default Gaussian(bandwidth=0.7 √(v / 2)), or √(v / 2) with the rules "averaged" and "gradient". In
-        `fit`, v is the sum of the features' variances; `partial_fit` assumes standardized features, so that v is their
-        number.
+        The kernel κ; by default Gaussian(bandwidth=√(v / 2)). In `fit`, v is the sum of the features' variances;
+        `partial_fit` assumes standardized features, so that v is their number.
     loss : Loss, optional
         The loss ℓ, with class targets; by default Logistic().
     graph : Graph, networkx graph or list of edges, optional
         The communication graph; by default a ring of 5 agents.
     consensus : Consensus, optional
-        The consensus protocol; by default SharedStatistics(): neighbors average sums over their samples, and each agent
-        learns what a single learner with all the data would, including classes or regions that only others see. With rules
-        that take a step size, the default is Diffusion(): neighbors average their functions.
+        The consensus protocol; by default Diffusion(): neighbors average their functions, so that each agent also learns
+        classes or regions that only others see.
     faults : Faults, optional
         Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
         `partial_fit`. Not stored by `save`.
     rule : str or Rule, optional
-        The learning rule: "landmarks" (the default), "averaged" (the default with protocols that exchange functions or
-        values, and with losses without curvature) or "gradient" (the default with the protocols Penalty and Hilbert, which
-        need small steps), the name of another registered rule, or an object such as Landmarks(max_order=300). "second-order"
+        The learning rule: "averaged" (the default) or "gradient" (the default with the protocols Penalty and Hilbert, which
+        need small steps), the name of another registered rule, or an object such as Averaged(fidelity=0.2). "second-order"
         is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        The regularization λ. With "landmarks" and "second-order", it corresponds to 1/C of an SVM for each agent: by default
-        0.005 times the mean of κ(x, x) over the first rows with "landmarks", by default 0.05 times the mean with
-        "second-order". With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
+        The regularization λ. With "second-order", it corresponds to 1/C of an SVM for each agent, and is by default 0.05
+        times the mean of κ(x, x) over the first rows. With the other rules, it is relative to the mean loss and is by default
+        10⁻⁶.
     budget : float or Schedule, optional
-        The compression budget ε: larger means fewer points and a coarser function; not with "landmarks". With the
+        The compression budget ε: larger means fewer points and a coarser function. With the
         second-order rule, it is the increase in loss per sample that removing points may cause, by default 0.0075. With the
         other rules, it is the distance by which compression may move the function in one step, and by default follows from
         `parsimony`.
     max_order : int, optional
-        The maximum number of points in an agent's dictionary; math.inf means no limit. By default 500 with "landmarks":
-        neighbors send each other up to max_order² / 2 numbers in every round. By default 2000 with the second-order rule,
-        which stores two matrices of max_order² numbers per agent (64 MB), and unlimited with the other rules.
+        The maximum number of points in an agent's dictionary; math.inf means no limit. By default 2000 with the
+        second-order rule, which stores two matrices of max_order² numbers per agent (64 MB), and unlimited with the others.
     half_life : float, optional
         The number of an agent's samples after which the influence of old data has halved, for streams that change; math.inf
         means that nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses
-        10,000 with "landmarks". The rule "gradient" does not support forgetting.
+        10,000 with the second-order rule. The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
-        The step size η, below 1 / regularization; only with "averaged" and "gradient". By default 100 (averaged) or 3
+        The step size η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3
         (gradient), divided by the mean of κ(x, x) over the first rows.
     parsimony : float, optional
         The constant K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06):
-        larger means fewer points and a coarser function. Only with these two rules, and not together with `budget`.
+        larger means fewer points and a coarser function. Not with the second-order rule, and not together with `budget`.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 2, with the rule
-        "averaged" 5 and with "gradient" 50. `partial_fit` makes one pass.
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 5, with the rule
+        "second-order" 2 and with "gradient" 50. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
         this fraction (below 1) of the lowest so far; None makes all passes.
@@ -493,44 +470,41 @@ class KernelMeshRegressor(Regression, _Mesh):
     graph : Graph, networkx graph or list of edges, optional
         The communication graph; by default a ring of 5 agents.
     consensus : Consensus, optional
-        The consensus protocol; by default SharedStatistics(): neighbors average sums over their samples, and each agent
-        learns what a single learner with all the data would, including classes or regions that only others see. With rules
-        that take a step size, the default is Diffusion(): neighbors average their functions.
+        The consensus protocol; by default Diffusion(): neighbors average their functions, so that each agent also learns
+        classes or regions that only others see.
     faults : Faults, optional
         Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
         `partial_fit`. Not stored by `save`.
     rule : str or Rule, optional
-        The learning rule: "landmarks" (the default), "gradient" (the default with protocols that exchange functions or
-        values, and with losses without curvature) or "averaged", the name of another registered rule, or an object such as
-        Landmarks(max_order=300). "second-order" is for agents that learn alone, with consensus=Local().
+        The learning rule: "averaged" (the default) or "gradient" (the default with the protocols Penalty and Hilbert, which
+        need small steps), the name of another registered rule, or an object such as Averaged(fidelity=0.2). "second-order"
+        is for agents that learn alone, with consensus=Local().
     regularization : float, optional
-        The regularization λ. With "landmarks" and "second-order", it corresponds to 1/C of an SVM for each agent: by default
-        0.1 times the mean of κ(x, x) over the first rows with "landmarks", by default 0.6 times the mean with "second-order".
-        With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
+        The regularization λ. With "second-order", it corresponds to 1/C of an SVM for each agent, and is by default 0.6 times
+        the mean of κ(x, x) over the first rows. With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
-        The compression budget ε: larger means fewer points and a coarser function; not with "landmarks". With the
+        The compression budget ε: larger means fewer points and a coarser function. With the
         second-order rule, it is the increase in loss per sample that removing points may cause, by default 0.0025. With the
         other rules, it is the distance by which compression may move the function in one step, and by default follows from
         `parsimony`.
     max_order : int, optional
-        The maximum number of points in an agent's dictionary; math.inf means no limit. By default 500 with "landmarks":
-        neighbors send each other up to max_order² / 2 numbers in every round. By default 2000 with the second-order rule,
-        which stores two matrices of max_order² numbers per agent (64 MB), and unlimited with the other rules.
+        The maximum number of points in an agent's dictionary; math.inf means no limit. By default 2000 with the
+        second-order rule, which stores two matrices of max_order² numbers per agent (64 MB), and unlimited with the others.
     half_life : float, optional
         The number of an agent's samples after which the influence of old data has halved, for streams that change; math.inf
         means that nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses
-        10,000 with "landmarks". The rule "gradient" does not support forgetting.
+        10,000 with the second-order rule. The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
-        The step size η, below 1 / regularization; only with "averaged" and "gradient". By default 1.5 (averaged) or 1
+        The step size η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1
         (gradient), divided by the mean of κ(x, x) over the first rows. Much larger steps diverge.
     parsimony : float, optional
         The constant K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01):
-        larger means fewer points and a coarser function. Only with these two rules, and not together with `budget`.
+        larger means fewer points and a coarser function. Not with the second-order rule, and not together with `budget`.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 2, with the rule
-        "averaged" 5 and with "gradient" 50. `partial_fit` makes one pass.
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 5, with the rule
+        "second-order" 2 and with "gradient" 50. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
         this fraction (below 1) of the lowest so far; None makes all passes.

@@ -312,7 +312,7 @@ class Learner(Parameters, ABC):
         agent, network = self._agent, self._network
         arrays: dict[str, NDArray[Any]] = {}
         for i, state in enumerate(self._states):
-            arrays |= {f"{i}.{name}": array for name, array in storage.pack(state, network.names).items()}
+            arrays |= {f"{i}.{name}": array for name, array in storage.pack(state).items()}
         if self._beginning is not None:
             arrays |= self._beginning.arrays()
         parameters = self.get_params(deep=False)
@@ -353,30 +353,26 @@ class Learner(Parameters, ABC):
 
     @classmethod
     def _restored(cls, arrays: dict[str, NDArray[Any]], settings: Any) -> Self:
-        self = cls(**_parameters(settings["parameters"]))
-        self._size = positive("file", "size", settings.get("size", 1.0))
-        self._began_with = self._settled_parameters() | {
-            name: restore(value) for name, value in settings.get("began_with", {}).items()
-        }
+        self = cls(**{name: restore(value) for name, value in settings["parameters"].items()})
+        self._size = positive("file", "size", settings["size"])
+        self._began_with = {name: restore(value) for name, value in settings["began_with"].items()}
         self.n_features_in_ = int(settings["features"])
-        if (passes := settings.get("passes")) is not None:
+        if (passes := settings["passes"]) is not None:
             self.n_iter_ = integer("file", "passes", passes, minimum=0)
         if settings["feature_names"]:
             self.feature_names_in_ = np.array(settings["feature_names"], dtype=object)
         outputs = self._restore_targets(settings["targets"], arrays)
         settled = {name: restore(value) for name, value in settings["settled"].items()}
         self._network = network = settled.pop("graph")
-        self._sent = _sent(settings.get("sent"), agents=len(network))
+        self._sent = _sent(settings["sent"], agents=len(network))
         self._agent = agent = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
-        self.regularization_ = positive("file", "regularization", settings.get("regularization", agent.regularization))
+        self.regularization_ = positive("file", "regularization", settings["regularization"])
         self._beginning = Beginning.restored(arrays, agent)
         of: dict[str, dict[str, NDArray[Any]]] = {}
         for key, array in arrays.items():
             number, _, name = key.partition(".")
             of.setdefault(number, {})[name] = array
-        self._states = tuple(
-            storage.unpack(agent, of.get(str(i), {}), name=name, names=network.names) for i, name in enumerate(network.names)
-        )
+        self._states = tuple(storage.unpack(agent, of.get(str(i), {}), name=name) for i, name in enumerate(network.names))
         return self
 
 
@@ -385,9 +381,7 @@ def _average(functions: Sequence[Expansion], X: Floats) -> Floats:
 
 
 def _sent(listed: Any, *, agents: int) -> Ints:
-    """The counts in a file; earlier versions did not store any."""
-    if listed is None:
-        return np.zeros((2, agents), dtype=np.int64)
+    """The counts in a file."""
     floats, sizes = ([integer("file", "sent", each, minimum=0) for each in row] for row in listed)
     if not len(floats) == len(sizes) == agents:
         raise InvalidArgument("file", "sent", f"have {agents} numbers", listed)
@@ -397,13 +391,3 @@ def _sent(listed: Any, *, agents: int) -> Ints:
 def _described(parameters: dict[str, Any], network: Graph) -> dict[str, Any]:
     """Parameters in JSON form; a graph may be given in forms that JSON cannot represent."""
     return {name: describe(network if name == "graph" and value is not None else value) for name, value in parameters.items()}
-
-
-def _parameters(described: dict[str, Any]) -> dict[str, Any]:
-    """The parameters in a file; earlier versions had one rule and preferred budget over parsimony."""
-    parameters = {name: restore(value) for name, value in described.items()}
-    if "rule" not in parameters:
-        parameters |= {"rule": "gradient", "tol": None}
-        if parameters["budget"] is not None:
-            parameters["parsimony"] = None
-    return parameters

@@ -7,7 +7,7 @@ targets, so that values in units of the loss apply to targets of any size.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernelmesh.rules import Averaged, Landmarks, Rule, SecondOrder
+from kernelmesh.rules import Averaged, Rule, SecondOrder
 
 __all__ = ["TOLERANCE", "ByTargets", "Defaults", "defaults_of"]
 
@@ -95,18 +95,6 @@ _SECOND_ORDER = Defaults(
     half_life=10_000.0,
 )
 
-_LANDMARKS = Defaults(
-    passes=2,
-    network_passes=2,
-    width=ByTargets(classes=0.7, values=1.0),
-    # per agent: it scales with the number of agents
-    regularization=ByTargets(classes=0.005, values=0.1),
-    sums=True,
-    # two matrices of 500² numbers per agent, and half of one over each edge per exchange
-    max_order=500,
-    half_life=10_000.0,
-)
-
 TOLERANCE = 1e-3
 """`tol`: `fit` stops when a pass does not lower the mean loss by more than this fraction of it."""
 
@@ -117,5 +105,5 @@ def defaults_of(kind: type[Rule]) -> Defaults:
     >>> defaults_of(SecondOrder).max_order
     2000
     """
-    tables = {SecondOrder: _SECOND_ORDER, Averaged: _AVERAGED, Landmarks: _LANDMARKS}
+    tables = {SecondOrder: _SECOND_ORDER, Averaged: _AVERAGED}
     return next((table for rule, table in tables.items() if issubclass(kind, rule)), _GRADIENT)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from kernelmesh import Agent, Averaged, Consensus, Komp, Landmarks, Rule, Schedule, SharedDictionary
+from kernelmesh import Agent, Averaged, Consensus, Komp, Rule, Schedule
 from kernelmesh.checks import Floats, integer, non_negative
 from kernelmesh.errors import InvalidArgument, format_value
 from kernelmesh.estimators.defaults import TOLERANCE, ByTargets, defaults_of
@@ -111,7 +111,7 @@ class Parameters(BaseEstimator, ABC):
             regularization = non_negative(owner, "regularization", regularization) * weight
         self._size = size
         self._began_with = self._settled_parameters()
-        step_size, compression = self._steps(rule, size, consensus) if rule.takes_step_size else (None, None)
+        step_size, compression = self._steps(rule, size) if rule.takes_step_size else (None, None)
         agent = Agent(
             dimension=X.shape[1],
             outputs=outputs,
@@ -194,7 +194,7 @@ class Parameters(BaseEstimator, ABC):
         rule = self._chosen_rule(streaming=True)
         settings: dict[str, Any] = {"rule": rule}
         if rule.takes_step_size:
-            settings["step_size"], settings["compression"] = self._steps(rule, self._size, agent.consensus)
+            settings["step_size"], settings["compression"] = self._steps(rule, self._size)
         if "regularization" in changed:
             settings["regularization"] = self.regularization
         return dataclasses.replace(agent, **settings)
@@ -220,17 +220,11 @@ class Parameters(BaseEstimator, ABC):
                 rule = f"be omitted with the rule {kebab(kind.__name__)}, which does not use it"
                 raise InvalidArgument(owner, argument, rule, value, remedy=_REMEDIES[argument])
 
-    def _steps(self, rule: Rule, size: float, consensus: Consensus) -> tuple[float | Schedule, Compression]:
+    def _steps(self, rule: Rule, size: float) -> tuple[float | Schedule, Compression]:
         """The step size, and a compression with a matching budget."""
         owner, usual, max_order = type(self).__name__, defaults_of(type(rule)), _limit(self.max_order)
         base = cast(float, self._by_targets(usual.step_size))
         step_size = base / size if self.step_size is None else self.step_size
-        if isinstance(consensus, Consensus) and consensus.exchange.shared:
-            for argument in ("budget", "parsimony"):
-                if (value := getattr(self, argument)) is not None:
-                    refused, remedy = f"be omitted with {type(consensus).__name__}", "use max_order to limit the points"
-                    raise InvalidArgument(owner, argument, refused, value, remedy=remedy)
-            return step_size, SharedDictionary(max_order=max_order or cast(int, defaults_of(Landmarks).max_order))
         if self.budget is not None:
             if self.parsimony is not None:
                 raise InvalidArgument(owner, "parsimony", "be omitted if budget is set", self.parsimony)

@@ -3,8 +3,7 @@
 Every runtime uses this package, so a protocol only needs to declare its `Exchange` to work in all of them.
 """
 
-from kernelmesh.exchange.link import Link, MissingBase
 from kernelmesh.exchange.outbox import Outbox
-from kernelmesh.exchange.reading import DUAL_POINTS, check_points, disagreement, read_question, read_reply
+from kernelmesh.exchange.reading import check_points, disagreement, read_question, read_reply
 
-__all__ = ["DUAL_POINTS", "Link", "MissingBase", "Outbox", "check_points", "disagreement", "read_question", "read_reply"]
+__all__ = ["Outbox", "check_points", "disagreement", "read_question", "read_reply"]

@@ -9,15 +9,11 @@ from kernelmesh.agent import Agent, State, check_message
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import RefusedMessage
-from kernelmesh.exchange.link import Link
-from kernelmesh.messages import Function, Message, Offer, Values, decode
+from kernelmesh.messages import Function, Message, Values, decode
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.statistics import Statistics
 
-__all__ = ["DUAL_POINTS", "check_points", "disagreement", "read_question", "read_reply"]
+__all__ = ["check_points", "disagreement", "read_question", "read_reply"]
 
-DUAL_POINTS = 3
-"""How many times more points a dual may have: those of both ends, and half as many that neither has any longer."""
 _ANY = 1 << 31  # more rows than any message can have
 
 
@@ -26,9 +22,6 @@ def check_points(what: str, message: Message, max_points: int) -> None:
     found = max(len(getattr(message, name)) for name in message.tables)
     if found > max_points:
         raise RefusedMessage(f"{what}: must have at most {max_points} points", found)
-    dual = getattr(message, "dual", None)
-    if dual is not None:
-        check_points(f"{what}: dual", dual, DUAL_POINTS * max_points)
 
 
 def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int = _ANY) -> Message | None:
@@ -46,12 +39,11 @@ def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int 
     return question
 
 
-def read_reply(agent: Agent, data: bytes, link: Link, *, rows: int | None, max_bytes: int, max_points: int = _ANY) -> Message:
-    """A neighbor's reply, unpacked from the link; `rows` is the number of points in the query."""
+def read_reply(agent: Agent, data: bytes, *, rows: int | None, max_bytes: int, max_points: int = _ANY) -> Message:
+    """A neighbor's reply; `rows` is the number of points in the query."""
     exchange = agent.consensus.exchange
-    packed: Message = decode(data, max_bytes=max_bytes)
-    check_points("answer", packed, max_points if rows is None else max(max_points, rows))  # before the link keeps a copy
-    message = link.unpack(packed)
+    message: Message = decode(data, max_bytes=max_bytes)
+    check_points("answer", message, max_points if rows is None else max(max_points, rows))
     if not isinstance(message, exchange.replies):
         wanted = " or ".join(kind.kind for kind in exchange.replies) or "nothing"
         raise RefusedMessage(f"answer: must be {wanted}", message.kind)
@@ -65,16 +57,9 @@ def disagreement(agent: Agent, state: State, points: Floats, heard: Sequence[Hea
     for said in heard:
         if isinstance(said.reply, Values):
             there = said.reply.values
-        elif isinstance(said.reply, Function | Offer):
-            there = _function(agent, said.reply)(points)
+        elif isinstance(said.reply, Function):
+            there = Expansion(agent.kernel, said.reply.centers, said.reply.weights)(points)
         else:
             continue
         gaps.append(((here - there) ** 2).sum(axis=1).mean())
     return math.sqrt(float(np.mean(gaps))) if gaps else None
-
-
-def _function(agent: Agent, said: Function | Offer) -> Expansion:
-    """A neighbor's message as a function, which may be computed from statistics."""
-    if said.moments is None:
-        return Expansion(agent.kernel, said.centers, said.weights)
-    return agent.start(function=Statistics(agent.kernel, said.centers, said.weights, said.moments)).function

@@ -8,17 +8,8 @@ from importlib import import_module
 from kernelmesh.errors import MissingExtra
 
 # the modules whose import registers an experiment
-_SHIPPED: tuple[str, ...] = (
-    "gmm",
-    "one_class",
-    "brodatz",
-    "heterogeneous",
-    "slabs",
-    "budget_sweep",
-    "local_steps",
-    "violation",
-)
-_SHIPPED += ("ending_streams", "theory", "baselines", "drift", "byzantine")
+_SHIPPED: tuple[str, ...] = ("gmm", "one_class", "brodatz", "heterogeneous", "budget_sweep", "violation")
+_SHIPPED += ("theory", "baselines", "drift")
 
 try:
     from kernelmesh.experiments.base import Experiment, Session, run

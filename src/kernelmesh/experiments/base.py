@@ -134,7 +134,7 @@ def run(
         raise InvalidArgument("run", "--all", "be used with an experiment that has a table", Verbatim(experiment.name))
     if engine is not None and (table or not experiment.trains):
         rule, found = "be used with an experiment that trains one network at a time", Verbatim(experiment.name)
-        remedy = "omit --all" if experiment.trains else "gmm-logistic, heterogeneous, slabs and brodatz do"
+        remedy = "omit --all" if experiment.trains else "gmm-logistic, heterogeneous and brodatz do"
         raise InvalidArgument("run", "--engine", rule, found, remedy=remedy)
     began = time.perf_counter()
     session = Session(folder, resume=resume, observers=observers, stop=stop, engine=engine)

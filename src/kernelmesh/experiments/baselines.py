@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from kernelmesh import Consensus, Diffusion, ExactDiffusion, Gaussian, Graph, Local, Penalty, register, simulate
+from kernelmesh import Consensus, Diffusion, Gaussian, Graph, Local, Penalty, register, simulate
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, brodatz
 from kernelmesh.experiments.alone import WARM_UP
 from kernelmesh.experiments.learning import LearningSettings, agent_for, rules
@@ -177,8 +177,6 @@ def methods(task: str, config: Config) -> dict[str, Method]:
         for prefix, settings in (("", learning), ("averaged_", averaged)):
             title = f"kernelmesh, {prefix.replace('_', ', ')}"
             out[f"{prefix}diffusion"] = ours(f"{title}diffusion", settings, Diffusion())
-            duals = ExactDiffusion(budget=settings.budget / 4)
-            out[f"{prefix}exact_diffusion"] = ours(f"{title}exact diffusion", settings, duals)
     return out
 
 

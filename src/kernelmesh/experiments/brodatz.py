@@ -87,7 +87,6 @@ class Config(LearningSettings, owner="brodatz"):
             step_size=self.initial_step_size,
             coupling=Doubling(start=self.coupling, every=_NEVER),
             limit=math.inf if self.rule == "gradient" else _SAFE,
-            dual_budget=self.budget / 4,
             kernel=self.kernel,
             batches=[patches.points[: self.batch_size]],
             stiffness=graph.stiffness,
@@ -103,11 +102,7 @@ class Config(LearningSettings, owner="brodatz"):
 
     def centralized(self, patches: Patches, classes: int) -> float:
         """The accuracy of one learner with the same rule, all training samples and as many epochs."""
-        # where λ weighs against a sum over samples, each agent of a network has its share of it
-        weight = self.landmarks_regularization * self.agents
-        own = dataclasses.replace(
-            self, agents=1, protocol="local", every=1, rule=self.learns_by, landmarks_regularization=weight
-        )
+        own = dataclasses.replace(self, agents=1, protocol="local", every=1)
         stream = ArrayStream(
             patches.points, patches.labels, batch_size=self.batch_size, passes=self.epochs, rng=_rng(self).spawn(1)[0]
         )
@@ -122,8 +117,7 @@ def run(config: Config, session: Session) -> Findings:
         results[other] = _train(dataclasses.replace(config, split=other), session)
     main = results[config.split]
     summary = {
-        "rule": config.learns_by,
-        **{name: getattr(config, name) for name in ("seed", "protocol", "agents", "split", "partition")},
+        **{name: getattr(config, name) for name in ("rule", "seed", "protocol", "agents", "split", "partition")},
         **main.trial.summary(),
         "overlap": main.patches.overlap,
         "svm_accuracy": main.svm,

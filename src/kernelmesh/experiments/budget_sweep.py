@@ -28,7 +28,7 @@ _SWEPT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config(heterogeneous.Config, owner="budget-sweep"):
-    """One class per agent, or another partition; duals get a quarter of each budget."""
+    """One class per agent, or another partition."""
 
     seeds: Count = setting(3, doc="number of seeds to average over")
     measure_every: Count = 4
@@ -51,9 +51,7 @@ def reference(config: Config) -> Mapping[str, Any]:
 def run(config: Config, session: Session) -> Findings:
     """All protocols at all budgets, then all rules, over the seeds."""
     budget, values = _SWEPT.get(config.rule, _SWEPT["gradient"])
-    # where points are shared, there is no budget
-    swept = [name for name, kind in protocols().items() if not (kind.exchange.shared or kind.exchange.statistics)]
-    networks = {(name, k): f"{name}-{k:g}" for name in swept for k in values}
+    networks = {(name, k): f"{name}-{k:g}" for name in protocols() for k in values}
     cells = {
         group: Cell(heterogeneous.cell, _with_budget(config, budget, k, protocol=name))
         for (name, k), group in networks.items()
@@ -89,8 +87,7 @@ def run(config: Config, session: Session) -> Findings:
 
 
 def _with_budget(config: Config, setting: str, value: float, **others: Any) -> Config:
-    changes = {setting: value, **({"dual_parsimony": value / 4} if setting == "parsimony" else {}), **others}
-    return dataclasses.replace(config, **changes)
+    return dataclasses.replace(config, **{setting: value, **others})
 
 
 _NUMBERS = ("accuracy_mean", "accuracy_worst", "model_order_mean", "bytes_per_sample", "seconds")

@@ -25,16 +25,11 @@ __all__ = ["EXPERIMENT", "Config", "cell"]
 class Config(MixtureConfig, owner="heterogeneous"):
     """One cell of the table, by default the hardest with the best protocol; `seeds` is for the whole table."""
 
-    protocol: ProtocolName = "shared-statistics"
+    protocol: ProtocolName = "diffusion"
     partition: Partition = "one-class"
     penalty_limit: PositiveOrInf = 0.5
     seeds: Count = setting(10, doc="number of seeds of the full table (`--all`)")
     measure_every: Count = 8
-
-
-# Larger steps that fall, with a finer budget (ε = 0.12, δ = 0.03): what exact diffusion reaches with one class per agent when
-# memory may grow. Chosen on seeds 100 to 105, which are not in the table.
-OWN: dict[str, Any] = {"step_size": 16.0, "step_halves": 800.0, "parsimony": 0.12 / 16**1.5, "dual_parsimony": 0.03 / 16**1.5}
 
 
 def run(config: Config, session: Session) -> Findings:
@@ -50,25 +45,18 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstablePenalty)  # the printed schedule is there to show it
         trial = learn(Task.draw(config).network(), only_ends=True)
-    where = {"partition": config.partition, "rule": config.learns_by, "protocol": config.protocol, "seed": config.seed}
+    where = {"partition": config.partition, "rule": config.rule, "protocol": config.protocol, "seed": config.seed}
     return {**where, **trial.row(), "seconds": trial.seconds}
 
 
 def reference(config: Config) -> Mapping[str, Any]:
-    """What learners with all the data reach on one draw.
-
-    `same_rule` has the rule `config.rule`, as the protocols that exchange functions do; `centralized` has the rule of
-    `config.protocol`, which is another one where statistics are shared.
-    """
-    task, alike = Task.draw(config), Task.draw(dataclasses.replace(config, protocol="local", every=1))
-    central = task.centralized()
-    same_rule = central if alike.config.learns_by == config.learns_by else alike.centralized()
-    return {"seed": config.seed, "centralized": central, "same_rule": same_rule, "svm": task.svm(), "bayes": task.bayes}
+    """What learners with all the data reach on one draw."""
+    task = Task.draw(config)
+    return {"seed": config.seed, "centralized": task.centralized(), "svm": task.svm(), "bayes": task.bayes}
 
 
 _PRINTED = ("identical", "penalty as printed")
-_OWN = ("one-class", "exact-diffusion, own settings")
-_SHORT = {_PRINTED: "printed", _OWN: "own"}
+_SHORT = {_PRINTED: "printed"}
 
 
 def _groups(config: Config) -> dict[tuple[str, str], Config]:
@@ -79,12 +67,11 @@ def _groups(config: Config) -> dict[tuple[str, str], Config]:
         )
         for partition in PARTITIONS
         for name in protocols()
-        if name == "local" or config.suits(name)
+        if name == "local" or config.listens
     }
     if config.rule != "gradient":  # the rest is about its settings
         return rows
     rows[_PRINTED] = dataclasses.replace(config, partition="identical", protocol="penalty", penalty_limit=math.inf, every=1)
-    rows[_OWN] = dataclasses.replace(config, partition="one-class", protocol="exact-diffusion", **OWN)
     return rows
 
 
@@ -94,7 +81,7 @@ def table(config: Config, session: Session) -> Findings:
     names = {group: _SHORT.get(group, "-".join(group)) for group in groups}
     cells = {"reference": Cell(reference, config)} | {names[group]: Cell(cell, groups[group]) for group in groups}
     done = session.sweep(cells, range(config.seed, config.seed + config.seeds))
-    references = means(done["reference"], ("centralized", "same_rule", "svm", "bayes"))
+    references = means(done["reference"], ("centralized", "svm", "bayes"))
     found = {group: done[names[group]] for group in groups if done[names[group]]}
     rows = [{"partition": group[0], "protocol": group[1], **_mean(lines)} for group, lines in found.items()]
     as_described = dataclasses.replace(config, seed=0) == Config()
@@ -104,7 +91,6 @@ def table(config: Config, session: Session) -> Findings:
             "rule": config.rule,
             "seeds": config.seeds,
             "centralized_accuracy": references["centralized"],
-            "same_rule_accuracy": references["same_rule"],
             "svm_accuracy": references["svm"],
             "bayes_accuracy": references["bayes"],
             "goals_met": all(goal["met"] for goal in goals) if goals else None,
@@ -135,25 +121,23 @@ def _mean(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _goals(table: Sequence[Mapping[str, Any]], reference: Mapping[str, float]) -> list[dict[str, Any]]:
     """What must be reached, what was, and whether it is enough; means over the seeds."""
     rows = {(line["partition"], line["protocol"]): line for line in table}
-    default, local = rows["identical", "exact-diffusion"], rows["identical", "local"]
+    default, local = rows["identical", "diffusion"], rows["identical", "local"]
     similar, penalty = rows["identical", "hilbert"], rows["identical", "penalty"]
-    best, most, own = rows["one-class", "exact-diffusion"], rows["one-class", "penalty"], rows[_OWN]
-    central, svm = reference["same_rule"], reference["svm"]
+    best, most = rows["one-class", "diffusion"], rows["one-class", "penalty"]
+    central = reference["centralized"]
 
     def ratio(row: Mapping[str, Any], to: Mapping[str, Any], name: str) -> float:
         return float(row[name] / to[name])
 
     goals: tuple[tuple[str, float, str, float], ...] = (
-        ("identical_exact_diffusion_diverged", default["diverged"], "<=", 0),
-        ("identical_exact_diffusion_disagreement_over_local", ratio(default, local, "disagreement"), "<=", 0.05),
-        ("identical_exact_diffusion_accuracy_mean", default["accuracy_mean"], ">=", central - 0.005),
+        ("identical_diffusion_diverged", default["diverged"], "<=", 0),
+        ("identical_diffusion_disagreement_over_local", ratio(default, local, "disagreement"), "<=", 0.05),
+        ("identical_diffusion_accuracy_mean", default["accuracy_mean"], ">=", central - 0.005),
         ("identical_hilbert_floats_over_penalty", ratio(similar, penalty, "floats_per_sample"), "<=", 0.5),
         ("identical_hilbert_accuracy_mean", similar["accuracy_mean"], ">=", penalty["accuracy_mean"]),
-        ("one_class_exact_diffusion_accuracy_worst", best["accuracy_worst"], ">=", central - 0.01),
-        ("one_class_exact_diffusion_model_order", best["model_order_mean"], "<=", 20),
-        ("one_class_exact_diffusion_floats_over_penalty", ratio(best, most, "floats_per_sample"), "<=", 0.6),
-        ("one_class_own_settings_accuracy_worst", own["accuracy_worst"], ">=", svm - 0.01),
-        ("one_class_own_settings_model_order", own["model_order_mean"], "<=", 40),
+        ("one_class_diffusion_accuracy_worst", best["accuracy_worst"], ">=", central - 0.01),
+        ("one_class_diffusion_model_order", best["model_order_mean"], "<=", 20),
+        ("one_class_diffusion_floats_over_penalty", ratio(best, most, "floats_per_sample"), "<=", 0.6),
     )
     holds = {"<=": operator.le, ">=": operator.ge}
     return [

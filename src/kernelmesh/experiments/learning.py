@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from kernelmesh import Agent, Averaged, Compression, Consensus, Kernel, Komp, Landmarks, Local, SecondOrder, SharedDictionary
+from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Local, SecondOrder
 from kernelmesh.consensus import Tuning
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.experiments.protocols import ProtocolName, protocol, protocols
+from kernelmesh.experiments.protocols import ProtocolName, protocol
 from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive, PositiveOrInf, Settings
 from kernelmesh.numerics.losses import Logistic, Loss
 from kernelmesh.numerics.schedules import Schedule
@@ -58,7 +58,7 @@ class LearningSettings(Settings, owner="network"):
     regularization: NonNegative = setting(1e-6, doc="λ of rules that take a step size")
     max_order: Index = setting(0, doc="maximum number of points in a dictionary, with any rule; 0 means no limit")
     averaged_step_size: Positive = setting(30.0, doc="η, the step size of `averaged`")
-    averaged_parsimony: NonNegative = setting(0.06, doc="K of the budget of `averaged`, ε = K √η; duals get a quarter of it")
+    averaged_parsimony: NonNegative = setting(0.06, doc="K of the budget of `averaged`, ε = K √η")
     averaged_fidelity: Positive = setting(
         Averaged.fidelity, doc="accuracy of the last iterate of `averaged` in compression, relative to the average"
     )
@@ -73,12 +73,7 @@ class LearningSettings(Settings, owner="network"):
         doc="ν of `second-order`: samples closer² than ν κ(x, x) to the span of the dictionary do not become points",
     )
     second_order_iterations: Count = setting(
-        SecondOrder.iterations, doc="maximum majorize-minimize iterations per step of `second-order` and `landmarks`"
-    )
-    landmarks_regularization: Positive = setting(Landmarks.usual_regularization, doc="λ of `landmarks`, for each agent")
-    landmarks_novelty: Positive = setting(Landmarks.novelty, doc="ν of `landmarks` and of `shared-diffusion`")
-    landmarks_grid: NonNegative = setting(
-        Landmarks.grid, doc="spacing of the grid onto which new points of `landmarks` are rounded; 0 means none"
+        SecondOrder.iterations, doc="maximum majorize-minimize iterations per step of `second-order`"
     )
     half_life: PositiveOrInf = setting(
         math.inf, doc="number of samples after which old data counts half, for all rules but `gradient`"
@@ -86,27 +81,15 @@ class LearningSettings(Settings, owner="network"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kind = rules()[self.learns_by]
-        if self.agents > 1 and self.protocol != "local" and not (kind.listens or self.learns_with_others):
-            others = " or shared-statistics" if kind.gathers else ""
-            rule = f"be local{others} with the rule {self.learns_by}{'' if others else ', which learns alone'}"
+        if self.agents > 1 and self.protocol != "local" and not self.listens:
+            rule = f"be local with the rule {self.rule}, which learns alone"
             remedy = "`--protocol local`, or a network of one with `--agents 1`"
             raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
 
     @property
-    def learns_by(self) -> str:
-        """The name of the rule: protocols that share statistics have `landmarks` in place of the default."""
-        return "landmarks" if self.rule == "gradient" and _shares_statistics(self.protocol) else self.rule
-
-    @property
-    def learns_with_others(self) -> bool:
-        """Whether what neighbors say can take part in a step."""
-        return self.suits(self.protocol)
-
-    def suits(self, name: str) -> bool:
-        """Whether the rule can learn with what neighbors say by a protocol."""
-        rule = rules()[self.rule]
-        return (rule.gathers or self.rule == "gradient") if _shares_statistics(name) else rule.listens
+    def listens(self) -> bool:
+        """Whether the rule can learn from neighbors."""
+        return rules()[self.rule].listens
 
     @property
     def initial_step_size(self) -> float:
@@ -121,13 +104,7 @@ class LearningSettings(Settings, owner="network"):
 
     def consensus(self, tuning: Tuning) -> Consensus:
         """The protocol, set up for a network; rules that learn alone have none."""
-        if self.agents > 1 and rules()[self.rule].listens and not self.learns_with_others:
-            rule, remedy = (
-                f"exchange functions or values with the rule {self.rule}",
-                "for example `--protocol exact-diffusion`",
-            )
-            raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
-        return protocol(self.protocol, tuning) if self.learns_with_others else Local()
+        return protocol(self.protocol, tuning) if self.listens else Local()
 
     def learning_rule(self) -> Rule:
         """The rule with its settings; one from elsewhere has its own defaults."""
@@ -140,22 +117,9 @@ class LearningSettings(Settings, owner="network"):
                 "half_life": self.half_life,
                 "iterations": self.second_order_iterations,
             },
-            "landmarks": {
-                "novelty": self.landmarks_novelty,
-                "grid": self.landmarks_grid,
-                "max_order": self.max_order or Landmarks.max_order,
-                "half_life": self.half_life,
-                "iterations": self.second_order_iterations,
-            },
         }
-        kind: Callable[..., Rule] = rules()[self.learns_by]
-        return kind(**own.get(self.learns_by, {}))
-
-
-def _shares_statistics(name: str) -> bool:
-    """Whether a protocol does, by its name."""
-    kind = protocols().get(name)
-    return kind is not None and kind.exchange.statistics
+        kind: Callable[..., Rule] = rules()[self.rule]
+        return kind(**own.get(self.rule, {}))
 
 
 class Rates(NamedTuple):
@@ -195,12 +159,9 @@ def agent_for(
         "consensus": consensus,
     }
     if not rule.takes_step_size:
-        own = {"second-order": settings.second_order_regularization, "landmarks": settings.landmarks_regularization}
-        return Agent(**shared, rule=rule, regularization=own.get(settings.learns_by))
-    compression: Compression
-    if consensus.exchange.shared:
-        compression = SharedDictionary(novelty=settings.landmarks_novelty, max_order=cap or SharedDictionary.max_order)
-    elif isinstance(rule, Averaged):
+        own = {"second-order": settings.second_order_regularization}
+        return Agent(**shared, rule=rule, regularization=own.get(settings.rule))
+    if isinstance(rule, Averaged):
         compression = Komp.averaging(eta, parsimony=settings.averaged_parsimony, max_order=cap)
     else:
         compression = Komp.parsimonious(eta, parsimony=settings.parsimony, max_order=cap)

@@ -18,7 +18,7 @@ from kernelmesh.experiments.learning import LearningSettings, agent_for
 from kernelmesh.experiments.network import Network
 from kernelmesh.experiments.protocols import ProtocolName, check_every
 from kernelmesh.experiments.samples import Samples
-from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive, PositiveOrInf, settings_of
+from kernelmesh.experiments.settings import Count, Index, Positive, PositiveOrInf, settings_of
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
 from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
 from kernelmesh.schema import one_of, setting
@@ -62,7 +62,6 @@ class MixtureConfig(LearningSettings, owner="mixture"):
     step_halves: PositiveOrInf = setting(
         math.inf, doc="number of samples after which the step size has halved, decreasing as a / (b + t)"
     )
-    dual_parsimony: NonNegative = setting(0.01, doc="K of the duals of exact diffusion, with `gradient`")
     batch_size: Count = setting(32, doc="samples per step")
     penalty_start: Positive = setting(0.01, doc="c at the first sample")
     penalty_doubles_every: Count = setting(200, doc="number of samples after which c doubles")
@@ -76,11 +75,6 @@ class MixtureConfig(LearningSettings, owner="mixture"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_every(self.owner, self.every, self.protocol)
-
-    @property
-    def dual_budget(self) -> float:
-        """δ, for the duals of exact diffusion."""
-        return self.budget / 4 if self.rule == "averaged" else self.dual_parsimony * self.step_size**1.5
 
     @property
     def steps(self) -> Schedule | float:
@@ -134,7 +128,6 @@ class Task(Samples):
         tuning = Tuning(
             coupling=Doubling(start=config.penalty_start, every=config.penalty_doubles_every),
             limit=config.penalty_limit,
-            dual_budget=config.dual_budget,
             kernel=self.kernel,
             batches=[part.stream.points[: config.batch_size] for part in self.streams],
             stiffness=self.graph.stiffness,

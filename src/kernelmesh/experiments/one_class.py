@@ -1,4 +1,4 @@
-"""Agents that each see one class: alone, with the paper's update, and with shared statistics."""
+"""Agents that each see one class: alone, with the paper's update, and with diffusion."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ __all__ = ["EXPERIMENT", "Config"]
 _NETWORKS = {
     "alone": ("local", "alone"),
     "paper": ("capped-penalty", "the paper's update"),
-    "shared": ("shared-statistics", "shared statistics"),
+    "diffusion": ("diffusion", "diffusion"),
 }
 """Protocol and title of each network, by the name of its part."""
 
@@ -65,8 +65,8 @@ def run(config: Config, session: Session) -> Findings:
 
 _PARAGRAPHS = (
     "Every agent sees samples of only one class. Alone, it always predicts that class, and the same happens with the "
-    "paper's update, which makes neighbors agree only where their own samples are. With shared statistics, agents "
-    "average the statistics of their samples, and each learns all classes. The batch SVM has all samples at once.",
+    "paper's update, which makes neighbors agree only where their own samples are. With diffusion, agents "
+    "average their functions, and each learns all classes. The batch SVM has all samples at once.",
 )
 
 
@@ -104,7 +104,7 @@ def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
     axes.legend(loc="center right")
 
 
-_ABOUT = "agents that each see one class of five: alone, with the paper's update, and with shared statistics"
+_ABOUT = "agents that each see one class of five: alone, with the paper's update, and with diffusion"
 _SWEPT = ("protocol", "partition", "rule")
 EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

@@ -23,9 +23,7 @@ def protocols() -> dict[str, type[Consensus]]:
     ['local', 'penalty']
     """
     known = {kebab(name): kind for name, kind in kinds("consensus").items()}
-    order = ("local", "penalty", "proximal", "symmetric", "hilbert", "diffusion", "exact-diffusion")
-    shared = ("shared-diffusion", "shared-statistics")
-    return {name: known.pop(name) for name in (*order, *shared)} | known
+    return {name: known.pop(name) for name in ("local", "penalty", "hilbert", "diffusion")} | known
 
 
 def describe_protocols() -> dict[str, str]:
@@ -62,5 +60,5 @@ def takes_every(name: str) -> bool:
 def check_every(owner: str, every: int, name: str) -> None:
     """Refuse to leave rounds out with a protocol that cannot."""
     if every > 1 and not takes_every(name):
-        remedy = "only protocols that exchange functions or statistics can skip rounds"
+        remedy = "only protocols that exchange functions can skip rounds"
         raise InvalidArgument(owner, "every", f"be 1 with {name}", every, remedy=remedy)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kernelmesh import Measures, Round, errors, simulate, storage
 from kernelmesh.checks import integer
 from kernelmesh.errors import InvalidArgument, Verbatim
@@ -152,9 +150,8 @@ _SENT = ("floats_sent", "bytes_sent", "edge_bytes")
 def _write(path: Path, network: Network, now: Round, record: Sequence[Measures], seconds: float) -> None:
     """What a run needs to continue."""
     arrays = {name: getattr(now, name) for name in _SENT}
-    index = {name: i for i, name in enumerate(network.graph.names)}
     for i, state in enumerate(now.states):
-        packed = storage.pack(state, index, workspace=True)
+        packed = storage.pack(state, workspace=True)
         arrays |= {f"{i}/{key}": value for key, value in packed.items()}
     lines = [dataclasses.asdict(line) for line in record]
     about = {"rounds": now.number, "seconds": seconds, "record": lines, "settings": network.settings}
@@ -175,10 +172,9 @@ def _read(path: Path, network: Network) -> tuple[Round | None, list[Measures], f
             if slash:
                 own[int(number)][rest] = value
         known = zip(own if not others else (), names, strict=False)
-        states = [storage.unpack(network.agent, packed, name=name, names=names) for packed, name in known]
+        states = [storage.unpack(network.agent, packed, name=name) for packed, name in known]
         rounds = integer("run", "rounds", about["rounds"], minimum=1)
-        nothing = np.zeros(len(network.graph.edges), dtype=np.int64)  # edges were not counted in earlier versions
-        sent = {name: arrays.get(name, nothing) if name == "edge_bytes" else arrays[name] for name in _SENT}
+        sent = {name: arrays[name] for name in _SENT}
         last = Round(number=rounds, states=tuple(states), infos=(None,) * len(states), **sent)
         # where a run was interrupted it was measured once more than otherwise
         record = [Measures(**line) for line in about["record"]]

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from kernelmesh import Consensus, Diverged, Hilbert, InverseTime, Penalty, Proximal, Symmetric, register, simulate
+from kernelmesh import Consensus, Diverged, Hilbert, InverseTime, Penalty, register, simulate
 from kernelmesh.experiments import Cell, Experiment, Findings, Session
 from kernelmesh.experiments.exact import ProblemConfig
 from kernelmesh.experiments.settings import Count, Positive
@@ -17,8 +18,11 @@ from kernelmesh.schema import setting
 __all__ = ["EXPERIMENT", "Config", "bounded", "cells", "draw", "over_bound"]
 
 COUPLINGS = (0.01, 0.0316, 0.1, 0.316, 1.0, 3.16, 10.0, 31.6, 100.0)
-_KINDS: tuple[Callable[..., Consensus], ...] = (Penalty, Proximal, Symmetric, Hilbert)
-_PROTOCOLS = {kind.__name__.lower(): kind for kind in _KINDS}
+_PROTOCOLS: dict[str, Callable[..., Consensus]] = {
+    "penalty": Penalty,
+    "implicit-penalty": partial(Penalty, implicit=True),
+    "hilbert": Hilbert,
+}
 LINES = ("minimizer", *_PROTOCOLS)
 
 
@@ -75,7 +79,7 @@ def over_bound(rows: Iterable[Mapping[str, Any]], name: str) -> float:
 def run(config: Config, session: Session) -> Findings:
     """Every line, and the bound."""
     optimum, table = bounded(config, session.compute(cells(config)).values())
-    shares = {f"{name}_violation_over_bound": over_bound(table, name) for name in LINES}
+    shares = {f"{name.replace('-', '_')}_violation_over_bound": over_bound(table, name) for name in LINES}
     return Findings(
         summary={"seed": config.seed, "optimum": optimum, **shares},
         tables={"table": table},
@@ -87,8 +91,8 @@ def run(config: Config, session: Session) -> Findings:
 _PARAGRAPHS = (
     "Proposition 2 bounds the disagreement of the minimizer of the penalized objective by p*/c, where p* is the best "
     "objective of agents that agree. Here, the minimizer is computed exactly. The protocols are stochastic: their "
-    "last functions scatter around a limit by an amount that decreases with the step size, and only `symmetric` and "
-    "the minimizer move both ends of an edge.",
+    "last functions scatter around a limit by an amount that decreases with the step size, and only "
+    "the minimizer moves both ends of an edge.",
     "`penalty` and `hilbert` are omitted for c above 0.8 times their stability limit.",
 )
 

@@ -19,39 +19,29 @@ from typing import Any, Protocol, Self, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Ints, integer, matrix, non_negative, positive
+from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
-from kernelmesh.numerics.projection import Selection, select
-from kernelmesh.numerics.received import Received
 from kernelmesh.numerics.schedules import Constant, Power, Schedule, as_schedule
-from kernelmesh.numerics.statistics import Statistics
 from kernelmesh.registry import register
 
 __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", "Update", "compress", "compressed"]
 
 # A new point whose distance² to the span of the others is at most this share of κ(x, x) counts as dependent.
 _TOLERANCE = 1e-12
-# Beyond this many new points times all points, the new ones that are needed are found by projections first.
-_MANY = 1 << 16
-# With a cap on the model order so many points may be exchanged at once: this many, or one part in so many of the cap.
-_FEWEST, _PART = 64, 8
-# Of the squared budget, what may go to projecting a few received points onto the dictionary.
-_LITTLE = 1.0 / 16.0
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """An update before compression: f̃ = shrink · f + Σ_b κ(x_b, ·) a_b + s.
+    """An update before compression: f̃ = shrink · f + Σ_b κ(x_b, ·) a_b.
 
-    `cross` may carry κ(X, D) if the caller already has it. s is `received`; `shared` says that the points X themselves came
-    from neighbors. Many of those are likely to be in the dictionary already, bit for bit, or to occur several times among the
-    new ones: they are merged first, so that the cost depends on the distinct points. If f stands for `Statistics`,
-    `statistics` replace it; shrink is then 0, and points and coefficients are those of the new statistics.
+    `cross` may carry κ(X, D) if the caller already has it. `shared` says that points came from neighbors. Many of those are
+    likely to be in the dictionary already, bit for bit, or to occur several times among the new ones: they are merged first,
+    so that the cost depends on the distinct points.
     """
 
     points: Floats
@@ -59,20 +49,11 @@ class Update:
     shrink: float = 1.0
     cross: Floats | None = None
     shared: bool = False
-    statistics: Statistics | None = None
-    received: Received | None = None
 
     @property
     def is_identity(self) -> bool:
         """Whether f̃ = f."""
-        return not len(self.points) and self.shrink == 1.0 and self.received is None
-
-    def plain(self) -> Update:
-        """The same update with s included in its points."""
-        if self.received is None:
-            return self
-        points = np.concatenate([self.points, self.received.points])
-        return Update(points, np.concatenate([self.coefficients, self.received.weights]), self.shrink, shared=True)
+        return not len(self.points) and self.shrink == 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +149,7 @@ class Model:
 class Compression(Protocol):
     """Limits the number of points in a function.
 
-    The interface of `Komp`, `SharedDictionary` and `Uncompressed`: `start` a model, then `absorb` updates.
+    The interface of `Komp` and `Uncompressed`: `start` a model, then `absorb` updates.
 
     Examples
     --------
@@ -202,7 +183,7 @@ class Uncompressed:
         return Model(function, square_norm=function.inner(function))
 
     def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
-        f, update = model.function, update.plain()
+        f = model.function
         cross = f.kernel(update.points, f.centers) if update.cross is None else update.cross
         gram = f.kernel(update.points, update.points)
         added = compiled.pruning.growth(gram, cross, f.weights, update.coefficients, update.shrink)
@@ -331,19 +312,13 @@ class Komp:
         if (index := inverse.due(self.watch)) is not None:
             model, drifted = self._repair(model, inverse, index)
             repaired = repaired or drifted
-        if update.received is None and not update.shared:
-            model, report = self._absorb(model, update, budget)
-        else:
-            model, plain, folded, before, both = _take_in(model, update, budget, self.max_order)
-            left = budget - before if both else math.sqrt(max(min(budget, 1e150) ** 2 - before**2, 0.0)) if before else budget
-            model, report = self._absorb(model, plain, left)
-            report = CompressionReport(
-                error=report.error + before if both else math.hypot(report.error, before),
-                budget=budget,
-                removed=report.removed + folded,
-                dependent=report.dependent,
-                repaired=report.repaired,
-            )
+        folded = 0
+        if update.shared:
+            before = len(update.points)
+            model, update = _put_together(model, update)
+            folded = before - len(update.points)
+        model, report = self._absorb(model, update, budget)
+        report = replace(report, removed=report.removed + folded)
         return model, replace(report, repaired=True) if repaired else report
 
     def _absorb(self, model: Model, update: Update, budget: float) -> tuple[Model, CompressionReport]:
@@ -375,126 +350,21 @@ class Komp:
         return self.start(f)
 
 
-_TakenIn = tuple[Model, Update, int, float, bool]
-
-
-def _take_in(model: Model, update: Update, budget: float, max_order: int | None) -> _TakenIn:
-    """The update without what was received: that has gone to the dictionary, but for the points which are needed.
-
-    Also how many of its points are not among them, how far that has led from f̃, and whether errors of what follows may point
-    the same way: samples may lie in the direction of what is missing, everything else is orthogonal to it.
-    """
-    received, f = update.received, model.function
-    if received is not None and received.distinct and len(update.points) and _few(f, len(received.points)):
-        return _settled(model, update, received, budget)
-    whole = update
-    model, update, fresh, gained = _put_together(model, update.plain())
-    f, new = model.function, len(update.points)
-    if _few(f, new):
-        return model, update, 0, 0.0, False
-    known = None
-    if received is not None and received.distinct and len(whole.points):
-        known = _values(f, whole, received, fresh, gained)
-    selected = _selected(model, update, budget, max_order, known)
-    if selected is None:
-        return model, update, 0, 0.0, False
-    moved = Expansion.trusted(f.kernel, f.centers, selected.weights)
-    model = replace(model, function=moved, square_norm=selected.square_norm)
-    kept = update.points[selected.kept]
-    return model, Update(kept, selected.coefficients), new - len(kept), math.sqrt(selected.square_error), False
-
-
-def _few(f: Expansion, new: int) -> bool:
-    """Whether so many new points can all be candidates for greedy removal."""
-    return new * (f.order + new) <= _MANY
-
-
-def _settled(model: Model, update: Update, received: Received, budget: float) -> _TakenIn:
-    """Samples, and a few points that were received: s goes to the dictionary and to those of its points that it needs."""
-    f = model.function
-    found = None
-    if f.order:
-        square_budget = _LITTLE * min(budget, 1e150) ** 2
-        found = received.settle(f, model.claim(), model.square_norm, update.shrink, square_budget)
-    if found is None:  # P cannot resolve so fine a budget
-        return model, update.plain(), 0, 0.0, False
-    moved = Expansion.trusted(f.kernel, f.centers, found.weights)
-    model = Model(moved, square_norm=found.square_norm, workspace=model.workspace, generation=model.generation)
-    points, coefficients, cross = update.points, update.coefficients, update.cross
-    if len(found.kept):
-        kept = received.points[found.kept]
-        points, coefficients = np.concatenate([points, kept]), np.concatenate([coefficients, found.coefficients])
-        cross = None if cross is None else np.concatenate([cross, f.kernel(kept, f.centers)])
-    folded = len(received.points) - len(found.kept)
-    return model, Update(points, coefficients, 1.0, cross), folded, math.sqrt(found.square_error), True
-
-
-def _values(f: Expansion, update: Update, received: Received, fresh: Ints, gained: Floats) -> tuple[Floats, Floats]:
-    """κ(F, D), and at the points F of an update that are new what it brings there; `gained` is what the dictionary got of it.
-
-    What was received is the same function in several rounds, whose values at its own points are kept.
-    """
-    kernel, samples = f.kernel, len(update.points)
-    first, later = fresh[fresh < samples], fresh[fresh >= samples] - samples
-    points = np.concatenate([update.points[first], received.points[later]])
-    there = product(kernel(update.points[first], received.points), received.weights)
-    values = np.concatenate([there, received.values(kernel)[later]])
-    cross = kernel(points, f.centers)
-    values += product(kernel(points, update.points), update.coefficients)
-    if len(gained):
-        values -= product(cross, gained)
-    return cross, values
-
-
-def _put_together(model: Model, update: Update) -> tuple[Model, Update, Ints, Floats]:
-    """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one.
-
-    Also which of the new points are left, and what the dictionary's weights have gained.
-    """
+def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
+    """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one."""
     f = model.function
     old, points = f.order, np.concatenate([f.centers, update.points])
     fresh, sums, touches = compiled.folding.fold(points.view(np.uint64), old, update.coefficients)
     if len(fresh) == len(update.points):
-        return model, update, fresh, sums
+        return model, update
     coefficients = sums[old:]
     if not touches:
-        return model, Update(update.points[fresh], coefficients, update.shrink), fresh, sums[:0]
+        return model, Update(update.points[fresh], coefficients, update.shrink)
     weights = update.shrink * f.weights + sums[:old]
     moved = Expansion.trusted(f.kernel, f.centers, weights)
     square_norm = float((weights * moved.evaluate(f.centers)).sum())
     model = replace(model, function=moved, square_norm=max(square_norm, 0.0))
-    return model, Update(update.points[fresh], coefficients), fresh, sums[:old]
-
-
-def _selected(
-    model: Model, update: Update, budget: float, max_order: int | None, known: tuple[Floats, Floats] | None
-) -> Selection | None:
-    """Which of many new points are needed, if that can be told.
-
-    Half of the squared budget may go there; the rest is for greedy removal among the points that are left. A cap on the model
-    order, where it binds, lets a part of the dictionary be exchanged at once.
-    """
-    f, new = model.function, len(update.points)
-    square_budget = min(budget, 1e150) ** 2
-    inverse = model.claim()
-    blur = 16.0 * np.finfo(float).eps * float((inverse.matrix.diagonal() * f.kernel.diag(f.centers)).max(initial=0.0))
-    size = float((f.kernel.diag(update.points)[:, None] * update.coefficients**2).sum())
-    if not blur * size <= 0.01 * square_budget:  # P cannot resolve so fine a budget
-        return None
-    most = new if max_order is None else max(max_order - f.order, 0) + max(_FEWEST, max_order // _PART)
-    cross, values = known or (None, None)
-    return select(
-        f,
-        inverse,
-        model.square_norm,
-        update.points,
-        update.coefficients,
-        update.shrink,
-        0.5 * square_budget,
-        most,
-        cross=cross,
-        values=values,
-    )
+    return model, Update(update.points[fresh], coefficients)
 
 
 class _Breakdown(FloatingPointError):

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from kernelmesh.checks import Floats, matrix
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.numerics.halves import Half, whole
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
 
-__all__ = ["Expansion", "Lifted", "padded"]
+__all__ = ["Expansion", "padded"]
 
 # The number of rows of a Gram matrix computed at a time if only sums over it are needed.
 _BLOCK = 512
-# The attribute under which a `Lifted` function caches κ(X, D) P; it is not part of its value.
-_LIFTED = "lifted_newest"
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,71 +139,6 @@ class Expansion:
     def _check_alike(self, other: Expansion) -> None:
         if other.kernel != self.kernel or other.outputs != self.outputs:
             raise InvalidArgument("Expansion", "other", f"have kernel {self.kernel} and {self.outputs} outputs", other.kernel)
-
-
-class Lifted(Expansion):
-    """f with weights P v, computed on first use; v are its `coordinates`."""
-
-    inverse: Floats | Half
-    coordinates: Floats
-    is_deferred: ClassVar[bool] = False
-    """Whether the weights are merely not computed yet, so that every result rounds as if they were stored."""
-
-    @classmethod
-    def by(cls, kernel: Kernel, centers: Floats, inverse: Floats | Half, coordinates: Floats) -> Lifted:
-        """From P and v, which must not be modified afterwards."""
-        self = object.__new__(cls)
-        self.__dict__.update(kernel=kernel, centers=centers, inverse=inverse, coordinates=coordinates)
-        return self
-
-    @cached_property
-    def weights(self) -> Floats:
-        """P v."""
-        found = product(whole(self.inverse), self.coordinates)
-        found.flags.writeable = False
-        return found
-
-    @property
-    def outputs(self) -> int:
-        return int(self.coordinates.shape[1])
-
-    def lift(self, cross: Floats) -> Floats:
-        """κ(X, D) P; the most recent result is cached."""
-        known, lifted = self.__dict__.get(_LIFTED, (None, None))
-        if known is not cross:
-            lifted = product(cross, whole(self.inverse))
-            self.__dict__[_LIFTED] = cross, lifted
-        return cast(Floats, lifted)
-
-    def from_cross(self, cross: Floats) -> Floats:
-        """κ(X, D) P v."""
-        return product(self.lift(cross), self.coordinates)
-
-    def less(self, change: Floats) -> Expansion:
-        """The function with v − change; it rounds like any expansion, but its weights are computed on first use."""
-        return _Deferred.by(self.kernel, self.centers, self.inverse, self.coordinates - change)
-
-    def keeping(self, inverse: Floats | Half) -> Lifted:
-        """The same function with P in another form, for storage between uses."""
-        same = type(self).by(self.kernel, self.centers, inverse, self.coordinates)
-        if "weights" in self.__dict__:
-            same.__dict__["weights"] = self.weights
-        return same
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != _LIFTED}
-
-
-class _Deferred(Lifted):
-    """f with weights P v, computed on first use; every result rounds as if they had been stored."""
-
-    is_deferred = True
-
-    def from_cross(self, cross: Floats) -> Floats:
-        return Expansion.from_cross(self, cross)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Expansion.trusted, (self.kernel, self.centers, self.weights)
 
 
 def padded(table: Floats, columns: int) -> Floats:

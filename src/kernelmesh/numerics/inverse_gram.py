@@ -87,7 +87,6 @@ class InverseGram:
         self.order = 0
         self.changes = 0
         self.generation = 0  # the update that P is the result of; BROKEN while one is under way
-        self.rebuilt = 0  # how often P was formed anew from its points here
         self.probed = 0  # the generation at which drift was last looked at
         self.bound = 1e-8  # how much drift is tolerated
         self.width = 0  # how many points fit before the buffer must grow
@@ -234,7 +233,6 @@ class InverseGram:
             buffer[start:stop, start:stop] = corner + np.triu(corner, 1).T
             buffer[stop:, start:stop] = buffer[start:stop, stop:].T
         buffer[spare, spare] = 0.0
-        self.rebuilt += 1
         self.generation = generation  # the same P, only better: those who hold it may go on
         return True
 

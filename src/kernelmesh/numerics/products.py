@@ -11,9 +11,8 @@ from typing import Any, cast
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.numerics import compiled
 
-__all__ = ["accumulate", "accumulate_square", "product"]
+__all__ = ["accumulate", "product"]
 
 # Below this many multiplications NumPy's product stays on one thread and is called faster.
 _SMALL = 100_000
@@ -42,10 +41,3 @@ def accumulate(target: Floats, left: Floats, right: Floats) -> None:
     """target += leftᵀ @ right in place; `target` is square and C-ordered, the others have one row per term."""
     result = _blas().dgemm(1.0, right.T, left.T, 1.0, target.T, trans_b=1, overwrite_c=1)
     assert result.base is target or result.ctypes.data == target.ctypes.data, "BLAS copied the target"
-
-
-def accumulate_square(target: Floats, rows: Floats) -> None:
-    """target += rowsᵀ @ rows in place, symmetric to the last bit; `target` is symmetric and C-ordered, as `rows` is."""
-    result = _blas().dsyrk(1.0, rows.T, beta=1.0, c=target.T, lower=1, overwrite_c=1)
-    assert result.base is target or result.ctypes.data == target.ctypes.data, "BLAS copied the target"
-    compiled.symmetric.mirror(target)

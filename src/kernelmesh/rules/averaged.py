@@ -19,9 +19,6 @@ from kernelmesh.rules.base import Move, Rule
 
 __all__ = ["Averaged", "AveragedModel"]
 
-# α where agents meet first: errors in what one sends reach everybody, and duals add them up.
-_SENT = 0.5
-
 
 @dataclass(frozen=True, eq=False)
 class AveragedModel(Model):
@@ -31,13 +28,11 @@ class AveragedModel(Model):
     """The weights of f̄."""
     steps: int = 0
     """The number of functions in the average."""
-    samples: int = 0
-    """The number of samples seen when the latest of them was added."""
     scale: float = 0.0
     """Approximately ‖[α f, f̄]‖², from which the compression estimates its rounding errors; NaN if it does not need it."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        clock = np.array([self.steps, self.samples], dtype=np.int64)
+        clock = np.array([self.steps], dtype=np.int64)
         scale = {} if math.isnan(self.scale) else {"scale": np.array([[self.scale]])}
         return {"average": self.average, "clock": clock, **scale}
 
@@ -57,16 +52,13 @@ class Averaged(Rule):
     share one dictionary and one compression, with 2C outputs instead of C. The weights w_t are those of polynomial-decay
     averaging (Shamir and Zhang, 2013), which discounts early iterates.
 
-    With protocols that first average with the neighbors, such as `ExactDiffusion`, f̄ is the average of the functions
-    after that stage; rounds without an exchange do not change it. Since errors in f then reach all agents, α is ½.
-
     Intended for losses with bounded slope: with `Squared`, steps cannot be large. `Komp.averaging` provides a suitable
     budget.
 
     Parameters
     ----------
     fidelity : float
-        α: the accuracy of f relative to f̄ in compression, for protocols without a first averaging stage.
+        α: the accuracy of f relative to f̄ in compression.
     half_life : float
         The number of samples after which old iterates count half, for streams that change; infinite means nothing is
         forgotten.
@@ -101,66 +93,51 @@ class Averaged(Rule):
 
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
         assert isinstance(model, AveragedModel)
-        return self._moved(model, update, compression, samples, weight=0.0, fidelity=_SENT)[0]
-
-    def combine(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        assert isinstance(model, AveragedModel)
-        weight = self._weight(model, samples - model.samples)
-        moved, _ = self._moved(model, update, compression, samples, weight=weight, fidelity=_SENT)
-        return replace(moved, steps=model.steps + 1, samples=samples)
+        return self._moved(model, update, compression, samples, weight=self._weight(model, 0))[0]
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:
         assert isinstance(model, AveragedModel)
-        if inputs.combined:  # what counts is where agents met, not where the mini-batches of one lead from there
-            return self._moved(model, move(inputs), compression, inputs.samples, weight=0.0, fidelity=_SENT)
         weight = self._weight(model, len(inputs.points))
-        moved, report = self._moved(model, move(inputs), compression, inputs.samples, weight=weight, fidelity=self.fidelity)
-        return replace(moved, steps=model.steps + 1, samples=inputs.samples + len(inputs.points)), report
+        return self._moved(model, move(inputs), compression, inputs.samples, weight=weight)
 
     def _weight(self, model: AveragedModel, samples: int) -> float:
         """w_t, but at least the fraction of the average forgotten in this many samples."""
         return max(4.0 / (model.steps + 4.0), -math.expm1(-math.log(2.0) * samples / self.half_life))
 
-    @staticmethod
     def _moved(
-        model: AveragedModel, update: Update, compression: Compression | None, samples: int, *, weight: float, fidelity: float
+        self, model: AveragedModel, update: Update, compression: Compression | None, samples: int, *, weight: float
     ) -> tuple[AveragedModel, CompressionReport]:
         """f̃, and f̄ updated with this weight, compressed together as one function [α f, f̄] with 2C outputs."""
         assert compression is not None
-        f = model.function
+        f, fidelity = model.function, self.fidelity
         both = compiled.averaging.stack(
             f.weights, fidelity * update.shrink, model.average, 1.0 - weight, weight * update.shrink
         )
         joint = Model(Expansion.trusted(f.kernel, f.centers, both), square_norm=model.scale, **_workspace(model))
         coefficients = compiled.averaging.stack(update.coefficients, fidelity, update.coefficients, 0.0, weight)
-        received = update.received
-        if received is not None:
-            received = received.with_weights(
-                compiled.averaging.stack(received.weights, fidelity, received.weights, 0.0, weight)
-            )
-        step = Update(update.points, coefficients, 1.0, update.cross, update.shared, received=received)
+        step = Update(update.points, coefficients, 1.0, update.cross, update.shared)
         after, report = compression.absorb(joint, step, samples=samples)
         weights, average = compiled.averaging.split(after.function.weights, fidelity)
         function = Expansion.trusted(f.kernel, after.function.centers, weights)
-        moved = replace(model, function=function, **_workspace(after), average=average, scale=after.square_norm)
+        moved = replace(
+            model, function=function, **_workspace(after), average=average, steps=model.steps + 1, scale=after.square_norm
+        )
         return moved, report
 
-    def shown(self, model: Model, combined: Expansion | None) -> Expansion:
+    def shown(self, model: Model) -> Expansion:
         assert isinstance(model, AveragedModel)
         return Expansion.trusted(model.function.kernel, model.function.centers, model.average)
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> AveragedModel:
         f = model.function
         average = matrix("file", "model.average", arrays["average"], rows=f.order, columns=f.outputs)
-        steps, samples = (integer("file", "model.clock", n, minimum=0) for n in arrays["clock"])
+        (steps,) = (integer("file", "model.clock", n, minimum=0) for n in arrays["clock"])
         scale = math.nan
         if "scale" in arrays:
             scale = float(matrix("file", "model.scale", arrays["scale"], rows=1, columns=1)[0, 0])
-        return AveragedModel(
-            f, square_norm=math.nan, **_workspace(model), average=average, steps=steps, samples=samples, scale=scale
-        )
+        return AveragedModel(f, square_norm=math.nan, **_workspace(model), average=average, steps=steps, scale=scale)
 
 
 def _workspace(model: Model) -> dict[str, Any]:

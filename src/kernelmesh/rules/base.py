@@ -1,34 +1,21 @@
 """The interface of learning rules."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Ints, positive
+from kernelmesh.checks import positive
 from kernelmesh.consensus import StepInputs
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.losses import CurvedLoss, Loss
 
-__all__ = ["Move", "Rule", "Told", "check_curved", "check_rule"]
+__all__ = ["Move", "Rule", "check_curved", "check_rule"]
 
 Move = Callable[[StepInputs], Update]
 """The gradient step with what the neighbors said in it: `Consensus.move`."""
-
-
-class Told(NamedTuple):
-    """A neighbor's statistics, to be added to the agent's own."""
-
-    weight: float
-    """The factor by which they are multiplied."""
-    place: Ints
-    """The index of each of their points among the agent's; points that the agent lacks have larger ones and are ignored."""
-    weights: Floats
-    """β."""
-    moments: Floats
-    """Θ."""
 
 
 @runtime_checkable
@@ -45,8 +32,6 @@ class Rule(Protocol):
         Whether the rule needs a step size and a compression from the agent.
     listens : bool
         Whether a step can use neighbors' messages.
-    gathers : bool
-        Whether the model's function is a `Statistics`, which protocols that exchange statistics need.
     usual_regularization : float
         The default λ.
     model_kind : type of Model, optional
@@ -63,9 +48,6 @@ class Rule(Protocol):
 
     takes_step_size: ClassVar[bool] = True
     listens: ClassVar[bool] = True
-    gathers: ClassVar[bool] = False
-    stacks: ClassVar[bool] = False
-    """Whether a step is the protocol's move, compressed, and nothing else: then agents can be advanced as one tensor."""
     usual_regularization: ClassVar[float] = 1e-6
     model_kind: ClassVar[type[Model] | None] = None
     budget_exponent: ClassVar[float] = 1.5
@@ -79,36 +61,18 @@ class Rule(Protocol):
         assert compression is not None
         return compression.start(function)
 
-    def current(self, model: Model) -> Expansion:
-        """The function that the next step starts from."""
-        return model.function
-
     def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        """Apply an update from the neighbors, without learning from samples."""
+        """Average with the neighbors in a round without samples."""
         assert compression is not None
         return compression.absorb(model, update, samples=samples)[0]
-
-    def combine(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
-        """Average with the neighbors: the first of two stages of some protocols, and a whole round without samples of others.
-
-        `update` may be empty.
-        """
-        return model if update.is_identity else self.absorb(model, update, compression, samples=samples)
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
     ) -> tuple[Model, CompressionReport]:
         """Learn from a mini-batch; takes ownership of the model's workspace."""
 
-    def shown(self, model: Model, combined: Expansion | None) -> Expansion | None:
-        """The learned function, if not `model.function`; `combined` is the result of the protocol's first stage, if any."""
-        return combined
-
-    def opinion(self, model: Model, said: Sequence[Told]) -> Expansion | None:
-        """The functions with each neighbor's statistics added, over the model's points; None if one is invalid.
-
-        Their outputs stand side by side.
-        """
+    def shown(self, model: Model) -> Expansion | None:
+        """The learned function, if not `model.function`."""
         return None
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:

@@ -24,7 +24,6 @@ class Gradient(Rule):
     Gradient()
     """
 
-    stacks = True
     model_kind = Model
 
     def learn(

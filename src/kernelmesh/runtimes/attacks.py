@@ -6,19 +6,19 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from kernelmesh.checks import Floats, integer, number, positive
-from kernelmesh.messages import Function, Message, Offer, Probe, Values
+from kernelmesh.messages import Function, Message, Values
 from kernelmesh.registry import register
 
 __all__ = ["ATTACKS", "Attack", "Drift", "FarPoints", "Flood", "Huge", "NotFinite", "RandomFunction", "Replay"]
-__all__ += ["Indefinite", "Scaled", "SignFlip", "Zero"]
+__all__ += ["Scaled", "SignFlip", "Zero"]
 
 
 @runtime_checkable
 class Attack(Protocol):
     """How a bad agent distorts its messages.
 
-    The interface of attacks. An attack defines `distort`; `register("attack")` makes it available to the experiment
-    `byzantine`. A bad agent learns like all others: only its messages are changed.
+    The interface of attacks, for `Faults.byzantine`. An attack defines `distort`. A bad agent learns like
+    all others: only its messages are changed.
 
     Examples
     --------
@@ -34,12 +34,10 @@ class Attack(Protocol):
 
 
 class _OfWeights(Attack, Protocol):
-    """Attacks that change the weights of a function, the sums of statistics, or the values of an answer."""
+    """Attacks that change the weights of a function, or the values of an answer."""
 
     def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
-        table = "values" if isinstance(message, Values | Probe) else "weights"
-        if not hasattr(message, table):  # a question without values
-            return message
+        table = "values" if isinstance(message, Values) else "weights"
         return cast(Message, replace(cast(Any, message), **{table: self.changed(getattr(message, table), age, rng)}))
 
     def changed(self, weights: Floats, age: int, rng: np.random.Generator) -> Floats:
@@ -133,9 +131,9 @@ class Replay(Attack):
     """The message from when the attack began, repeated."""
 
     def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
-        if not isinstance(message, Function | Offer) or not isinstance(first, Function | Offer):
+        if not isinstance(message, Function) or not isinstance(first, Function):
             return message  # an answer must match the points of its question
-        return replace(message, centers=first.centers, weights=first.weights, moments=first.moments)
+        return first
 
 
 @register("attack")
@@ -168,26 +166,6 @@ class Flood(Attack):
         return _with_points(message, rng.standard_normal((self.points, _dimension(message))), rng)
 
 
-@register("attack")
-@dataclass(frozen=True, kw_only=True)
-class Indefinite(Attack):
-    """Statistics whose Θ takes away information: half of its eigenvalues are negative. Functions are unchanged."""
-
-    share: float = 0.02
-    """The absolute value of the negative eigenvalues, relative to the largest one."""
-
-    def __post_init__(self) -> None:
-        positive("Indefinite", "share", self.share)
-
-    def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
-        if not isinstance(message, Function | Offer) or message.moments is None or not len(message.moments):
-            return message
-        values, vectors = np.linalg.eigh(message.moments)
-        values[: (len(values) + 1) // 2] = -self.share * values[-1]
-        found = (vectors * values) @ vectors.T
-        return replace(message, moments=0.5 * (found + found.T))
-
-
 ATTACKS: tuple[Attack, ...] = (
     Huge(),
     SignFlip(),
@@ -199,29 +177,18 @@ ATTACKS: tuple[Attack, ...] = (
     Zero(),
     Drift(),
     NotFinite(),
-    Indefinite(),
 )
 """One attack of each built-in kind."""
 
 
 def _dimension(message: Message) -> int:
-    return message.centers.shape[1] if isinstance(message, Function | Offer) else 0
+    return message.centers.shape[1] if isinstance(message, Function) else 0
 
 
 def _with_points(message: Message, points: Floats, rng: np.random.Generator) -> Message:
     """A function with additional points, whose weights are as large as its own; any other message unchanged."""
-    if not isinstance(message, Function | Offer):
+    if not isinstance(message, Function):
         return message
     size = float(np.sqrt(np.mean(message.weights**2))) if message.weights.size else 1.0
     weights = size * rng.standard_normal((len(points), message.weights.shape[1]))
-    moments = message.moments
-    if moments is not None:
-        mean, last = float(np.mean(np.diag(moments))) if len(moments) else 0.0, np.arange(-len(points), 0)
-        moments = np.pad(moments, (0, len(points)))
-        moments[last, last] = mean or 1.0
-    return replace(
-        message,
-        centers=np.concatenate([message.centers, points]),
-        weights=np.concatenate([message.weights, weights]),
-        moments=moments,
-    )
+    return Function(np.concatenate([message.centers, points]), np.concatenate([message.weights, weights]))

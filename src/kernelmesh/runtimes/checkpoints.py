@@ -24,14 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh import storage
-from kernelmesh.agent import Agent, State, check_message
-from kernelmesh.checks import integer
-from kernelmesh.errors import InvalidArgument, KernelMeshError, RefusedMessage, UnreadableFile, Verbatim
-from kernelmesh.messages import Function, Message, decode, encode
+from kernelmesh.agent import Agent, State
+from kernelmesh.checks import integer, matrix
+from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.registry import describe, fingerprint
 from kernelmesh.runtimes import journal
-from kernelmesh.runtimes.node import Entry, Previous
+from kernelmesh.runtimes.node import Entry
 from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.streams import Batch
 
@@ -41,8 +40,6 @@ _log = logging.getLogger("kernelmesh.agent")
 
 _KEPT = 2  # checkpoints
 _ASIDE = 10  # inputs of steps that failed
-# The keys of what was said in the round before; no agent can have such a name.
-_FUNCTION, _QUESTION = "/function", "/question"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -55,8 +52,8 @@ class Checkpoint:
     pending: Batch | None = None
     """Samples read from a stream that cannot be read again, and not yet part of a mini-batch."""
     traffic: Traffic
-    previous: Previous | None = None
-    """What neighbors may still ask for about the round before, in lock step."""
+    previous: Expansion | None = None
+    """What neighbors may still ask about from the round before, in lock step."""
 
 
 class OtherAgent(KernelMeshError, ValueError):
@@ -75,9 +72,7 @@ class CheckpointStore:
     def __init__(self, folder: str | os.PathLike[str], *, agent: Agent, every: int = 100) -> None:
         self.folder, self._agent, self._settings = Path(folder), agent, json.loads(json.dumps(agent.identity))
         self.every = integer("CheckpointStore", "every", every, minimum=1)
-        # a step on record is taken again whatever the size of the reservoir
-        about = {name: describe(value) for name, value in vars(agent).items() if name != "replay"}
-        self._fingerprint = fingerprint(about)
+        self._fingerprint = fingerprint({name: describe(value) for name, value in vars(agent).items()})
         self.newest: int | None = None
         """The step of the latest checkpoint known to be on disk."""
         self.trouble = ""
@@ -160,19 +155,17 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint and start a new journal; returns False, with the reason in `trouble`, if that fails."""
         state = checkpoint.state
-        names = sorted({str(state.name), *map(str, state.edges)})
-        arrays = {f"state/{key}": value for key, value in storage.pack(state, names, workspace=True).items()}
-        for name, message in _words(checkpoint.previous).items():
-            arrays[f"said/{name}"] = np.frombuffer(encode(message), dtype=np.uint8)
+        arrays = {f"state/{key}": value for key, value in storage.pack(state, workspace=True).items()}
+        if checkpoint.previous is not None:
+            arrays["previous/centers"] = checkpoint.previous.centers
+            arrays["previous/weights"] = checkpoint.previous.weights
         if checkpoint.pending is not None:
             arrays["pending/points"] = checkpoint.pending.points
             arrays["pending/targets"] = np.asarray(checkpoint.pending.targets)
         about = {
             "name": str(state.name),
-            "names": names,
             "settings": self._settings,
             "position": None if checkpoint.position is None else dict(checkpoint.position),
-            "said": sorted(_words(checkpoint.previous)),
             "counts": {"floats_sent": checkpoint.traffic.floats, "bytes_sent": checkpoint.traffic.bytes},
         }
         try:
@@ -278,13 +271,11 @@ class CheckpointStore:
             raise OtherAgent(f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings")
         if about["name"] != name:
             raise OtherAgent(f"{path}: the checkpoint belongs to agent {about['name']!r}, not to {name!r}")
-        names = _names(about["names"])
-        state = storage.unpack(self._agent, _under("state/", arrays), name=name, names=names)
+        state = storage.unpack(self._agent, _under("state/", arrays), name=name)
         for key in arrays:
-            if not key.startswith(("state/", "pending/", "said/")):
-                raise InvalidArgument(
-                    "checkpoint", key, "belong to the state, what was said, or what waits", Verbatim("neither")
-                )
+            if not key.startswith(("state/", "pending/", "previous/")):
+                rule = "belong to the state, the round before, or what waits"
+                raise InvalidArgument("checkpoint", key, rule, Verbatim("neither"))
         pending, position, counts = _under("pending/", arrays), about["position"], about["counts"]
         if position is not None and not isinstance(position, dict):
             raise InvalidArgument("checkpoint", "position", "be an object", position)
@@ -293,28 +284,16 @@ class CheckpointStore:
             position=position,
             pending=Batch(pending["points"], pending["targets"]) if pending else None,
             traffic=Traffic(*(integer("checkpoint", key, counts[key], minimum=0) for key in ("floats_sent", "bytes_sent"))),
-            previous=self._previous(path, _under("said/", arrays), state, about.get("said")),
+            previous=self._previous(_under("previous/", arrays)),
         )
 
-    def _previous(
-        self, path: Path, arrays: dict[str, NDArray[Any]], state: State, listed: list[str] | None
-    ) -> Previous | None:
-        if listed is not None and sorted(arrays) != listed:  # files of earlier versions have no list
-            raise InvalidArgument("checkpoint", "said", f"have {', '.join(map(str, listed)) or 'nothing'}", sorted(arrays))
+    def _previous(self, arrays: dict[str, NDArray[Any]]) -> Expansion | None:
         if not arrays:
             return None
-        try:
-            words = {name: decode(array.tobytes()) for name, array in arrays.items()}
-        except RefusedMessage:
-            _log.warning("%s: written by another version; in lock step, neighbors one step behind cannot continue", path)
-            return None
-        for key, message in words.items():
-            check_message(self._agent, "checkpoint", f"said {key}", message)
-        function, question = words.pop(_FUNCTION, None), words.pop(_QUESTION, None)
-        shown = state.function
-        if isinstance(function, Function):
-            shown = Expansion(self._agent.kernel, function.centers, function.weights)
-        return Previous(function=shown, question=question, told=words)
+        agent = self._agent
+        centers = matrix("checkpoint", "previous/centers", arrays["centers"], columns=agent.dimension)
+        weights = matrix("checkpoint", "previous/weights", arrays["weights"], rows=len(centers), columns=agent.outputs)
+        return Expansion(agent.kernel, centers, weights)
 
     def _path(self, what: str, step: int) -> Path:
         return self.folder / f"{what}-{step:09d}.{'safetensors' if what == 'checkpoint' else 'bin'}"
@@ -336,23 +315,6 @@ def in_use(folder: Path) -> bool:
     except OSError:
         return True
     return False
-
-
-def _names(names: Any) -> list[str]:
-    """The names of an agent and its neighbors, which edges are numbered by."""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise InvalidArgument("checkpoint", "names", "be a list of different names", names)
-    return names
-
-
-def _words(previous: Previous | None) -> dict[str, Message]:
-    """What was said in the round before, as messages by name."""
-    if previous is None:
-        return {}
-    if previous.told:
-        return dict(previous.told)
-    words: dict[str, Message] = {_FUNCTION: Function(previous.function.centers, previous.function.weights)}
-    return words if previous.question is None else {**words, _QUESTION: previous.question}
 
 
 def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelmesh.checks import generator, integer, non_negative
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.messages import Function, Message, Offer
+from kernelmesh.messages import Function, Message
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 from kernelmesh.runtimes.attacks import Attack
 
@@ -23,12 +23,6 @@ class Tie(NamedTuple):
     name: Hashable
     weight: float
     """The Metropolis weight of the edge, over the edges that are there in this round."""
-    is_first: bool
-    """Whether we, not the neighbor, stand first in the graph."""
-    share: float
-    """The most weight that we can give an edge in this round."""
-    other_share: float
-    """The same for the neighbor."""
 
 
 class Lie(NamedTuple):
@@ -54,19 +48,14 @@ def _check_shapes(said: Message, message: Message) -> None:
     if type(said) is not type(message):
         rule = f"return a message of the same type, {type(message).__name__}"
         raise InvalidArgument("Attack", "distort", rule, Verbatim(type(said).__name__))
-    if not isinstance(said, Function | Offer) or not isinstance(message, Function | Offer):
+    if not isinstance(said, Function) or not isinstance(message, Function):
         return
-    points, moments = len(said.centers), said.moments
+    points = len(said.centers)
     wanted = {"centers": (points, message.centers.shape[1]), "weights": (points, message.weights.shape[1])}
     for name, shape in wanted.items():
         found = getattr(said, name).shape
         if found != shape:
             raise InvalidArgument("Attack", f"distort: {name}", f"have shape {shape}", Verbatim(str(found)))
-    if (moments is None) != (message.moments is None) or (moments is not None and moments.shape != (points, points)):
-        rule = "be None" if message.moments is None else f"have shape {(points, points)}"
-        raise InvalidArgument("Attack", "distort: moments", rule, Verbatim("None" if moments is None else str(moments.shape)))
-    if moments is not None and not np.array_equal(moments, moments.T, equal_nan=True):
-        raise InvalidArgument("Attack", "distort: moments", "be symmetric", Verbatim("a matrix that is not"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +159,7 @@ class Faults:
                 around[j].add(i)
         shares = [share(len(near)) for near in around]
         return [
-            [
-                Tie(j, graph.names[j], metropolis_weight(shares[i], shares[j]), i < j, shares[i], shares[j])
-                for j in sorted(near)
-            ]
+            [Tie(j, graph.names[j], metropolis_weight(shares[i], shares[j])) for j in sorted(near)]
             for i, near in enumerate(around)
         ]
 

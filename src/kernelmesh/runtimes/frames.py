@@ -40,15 +40,10 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A fingerprint of the settings that both ends must share, such as the kernel; 0 if not given."""
     share: float = 0.0
     """1 / (1 + the sender's degree)."""
-    epoch: _Count = 0
-    """Of what the sender remembers of this edge; see `consensus.EdgeMemory`."""
-    done: _Count = 0
     age: float = 0.0
     """Seconds since any agent is known to have learned something."""
     ended: bool = False
     """Whether the sender's stream has ended."""
-    full: bool = False
-    """Whether the sender needs full functions, because it has no base for a difference."""
     ping: bool = False
     """Whether only the header of the other end is requested."""
 

@@ -27,7 +27,7 @@ from kernelmesh.streams import Batch
 
 __all__ = ["Record", "append", "create", "read"]
 
-_MAGIC = b"kmj5"
+_MAGIC = b"kmj6"
 _PREFIX = struct.Struct("<II")
 _MAX_MESSAGE = 1 << 31
 _Count = Annotated[int, Meta(ge=0)]
@@ -43,9 +43,6 @@ class Record(NamedTuple):
 class _Neighbor(Struct, array_like=True, forbid_unknown_fields=True):
     name: str
     weight: float
-    share: float
-    is_first: bool
-    question: bytes | None
     reply: bytes | None
 
 
@@ -103,9 +100,9 @@ def append(file: BinaryIO, record: Record) -> None:
 
 
 def _neighbor(said: Heard, replies: Mapping[str, bytes]) -> _Neighbor:
-    name, question = str(said.neighbor), None if said.question is None else encode(said.question)
+    name = str(said.neighbor)
     reply = None if said.reply is None else replies.get(name) or encode(said.reply)
-    return _Neighbor(name, said.weight, said.share, said.is_first, question, reply)
+    return _Neighbor(name, said.weight, reply)
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -134,10 +131,7 @@ def _record(path: Path, data: bytes) -> Record:
         points = np.frombuffer(step.points, "<f8").reshape(step.rows, step.columns)
         targets: NDArray[np.float64 | np.int64] = np.frombuffer(step.targets, "<i8" if step.labels else "<f8")
         targets = targets.reshape(step.rows, step.outputs) if step.outputs else targets.reshape(step.rows)
-        heard = [
-            Heard(_message(said.question), _message(said.reply), said.weight, said.name, said.is_first, said.share)
-            for said in step.heard
-        ]
+        heard = [Heard(_message(said.reply), said.weight, said.name) for said in step.heard]
     except (KernelMeshError, msgspec.DecodeError, ValueError, MemoryError, RecursionError) as error:
         raise UnreadableFile(f"{path}: must be a journal of this version ({error})") from None
     entry = Entry(

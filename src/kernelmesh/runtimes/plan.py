@@ -4,7 +4,7 @@ The plan depends only on the graph, the faults and who has samples, not on what 
 for agents in many processes, and random faults are the same however agents are distributed.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ class Plan:
     talks: bool
     """Whether agents exchange messages in this round."""
     learns: NDArray[np.bool_]
-    """By agent: whether it has a mini-batch, its own or a replayed one, and is there."""
+    """By agent: whether it has a mini-batch and is there."""
     ties: Ties | None = None
     """Who hears whom; None if as in the graph."""
     lost: frozenset[tuple[int, int]] = frozenset()
@@ -60,22 +60,6 @@ class Planner:
         if faults is None:
             return frozenset()
         return frozenset(i for i, name in enumerate(self._graph.names) if faults.away(name, number))
-
-    def replaying(self, learns: NDArray[np.bool_], ready: Collection[int]) -> frozenset[int]:
-        """The agents without own samples that replay in a round: those that know that some agent is learning.
-
-        `ready` has those that are there, have no samples of their own, and could replay some.
-        """
-        if not ready:
-            return frozenset()
-        # the word goes from neighbor to neighbor, as in lock step, where nobody knows of the others in any other way
-        news, found = np.flatnonzero(learns).tolist(), set()
-        while news:
-            for j in self._graph.neighbors[news.pop()]:
-                if j in ready and j not in found:
-                    found.add(j)
-                    news.append(j)
-        return frozenset(found)
 
     def plan(self, number: int, learns: NDArray[np.bool_], furthest: int) -> Plan:
         """The plan of the round with this number; `furthest` is the largest number of steps of any learning agent."""

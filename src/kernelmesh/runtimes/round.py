@@ -62,7 +62,7 @@ class Round:
     states : sequence of State
         The state of each agent after the round; fetched on demand if agents are in other processes.
     infos : sequence of Info or None
-        The diagnostics of each step; None for an agent whose stream had ended, unless it replayed samples.
+        The diagnostics of each step; None for an agent whose stream had ended.
     floats_sent, bytes_sent : ndarray of int
         The numbers and bytes that each agent has sent since the start.
     edge_bytes : ndarray of int
@@ -70,7 +70,7 @@ class Round:
     functions : tuple of Expansion
         The function that each agent has learned so far, as immutable values.
     samples : tuple of int
-        The number of samples each agent has seen since its state was created, not counting replayed ones.
+        The number of samples each agent has seen since its state was created.
 
     Examples
     --------
@@ -86,7 +86,7 @@ class Round:
     """The number of rounds so far."""
     states: Sequence[State]
     infos: Sequence[Info | None]
-    """The diagnostics of each step; None for an agent whose stream had ended, unless it replayed samples."""
+    """The diagnostics of each step; None for an agent whose stream had ended."""
     floats_sent: Ints
     """Numbers that each agent has sent since the start."""
     bytes_sent: Ints
@@ -108,7 +108,7 @@ class Round:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """The number of samples each agent has seen since its state was created, not counting replayed ones."""
+        """The number of samples each agent has seen since its state was created."""
         if isinstance(self.states, RemoteStates):
             return tuple(self.states.samples)
         return tuple(state.samples for state in self.states)

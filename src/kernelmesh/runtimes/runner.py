@@ -20,7 +20,7 @@ from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence, Request
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.name_list import NameList
 from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Recover, Send, Stepped, Turn
-from kernelmesh.runtimes.node.attempt import is_huge, without
+from kernelmesh.runtimes.node.attempt import without
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import Batch, Source
 
@@ -69,9 +69,6 @@ class AgentRunner:
         expiry: Expiry | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if agent.replay and membership.lock_step and not stay:
-            remedy = "an agent that leaves cannot join later rounds; let it stay, or disable replay"
-            raise InvalidArgument("AgentRunner", "stay", "be true in lock step with replay", stay, remedy=remedy)
         self.agent, self.membership = agent, membership
         self._source, self._carrier, self._store, self._stay, self._clock = source, carrier, store, stay, clock
         self._quarantine, self._revoked, self._expiry = quarantine, revoked, expiry
@@ -132,7 +129,7 @@ class AgentRunner:
             return
         self._closed = True
         try:
-            if self.node.has_samples:
+            if self.node.has_batch:
                 self._source.give_back()  # but not learned from: it will come again
             self.save(self._clock(), last=True)
         finally:
@@ -300,13 +297,12 @@ class AgentRunner:
             return
         checkpoint, entries = store.restore(name=self.membership.name)
         if checkpoint is not None:
-            state = checkpoint.state if self.membership.lock_step else self._without_huge_edges(checkpoint.state)
-            self.node.resume(state, checkpoint.previous, checkpoint.traffic)
+            self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic)
         position, taken = (None if checkpoint is None else checkpoint.position), 0
         for entry in entries:
             if not self._replay(store, entry):
                 break
-            if entry.position is not None:  # else the samples are no new ones
+            if entry.position is not None:  # else there were no samples
                 position, taken = entry.position, taken + len(entry.batch.points)
         if checkpoint is None and not entries:
             self._watch_trouble(store.begin)
@@ -320,14 +316,6 @@ class AgentRunner:
         _log.info(text, self.state.steps, self.state.samples, len(entries))
         self.save(self._clock())
         store.replayed()
-
-    def _without_huge_edges(self, state: State) -> State:
-        """The state without edges whose memory has more points than now allowed; both ends restart there."""
-        huge = {name for name, edge in state.edges.items() if is_huge(edge, self.membership.max_points)}
-        for name in sorted(map(str, huge)):
-            text = "what was exchanged with %s is too large for max_points = %d and is dropped; the edge starts over"
-            _log.warning(text, name, self.membership.max_points)
-        return replace(state, edges={name: edge for name, edge in state.edges.items() if name not in huge})
 
     def _replay(self, store: CheckpointStore, entry: Entry) -> bool:
         """Replay a step; input that makes it fail is set aside, so that no restart fails again. False if skipped."""

@@ -1,14 +1,12 @@
 """A shard: some of the agents of a network in one process, with their states, streams and messages.
 
-A round has five parts: `take` mini-batches, `replay` (if streams have ended), `ask` (send questions or functions), `answer`
-(if there were questions), and `step`. In between, a shard sends one batch of messages to each shard with neighbors of its
+A round has four parts: `take` mini-batches, `ask` (send questions or functions), `answer` (if there were questions), and
+`step`. In between, a shard sends one batch of messages to each shard with neighbors of its
 agents. `simulate` runs a network in one shard; the placement of agents does not change what they learn or send.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,14 +15,13 @@ import numpy as np
 
 from kernelmesh.agent import Agent, Info, State, advance
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.consensus import EdgeMemory, Heard
+from kernelmesh.consensus import Heard
 from kernelmesh.errors import Diverged
-from kernelmesh.exchange import Link, MissingBase, Outbox
-from kernelmesh.messages import Message, Offer, decode, encode, wire_size
+from kernelmesh.exchange import Outbox
+from kernelmesh.messages import Message, decode, encode, wire_size
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.faults import Faults, Lie, Tie
 from kernelmesh.runtimes.plan import Plan
-from kernelmesh.runtimes.walks import neighbors_together
 from kernelmesh.streams import Batch
 
 __all__ = ["Batches", "Facts", "Progress", "Shard"]
@@ -42,8 +39,6 @@ class Facts(NamedTuple):
     """The largest number of steps that any of these has taken."""
     ended: bool
     """Whether all its streams have ended."""
-    ready: dict[int, int]
-    """The agents without a mini-batch that could replay one, with the number of steps that each has taken."""
 
 
 class Progress(NamedTuple):
@@ -100,8 +95,6 @@ class Shard:
                 if sender in own:
                     self._places[sender][receiver] = place
         self._usual = Faults().ties(graph, 1)
-        # the first end of an edge computes what both ends share, and the second reuses it
-        self._walk = neighbors_together(graph, self.members)
         self.begin(states)
 
     def begin(
@@ -124,24 +117,17 @@ class Shard:
         opened = zip(self.members, self.streams, used, strict=True)
         self._sources: dict[int, Iterator[Batch]] = {i: islice(iter(own), skip, None) for i, own, skip in opened}
         self._waiting: dict[int, Batch | None] = dict.fromkeys(self.members)
-        self._links: defaultdict[tuple[int, int], Link] = defaultdict(Link)
         self._bad: frozenset[int] = frozenset()
         self._first_words: dict[tuple[int, int], tuple[int, Message]] = {}
         """The message of a bad agent over each edge in the first round of its latest attack, with the number of the round."""
         self._end_talk()
 
-    def link(self, links: Mapping[tuple[int, int], Link]) -> None:
-        """Continue with these links; (i, j) holds what agent i knows about agent j."""
-        self._links.update(links)
-
     def _end_talk(self) -> None:
         self._talks = False
         self._outboxes: dict[int, Outbox] = {}
         self._questions: dict[int, Message | None] = {}
-        self._replies: dict[int, dict[int, Message | None]] = {i: {} for i in self._walk}
+        self._replies: dict[int, dict[int, Message | None]] = {i: {} for i in self.members}
         """Replies by receiver and sender."""
-        self._traveling: dict[tuple[int, int], tuple[Message, Message | None]] = {}
-        """The packed message over each edge, and the original message if the sender is ours."""
 
     def take(self, away: frozenset[int]) -> Facts:
         """Take a mini-batch for every agent whose stream continues, and validate those that will be used."""
@@ -153,21 +139,8 @@ class Shard:
         self._checked: dict[int, tuple[Floats, Any]] = {
             i: self.agent.check(*batch) for i, batch in self._waiting.items() if batch is not None and i not in away
         }
-        self._replaying: frozenset[int] = frozenset()
         learns = list(self._checked)
-        return Facts(learns, max((self.states[i].steps for i in learns), default=0), ended, self._ready(away))
-
-    def _ready(self, away: frozenset[int]) -> dict[int, int]:
-        if not self.agent.replay:
-            return {}
-        idle = (i for i, batch in self._waiting.items() if batch is None and i not in away)
-        return {i: self.states[i].steps for i in idle if self.states[i].can_replay}
-
-    def replay(self, chosen: frozenset[int]) -> None:
-        """Take a mini-batch for those of our agents that were chosen to replay one."""
-        self._replaying = chosen.intersection(self.members)
-        drawn = {i: self.states[i].draw() for i in self._replaying}
-        self._checked = dict(sorted((self._checked | drawn).items()))
+        return Facts(learns, max((self.states[i].steps for i in learns), default=0), ended)
 
     def points(self) -> list[Floats]:
         """The points of the current mini-batches."""
@@ -178,7 +151,7 @@ class Shard:
         self._plan, self._ties, self._bad = plan, self._usual if plan.ties is None else plan.ties, plan.bad
         self._talks = True
         points = {i: batch[0] for i, batch in self._checked.items()}
-        self._outboxes = {i: Outbox(self.agent, self.states[i], points.get(i)) for i in self._walk}
+        self._outboxes = {i: Outbox(self.agent, self.states[i], points.get(i)) for i in self.members}
         return self._ask() if self.agent.consensus.exchange.question else self._tell()
 
     def _ask(self) -> Batches:
@@ -196,30 +169,29 @@ class Shard:
         return _pack(out)
 
     def _tell(self) -> Batches:
-        """Send functions over links, as differences if possible, to the agents that learn."""
+        """Send functions to the agents that learn."""
         learns, lost = self._plan.learns, self._plan.lost
         out: defaultdict[int, list[_Entry]] = defaultdict(list)
         for i, outbox in self._outboxes.items():
             for tie in self._ties[i]:
                 j = tie.number
-                message = outbox.reply(tie.name, tie.share, None) if learns[j] else None
+                message = outbox.reply(None) if learns[j] else None
                 if message is None:
                     continue
-                packed = self._links[i, j].pack(message)
-                self._count(i, packed, j)
+                self._count(i, message, j)
                 if (i, j) in lost:
                     continue
                 if self.parts[j] == self.part:
-                    self._traveling[i, j] = packed, message
+                    self._replies[j][i] = message
                 else:
-                    out[self.parts[j]].append(_Entry(i, j, encode(packed)))
+                    out[self.parts[j]].append(_Entry(i, j, encode(message)))
         return _pack(out)
 
     def answer(self, received: Mapping[int, bytes]) -> Batches:
         """Answer the questions that arrived; returns the batches for other shards."""
         for batch in received.values():
             self._questions |= {entry.sender: decode(entry.data) for entry in _decoder.decode(batch)}
-        lost, unanswered, names = self._plan.lost, self._plan.unanswered, self.graph.names
+        lost, unanswered = self._plan.lost, self._plan.unanswered
         out: defaultdict[int, list[_Entry]] = defaultdict(list)
         for j, outbox in self._outboxes.items():
             for tie in self._ties[j]:
@@ -227,7 +199,7 @@ class Shard:
                 question = self._questions.get(i)
                 if question is None or (i, j) in lost:
                     continue
-                reply = outbox.reply(names[i], tie.share, question)
+                reply = outbox.reply(question)
                 if reply is not None:
                     self._count(j, reply, i)
                 if reply is None or (j, i) in unanswered:
@@ -246,22 +218,13 @@ class Shard:
         """Receive the messages of all shards, and learn."""
         for data in received.values():
             for entry in _decoder.decode(data):
-                message = decode(entry.data)
-                if self.agent.consensus.exchange.question:
-                    self._replies[entry.receiver][entry.sender] = message
-                else:
-                    self._traveling[entry.sender, entry.receiver] = message, None
-        self._open()
+                self._replies[entry.receiver][entry.sender] = decode(entry.data)
+        self._outboxes = {}  # so that only the states themselves hold data from before the step
         infos: dict[int, Info | None] = dict.fromkeys(self.members)
-        for n, i in enumerate(self._walk):
-            if i not in self._checked:
-                continue
-            try:
-                self.states[i], infos[i] = self._advanced(i)
-            except Diverged as error:
-                raise self._first_error(i, error, self._walk[n + 1 :]) from None
+        for i in self._checked:
+            self.states[i], infos[i] = self._advanced(i)
             self._waiting[i] = None
-            self.taken[i] += i not in self._replaying
+            self.taken[i] += 1
         self._end_talk()
         return Progress(
             list(infos.values()),
@@ -270,46 +233,25 @@ class Shard:
             np.array(self.edge_bytes, dtype=np.int64),
         )
 
-    def _first_error(self, i: int, error: Diverged, left: Sequence[int]) -> Diverged:
-        """If several agents diverge in a round, report the first in graph order, regardless of the order of their steps."""
-        for j in sorted(j for j in left if j < i and j in self._checked):
-            try:
-                self._advanced(j)
-            except Diverged as earlier:
-                return earlier
-        return error
-
     def _advanced(self, i: int) -> tuple[State, Info | None]:
         """One agent's step. A bad agent that diverges restarts from scratch instead of ending the run."""
         state = self.states[i]
         try:
-            return advance(self.agent, state, *self._checked[i], self._heard(i), replayed=i in self._replaying)
+            return advance(self.agent, state, *self._checked[i], self._heard(i))
         except Diverged:
             if i not in self._bad:
                 raise
             return self.agent.start(name=state.name), None
 
-    def _open(self) -> None:
-        """Reconstruct functions from the differences received."""
-        for (i, j), (packed, message) in self._traveling.items():
-            with suppress(MissingBase):  # its base was lost; the sender will be told
-                self._replies[j][i] = self._links[j, i].unpack(packed, message)
-        # drop all references to messages, so that only the states themselves hold data from before the step
-        self._traveling, self._outboxes = {}, {}
-
     def _heard(self, i: int) -> list[Heard]:
-        if not self._talks:
-            return []
-        mutual = self.agent.consensus.exchange.mutual
-        return [self._said(i, tie, mutual) for tie in self._ties[i]]
+        return [self._said(i, tie) for tie in self._ties[i]] if self._talks else []
 
-    def _said(self, i: int, tie: Tie, mutual: bool) -> Heard:
-        question = self._questions.get(tie.number) if mutual and (tie.number, i) not in self._plan.lost else None
+    def _said(self, i: int, tie: Tie) -> Heard:
         reply = self._replies[i].pop(tie.number, None)  # when all neighbors have it, nobody holds it any longer
         lie = self._plan.lies.get(tie.number)
         if lie is not None and reply is not None:
             reply = self._lied(lie, tie.number, i, reply)
-        return Heard(question, reply, tie.weight, tie.name, tie.is_first, tie.share)
+        return Heard(reply, tie.weight, tie.name)
 
     def _lied(self, lie: Lie, sender: int, receiver: int, message: Message) -> Message:
         """The distorted message of a bad agent, computed by the receiver because non-finite values cannot be sent."""
@@ -317,15 +259,7 @@ class Shard:
         if first != lie.first:
             words = message
             self._first_words[sender, receiver] = lie.first, words
-        told = lie.told(message, words, sender, receiver)
-        if not isinstance(told, Offer):
-            return told
-        # it numbers its exchanges correctly, so that only the contents of its messages can give it away
-        edge = self.states[receiver].edges.get(self.graph.names[sender]) or EdgeMemory()
-        terms = msgspec.structs.replace(
-            told.terms, epoch=edge.epoch, exchange=edge.done + 1, done=edge.done, digest=edge.digest
-        )
-        return replace(told, terms=terms)
+        return lie.told(message, words, sender, receiver)
 
     def _count(self, sender: int, message: Message, *receivers: int) -> None:
         size = wire_size(message)

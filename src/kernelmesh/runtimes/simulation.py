@@ -13,14 +13,11 @@ from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.blas_threads import BlasThreads
-from kernelmesh.runtimes.collector import paused
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
-from kernelmesh.runtimes.engines.stacked import Stacked
 from kernelmesh.runtimes.faults import Faults
 from kernelmesh.runtimes.plan import Plan, Planner
 from kernelmesh.runtimes.round import Round
 from kernelmesh.runtimes.shard import Facts
-from kernelmesh.stack import stackable
 from kernelmesh.streams import Batch
 
 __all__ = ["Round", "simulate", "stability_warning"]
@@ -42,10 +39,6 @@ def simulate(
     protocol sends functions, but receives none. If a protocol exchanges only in every k-th round, agents just step in the
     others; rounds are counted by the agents' steps, so that a resumed run keeps the same rhythm.
 
-    With `Agent.replay`, an agent whose stream has ended continues with samples it has kept while another stream lasts, so
-    that the others do not forget what it has seen. It does so in a round if there is a path from it, over agents that have
-    samples or replay some, to one whose stream has not ended.
-
     Parameters
     ----------
     agent : Agent
@@ -60,8 +53,7 @@ def simulate(
         Simulated faults: lost messages, absent agents, changing networks.
     engine : Engine, optional
         Where agents run: by default in this process, or in others (`Processes`, `RayEngine`). The
-        rounds are the same; states are fetched on demand, before the next round. Agents
-        over given shared points are advanced as one tensor unless there are faults; `InProcess()` steps them one at a time.
+        rounds are the same; states are fetched on demand, before the next round.
 
     Returns
     -------
@@ -123,9 +115,7 @@ def _rounds(
     faults: Faults | None,
     engine: Engine | None,
 ) -> Iterator[Round]:
-    shards = engine
-    if shards is None:
-        shards = Stacked() if faults is None and stackable(agent, graph, states) else InProcess()
+    shards = InProcess() if engine is None else engine
     planner, threads = Planner(agent, graph, faults), BlasThreads()
     shards.start(agent, graph, streams, states)
     number = shown = 0
@@ -133,14 +123,13 @@ def _rounds(
     while True:
         number += 1
         try:
-            with paused():
-                facts = shards.call("take", planner.away(number))
+            facts = shards.call("take", planner.away(number))
             if all(each.ended for each in facts):
                 return
-            learns, furthest = _who_learns(planner, facts, shards)
+            learns, furthest = _who_learns(planner, facts)
             if number == 1:
                 _warn_if_unstable(agent, graph, streams, states, shards)
-            with paused(), threads.limited(largest):
+            with threads.limited(largest):
                 now = _round(shards, planner.plan(number, learns, furthest), agent.consensus)
         except LostShard as lost:
             number = shards.recover(lost)
@@ -162,16 +151,11 @@ def _round(shards: Engine, plan: Plan, consensus: Consensus) -> Round:
     return shards.step(plan.number, said)
 
 
-def _who_learns(planner: Planner, facts: Sequence[Facts], shards: Engine) -> tuple[NDArray[np.bool_], int]:
-    """By agent, whether it learns in a round, from its own or replayed samples; and the largest number of steps so far."""
+def _who_learns(planner: Planner, facts: Sequence[Facts]) -> tuple[NDArray[np.bool_], int]:
+    """By agent, whether it learns in a round; and the largest number of steps that any of these has taken."""
     learns = np.zeros(planner.agents, dtype=bool)
     learns[[i for each in facts for i in each.learns]] = True
-    ready = {i: steps for each in facts for i, steps in each.ready.items()}
-    replaying = planner.replaying(learns, ready)
-    if replaying:
-        shards.call("replay", replaying)
-        learns[list(replaying)] = True
-    return learns, max(*(each.furthest for each in facts), *(ready[i] for i in replaying), 0)
+    return learns, max(each.furthest for each in facts)
 
 
 # How many rounds to look ahead where nobody knows how long a stream is.

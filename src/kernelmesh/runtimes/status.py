@@ -23,12 +23,6 @@ class NeighborStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The number of its messages that were refused."""
     left_out: int = 0
     """The number of its messages not used because all neighbors together sent too many points for one step."""
-    disbelieved: int = 0
-    """The number of its messages that screening rejected because they contradict the agent's own samples."""
-    clipped: int = 0
-    """The number of its messages that screening clipped before use."""
-    doubt: str = ""
-    """The last finding of screening: why, and by how much."""
     quarantined: bool = False
     """Whether the operator has quarantined it."""
 
@@ -73,10 +67,6 @@ class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Invalid rows of the stream."""
     ended: bool = False
     """Whether its stream has ended."""
-    replayed: int = 0
-    """Samples replayed while the stream had ended or paused, over all restarts."""
-    replaying: bool = False
-    """Whether it is replaying now."""
     checkpoint: int | None = None
     """The step of its latest checkpoint."""
     recoveries: int = 0

@@ -16,10 +16,8 @@ from kernelmesh.numerics.compression import Uncompressed
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 from kernelmesh.numerics.kernels import Gaussian, Kernel
-from kernelmesh.numerics.losses import Logistic, Squared
+from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
-from kernelmesh.numerics.shared_dictionary import SharedDictionary
-from kernelmesh.rules import Landmarks
 from kernelmesh.runtimes.simulation import simulate
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing.laws import require, require_role, require_round_trip
@@ -63,19 +61,18 @@ def check_consensus(
     require_role(protocol, Consensus, owner)
     found = protocol.exchange
     require(isinstance(found, Exchange), owner, "must declare its exchange as an Exchange", found)
-    # the statistics of a sample depend on the function at the time, except with the squared loss
-    statistics = found.statistics
-    learning: dict[str, Any] = {"loss": Logistic(), "step_size": step_size, "compression": Uncompressed()}
-    if statistics:
-        learning = {"loss": Squared(), "rule": Landmarks()}
-    elif found.shared:
-        learning["compression"] = SharedDictionary()
-    kernel = Gaussian(bandwidth=0.6) if kernel is None else kernel
-    agent = Agent(dimension=2, outputs=_CLASSES, kernel=kernel, consensus=protocol, **learning)
+    agent = Agent(
+        dimension=2,
+        outputs=_CLASSES,
+        kernel=Gaussian(bandwidth=0.6) if kernel is None else kernel,
+        loss=Logistic(),
+        step_size=step_size,
+        compression=Uncompressed(),
+        consensus=protocol,
+    )
     rng = np.random.default_rng(0) if rng is None else rng
     points = rng.standard_normal((4 * _BATCH, 2))
-    labels = rng.integers(_CLASSES, size=len(points))
-    targets = np.eye(_CLASSES)[labels] if statistics else labels
+    targets = rng.integers(_CLASSES, size=len(points))
     _check_force(agent, owner, points, targets)
     states = list(_different(agent, rng))
     _check_exchange(agent, owner, states, points[:_BATCH])
@@ -92,7 +89,6 @@ def _check_force(agent: Agent, owner: str, points: Floats, labels: Any) -> None:
         streams = [ArrayStream(points, labels, batch_size=_BATCH) for _ in range(agents)]
         *_, last = simulate(agent, Graph.complete(agents), streams)
         for state in last.states:
-            # the shown function may be one mini-batch behind the learned one
             _require_equal(state.sent, alone, owner, law)
 
 
@@ -108,9 +104,7 @@ def _check_exchange(agent: Agent, owner: str, states: list[State], points: Float
     if exchange.question is not None:
         law = f"must query with {exchange.question.__name__}, as its exchange declares"
         require(type(here.question) is exchange.question, owner, law, type(here.question).__name__)
-    else:
-        require(not exchange.mutual, owner, "must declare a question if its exchange is mutual", exchange)
-    reply = there.reply(states[0].name, share(3), here.question)
+    reply = there.reply(here.question)
     if exchange.replies:
         wanted = " or ".join(kind.__name__ for kind in exchange.replies)
         law = f"must reply with {wanted}, as its exchange declares"
@@ -137,16 +131,9 @@ def _check_wire(message: Message, owner: str) -> None:
 def _heard(agent: Agent, states: list[State], points: Floats) -> list[Heard]:
     """What the first agent receives from the others, which all have the same mini-batch."""
     outboxes = [Outbox(agent, state, points) for state in states]
-    part, mutual = share(len(states) - 1), agent.consensus.exchange.mutual
+    part = share(len(states) - 1)
     return [
-        Heard(
-            question=outbox.question if mutual else None,
-            reply=outbox.reply(states[0].name, part, outboxes[0].question),
-            weight=metropolis_weight(part, part),
-            neighbor=state.name,
-            is_first=True,
-            share=part,
-        )
+        Heard(reply=outbox.reply(outboxes[0].question), weight=metropolis_weight(part, part), neighbor=state.name)
         for state, outbox in zip(states[1:], outboxes[1:], strict=True)
     ]
 
@@ -170,12 +157,7 @@ def _check_settings(agent: Agent, owner: str, step_size: float, points: Floats) 
     limit = protocol.max_stable_penalty(agent.kernel, [points], step_size, 4.0)
     require(limit > 0, owner, "must have a maximum stable penalty > 0", limit)
     tuning = Tuning(
-        step_size=step_size,
-        coupling=Doubling(start=0.01, every=200),
-        dual_budget=0.01,
-        kernel=agent.kernel,
-        batches=[points],
-        stiffness=4.0,
+        step_size=step_size, coupling=Doubling(start=0.01, every=200), kernel=agent.kernel, batches=[points], stiffness=4.0
     )
     try:
         tuned = type(protocol).tuned(tuning)

@@ -101,7 +101,7 @@ def _check_learned(agent: Agent, owner: str, state: State, points: Floats, targe
 def _check_states(agent: Agent, owner: str, state: State, points: Floats, targets: Any) -> None:
     """Copies, files, errors, and outdated states."""
     twin = state.copy()
-    stored = storage.pack(state, [])
+    stored = storage.pack(state)
     after = _learned(agent, state, points, targets)
     law = "must leave the state before a step readable"
     require(bool(np.isfinite(agent.predict(state, points)).all()), owner, law, "a function that is not finite")
@@ -115,7 +115,7 @@ def _check_states(agent: Agent, owner: str, state: State, points: Floats, target
     _require_same(other, after, owner, "must lead from a copy of a state to the same function")
     law = "must resume from a file as from the stored state: does the model have arrays, and the rule an unpack for them?"
     try:
-        fresh = storage.unpack(agent, stored, name=0, names=[])
+        fresh = storage.unpack(agent, stored, name=0)
     except InvalidArgument as error:  # caused by arrays that the rule does not read
         raise AssertionError(f"{owner}: {law} Got {error}") from None
     found = agent.predict(_learned(agent, fresh, points, targets), points)

@@ -310,7 +310,7 @@ KM.App = class {
       const { run, frame } = figure;
       if (!frame) return;
       const scored = run.about.names.some((_, i) => Number.isFinite(run.agent(frame, i, "score")));
-      const columns = ["samples", "order", ...(scored ? ["score"] : []), "loss", "bytes", "refused", "clipped"];
+      const columns = ["samples", "order", ...(scored ? ["score"] : []), "loss", "bytes", "refused"];
       const titles = { order: "model order", score: run.about.classifies ? "accuracy" : "error", bytes: "bytes sent" };
       const show = { score: (v) => (run.about.classifies ? KM.percent(v) : KM.number(v)), loss: (v) => KM.number(v), bytes: (v) => KM.bytes(v) };
       const rows = run.about.names.map((name, i) => [name, ["learning", "away", "ended"][run.agent(frame, i, "state")] || "", ...columns.map((column) => (show[column] || KM.count)(run.agent(frame, i, column)))]);

@@ -138,11 +138,11 @@ KM.NetworkFigure = class {
     }
     const count = (holds) => this.nodes.filter((_, i) => holds(i)).length;
     const away = count((i) => run.agent(frame, i, "state") === 1), doubted = count((i) => this.doubted(i));
-    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; ${away} away (hollow)` : "") + (doubted ? `; ${doubted} with refused or clipped messages (dashed)` : ""));
+    KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; ${away} away (hollow)` : "") + (doubted ? `; ${doubted} with refused messages (dashed)` : ""));
   }
 
   // Whether neighbors refuse or clip the messages of an agent.
-  doubted(i) { return this.run.agent(this.frame, i, "refused") > 0 || this.run.agent(this.frame, i, "clipped") > 0; }
+  doubted(i) { return this.run.agent(this.frame, i, "refused") > 0; }
 
   hover(event) {
     const node = event.target.closest("[data-agent]"), edge = event.target.closest("[data-edge]");
@@ -157,7 +157,7 @@ KM.NetworkFigure = class {
     if (Number.isFinite(score)) lines.push(run.about.classifies ? `accuracy ${KM.percent(score)}` : `error ${KM.number(score)}`);
     if (Number.isFinite(run.agent(frame, i, "loss"))) lines.push(`loss ${KM.number(run.agent(frame, i, "loss"))}`);
     lines.push(`sent ${KM.bytes(run.agent(frame, i, "bytes"))}`);
-    for (const verb of ["refused", "clipped"]) if (run.agent(frame, i, verb) > 0) lines.push(`neighbors ${verb} ${KM.count(run.agent(frame, i, verb))} of its messages`);
+    if (run.agent(frame, i, "refused") > 0) lines.push(`neighbors refused ${KM.count(run.agent(frame, i, "refused"))} of its messages`);
     return lines.join("\n");
   }
 

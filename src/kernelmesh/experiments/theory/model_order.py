@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh import ArrayStream, Gaussian, Graph, Mixture, Proximal, simulate
+from kernelmesh import ArrayStream, Gaussian, Graph, Mixture, Penalty, simulate
 from kernelmesh.checks import Floats
 from kernelmesh.experiments import Cell
 from kernelmesh.experiments.cells import Results
@@ -38,7 +38,7 @@ def order(settings: tuple[Config, float]) -> Mapping[str, Any]:
     mixture = Mixture.draw(rng=rng)
     graph = Graph.random(config.agents, probability=0.3, rng=rng)
     eta = 3.0
-    kernel, consensus = Gaussian(bandwidth=config.bandwidth), Proximal(coupling=config.coupling)
+    kernel, consensus = Gaussian(bandwidth=config.bandwidth), Penalty(coupling=config.coupling, implicit=True)
     rates = Rates(step_size=eta, parsimony=parsimony, regularization=1e-6)
     agent = parsimonious_agent((2, mixture.classes), kernel, rates, consensus)
     streams = [ArrayStream(*mixture.sample(config.stream, rng=rng)) for _ in range(config.agents)]

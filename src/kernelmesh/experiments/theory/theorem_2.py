@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kernelmesh import InverseTime, Symmetric, simulate
+from kernelmesh import InverseTime, Penalty, simulate
 from kernelmesh.experiments import Cell, violation
 from kernelmesh.experiments.cells import Results
 from kernelmesh.experiments.theory.claims import Claim, Config, Summary
@@ -21,17 +21,17 @@ def cells(config: Config) -> dict[str, Cell]:
 
 
 def agreement(settings: tuple[Config, float]) -> Mapping[str, Any]:
-    """Σ‖f_i − f_j‖² of the exact minimizer of ψ_c, and of live runs of symmetric, as c grows."""
+    """Σ‖f_i − f_j‖² of the exact minimizer of ψ_c, and of live runs of the implicit penalty, as c grows."""
     config, coupling = settings
     problem = violation.Config(seed=config.seed, samples=30).problem()
     _, functions = problem.minimize(coupling)
     steps = InverseTime(scale=2.0 * 2000, offset=2000.0)
-    agent = problem.agent(Symmetric(coupling=coupling), step_size=steps, parsimony=0.01)
+    agent = problem.agent(Penalty(coupling=coupling, implicit=True), step_size=steps, parsimony=0.01)
     *_, last = simulate(agent, problem.graph, problem.streams([config.seed, 4], batch_size=10, passes=400))
     return {
         "coupling": coupling,
         "minimizer": disagreement(functions, problem.graph),
-        "symmetric": disagreement(last.functions, problem.graph),
+        "penalty": disagreement(last.functions, problem.graph),
     }
 
 
@@ -39,7 +39,9 @@ def summarize(config: Config, done: Results) -> Summary:
     """The disagreement of the minimizer at the smallest c and at the largest."""
     runs = [done[name] for name in cells(config)]
     figure, axes = panel("penalty $c$", r"disagreement $\sum_{(i,j)} \|f_i - f_j\|^2$", logarithmic="xy")
-    for index, (line, label) in enumerate((("minimizer", r"exact minimizer of $\psi_c$"), ("symmetric", "symmetric, live"))):
+    for index, (line, label) in enumerate(
+        (("minimizer", r"exact minimizer of $\psi_c$"), ("penalty", "implicit penalty, live"))
+    ):
         axes.plot(_COUPLINGS, [run[line] for run in runs], **style_of(index), label=label)
     axes.set_title("Theorem 2: consensus in the Hilbert norm as c grows")
     axes.legend()

@@ -16,23 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernelmesh.numerics.compiled import (
-        averaging,
-        distances,
-        exchange,
-        folding,
-        gossip,
-        losses,
-        newton,
-        pruning,
-        sampling,
-        screening,
-        selection,
-        symmetric,
-    )
+    from kernelmesh.numerics.compiled import averaging, distances, exchange, folding, losses, newton, pruning
 
-__all__ = ["averaging", "distances", "exchange", "folding", "gossip", "losses", "newton", "pruning"]
-__all__ += ["sampling", "screening", "selection", "symmetric"]
+__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning"]
 
 
 def __getattr__(name: str) -> ModuleType:

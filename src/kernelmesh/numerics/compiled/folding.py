@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Ints
-from kernelmesh.numerics.compiled.jit import Bits, Flags, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
+from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 
-__all__ = ["first_of_equals", "fold", "gather", "hashes", "numbered"]
+__all__ = ["first_of_equals", "fold", "hashes"]
 
 
 @compiled()
@@ -55,27 +55,6 @@ def first_of_equals(bits: NDArray[np.uint64]) -> Ints:
     return first
 
 
-@compiled()
-def numbered(first: Ints, old: int) -> tuple[Ints, Ints]:
-    """Which rows after the `old` ones are new, and the index of each among the old ones followed by the new ones.
-
-    `first` is that of `first_of_equals`.
-    """
-    rows = first.shape[0] - old
-    fresh, place = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
-    count = 0
-    for i in range(rows):
-        if first[old + i] < old:
-            place[i] = first[old + i]
-        elif first[old + i] < old + i:
-            place[i] = place[first[old + i] - old]
-        else:
-            place[i] = old + count
-            fresh[count] = i
-            count += 1
-    return fresh[:count].copy(), place
-
-
 @compile_on_first_call()
 def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix, bool]:
     """Sum the coefficients of equal points. `bits` holds those of `old` points, then of the new points with coefficients.
@@ -105,34 +84,3 @@ def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix
         for d in range(outputs):
             sums[place[i], d] += coefficients[i, d]
     return fresh[:count], sums, touches
-
-
-@compile_on_first_call()
-def gather(bits: Bits, weights: Matrix, coefficients: Matrix) -> tuple[Indices, OwnMatrix, Flags]:
-    """Add the coefficients of new points to the weights of old ones. `bits` holds those of the old points, then the new.
-
-    Returns the new points that equal no earlier point; the weights of the old points and then of those; and which of these
-    are among the new points. Sums are computed in the order of the points, so that they round the same everywhere.
-    """
-    old, rows, outputs = weights.shape[0], coefficients.shape[0], weights.shape[1]
-    first = first_of_equals(bits)
-    place = np.empty(rows, dtype=np.int64)
-    fresh = np.empty(rows, dtype=np.int64)
-    count = 0
-    for i in range(rows):
-        if first[old + i] == old + i:
-            place[i] = old + count
-            fresh[count] = i
-            count += 1
-        else:
-            place[i] = first[old + i] if first[old + i] < old else place[first[old + i] - old]
-    sums = np.zeros((old + count, outputs))
-    for i in range(old):
-        for c in range(outputs):
-            sums[i, c] = weights[i, c]
-    live = np.zeros(old + count, dtype=np.bool_)
-    for i in range(rows):
-        live[place[i]] = True
-        for c in range(outputs):
-            sums[place[i], c] += coefficients[i, c]
-    return fresh[:count], sums, live

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
 
-__all__ = ["Bits", "Classes", "Flags", "Indices", "Matrix", "OwnBits", "OwnMatrix", "OwnVector", "Vector"]
+__all__ = ["Bits", "Classes", "Flags", "Indices", "Matrix", "OwnMatrix", "OwnVector", "Vector"]
 __all__ += ["compile_on_first_call", "compiled"]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,7 +20,6 @@ Matrix = Annotated[Floats, types.Array(types.float64, 2, "C", readonly=True)]
 Vector = Annotated[Floats, types.Array(types.float64, 1, "C", readonly=True)]
 Classes = Annotated[Ints, types.Array(types.int64, 1, "C", readonly=True)]
 Bits = Annotated[NDArray[np.uint64], types.Array(types.uint64, 2, "C", readonly=True)]
-OwnBits = Annotated[NDArray[np.uint64], types.Array(types.uint64, 1, "C")]
 OwnMatrix = Annotated[Floats, types.Array(types.float64, 2, "C")]
 OwnVector = Annotated[Floats, types.Array(types.float64, 1, "C")]
 Indices = Annotated[Ints, types.Array(types.int64, 1, "C")]

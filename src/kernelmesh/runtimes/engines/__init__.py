@@ -2,6 +2,5 @@
 
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
 from kernelmesh.runtimes.engines.processes import Processes
-from kernelmesh.runtimes.engines.stacked import Stacked
 
-__all__ = ["Engine", "InProcess", "LostShard", "Processes", "Stacked"]
+__all__ = ["Engine", "InProcess", "LostShard", "Processes"]

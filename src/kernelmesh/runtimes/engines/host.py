@@ -3,7 +3,6 @@
 import pickle
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -16,13 +15,12 @@ from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument, KernelMeshError, Verbatim
 from kernelmesh.numerics.graphs import Graph
-from kernelmesh.runtimes.collector import paused
 from kernelmesh.runtimes.engines import files
 from kernelmesh.runtimes.plan import Plan
 from kernelmesh.runtimes.shard import Facts, Progress, Shard
 from kernelmesh.streams import Batch
 
-__all__ = ["Failed", "Host", "Seen", "Spec", "StaleRound", "unpacked"]
+__all__ = ["Failed", "Host", "Seen", "Spec", "StaleRound"]
 
 Packed = dict[str, NDArray[Any]]
 
@@ -49,12 +47,6 @@ class Spec(NamedTuple):
         """The settings that a checkpoint must match."""
         members = [str(name) for name, part in zip(self.graph.names, self.parts, strict=True) if part == self.part]
         return {"agent": self.agent.identity, "part": self.part, "agents": len(self.graph), "members": members}
-
-
-def unpacked(agent: Agent, packed: Packed, *, name: Hashable, names: Sequence[Hashable]) -> State:
-    """Unpack a state. One packed without a reservoir gets none, although the agent would start with an empty one."""
-    state = storage.unpack(agent, packed, name=name, names=names)
-    return state if "reservoir.clock" in packed else replace(state, reservoir=None)
 
 
 class Seen(NamedTuple):
@@ -90,15 +82,13 @@ class Host:
     def handle(self, method: str, *arguments: Any) -> Any:
         """The result of one of the methods below, or `Failed`."""
         try:
-            with paused():
-                return getattr(self, method)(*arguments)
+            return getattr(self, method)(*arguments)
         except Exception as error:
             return Failed(error)
 
     def start(self, spec: Spec) -> None:
         """Start a network."""
         self._spec, self._number, self._halfway = spec, 0, False
-        self._index = {name: i for i, name in enumerate(spec.graph.names)}
         names = spec.graph.names
         own = [name for name, part in zip(names, spec.parts, strict=True) if part == spec.part]
         if spec.states is None:
@@ -109,16 +99,12 @@ class Host:
         self.shard = Shard(spec.agent, spec.graph, spec.streams, states, part=spec.part, parts=spec.parts)
 
     def _unpack(self, packed: Packed, i: int) -> State:
-        return unpacked(self._spec.agent, packed, name=self._spec.called[i], names=self._spec.graph.names)
+        return storage.unpack(self._spec.agent, packed, name=self._spec.called[i])
 
     def take(self, away: frozenset[int]) -> Facts:
         """As `Shard.take`."""
         self._error, self._batch_bytes, self._began = None, 0, time.process_time()
         return self.shard.take(away)
-
-    def replay(self, chosen: frozenset[int]) -> None:
-        """As `Shard.replay`."""
-        self.shard.replay(chosen)
 
     def threads(self) -> int:
         """The largest number of threads that a numerical library of this process uses."""
@@ -173,14 +159,14 @@ class Host:
 
     def states(self, number: int) -> list[Packed]:
         """The states of our agents after a round."""
-        return [storage.pack(state, self._index, workspace=True) for state in self._at(number).values()]
+        return [storage.pack(state, workspace=True) for state in self._at(number).values()]
 
     def save(self, address: str, number: int) -> None:
         """Write a checkpoint, and delete all but the latest two."""
         shard = self.shard
         arrays: Packed = {}
         for i, state in shard.states.items():
-            packed = storage.pack(state, self._index, workspace=True)
+            packed = storage.pack(state, workspace=True)
             arrays |= {f"{i}/{key}": value for key, value in packed.items()}
         for name in ("taken", "floats", "bytes"):
             arrays[name] = np.array(list(getattr(shard, name).values()), dtype=np.int64)

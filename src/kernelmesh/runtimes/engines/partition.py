@@ -1,10 +1,11 @@
 """Partitions a graph into parts of equal size with few edges between them."""
 
+from collections.abc import Sequence
+
 from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
 from kernelmesh.numerics.graphs import Graph
-from kernelmesh.runtimes.walks import breadth_first
 
-__all__ = ["crossing", "partition"]
+__all__ = ["breadth_first", "crossing", "partition"]
 
 # The number of improvement rounds per cut; one takes about a second with 10,000 agents.
 _ROUNDS = 8
@@ -53,6 +54,24 @@ def _cut(graph: Graph, members: list[int], size: int) -> tuple[list[int], list[i
     here, _ = kernighan_lin_bisection(network, halves, max_iter=_ROUNDS, seed=0)
     chosen = here if len(here) == size else inside - here
     return sorted(chosen), sorted(inside - chosen)
+
+
+def breadth_first(graph: Graph, members: Sequence[int]) -> list[int]:
+    """These agents in breadth-first order from the first one, and from the next unreached one whenever the search ends.
+
+    >>> breadth_first(Graph.line(6), [2, 0, 1, 3, 5])
+    [2, 1, 3, 0, 5]
+    """
+    left, walk = set(members), []
+    for start in members:
+        queue = [start] if start in left else []
+        left.discard(start)
+        for i in queue:
+            walk.append(i)
+            fresh = [j for j in graph.neighbors[i] if j in left]
+            left.difference_update(fresh)
+            queue += fresh
+    return walk
 
 
 def crossing(graph: Graph, parts: tuple[int, ...]) -> list[tuple[int, int]]:

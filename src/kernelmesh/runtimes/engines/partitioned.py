@@ -20,7 +20,7 @@ from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.engines import files
 from kernelmesh.runtimes.engines.base import LostShard
-from kernelmesh.runtimes.engines.host import Failed, Seen, Spec, unpacked
+from kernelmesh.runtimes.engines.host import Failed, Seen, Spec
 from kernelmesh.runtimes.engines.partition import crossing, partition
 from kernelmesh.runtimes.plan import Plan
 from kernelmesh.runtimes.round import LazyInfos, RemoteStates, Round
@@ -67,8 +67,7 @@ class Partitioned:
         for n, (i, j) in enumerate(graph.edges):
             for part in {self.placement[i], self.placement[j]}:
                 self._edges[part].append(n)
-        index = {name: i for i, name in enumerate(graph.names)}
-        packed = None if states is None else [storage.pack(state, index, workspace=True) for state in states]
+        packed = None if states is None else [storage.pack(state, workspace=True) for state in states]
         self._called = graph.names if states is None else tuple(state.name for state in states)
         specs = [
             Spec(
@@ -189,13 +188,13 @@ class Partitioned:
     def states(self, network: int, number: int) -> list[State]:
         """The states of all agents after a round of a network."""
         self._check_network(network)
-        found, names = self.call("states", number), self._graph.names
+        found = self.call("states", number)
         packed = {
             i: own
             for members, states in zip(self._members, found, strict=True)
             for i, own in zip(members, states, strict=True)
         }
-        return [unpacked(self._agent, packed[i], name=name, names=names) for i, name in enumerate(self._called)]
+        return [storage.unpack(self._agent, packed[i], name=name) for i, name in enumerate(self._called)]
 
     def _check_network(self, network: int) -> None:
         if network != self._network:

@@ -2,7 +2,7 @@
 
 from kernelmesh.runtimes.node.node import Node
 from kernelmesh.runtimes.node.pacing import FreeRunning, LockStep, Pacing
-from kernelmesh.runtimes.node.values import Action, Entry, GiveUp, Previous, Recover, Send, Stepped, Turn
+from kernelmesh.runtimes.node.values import Action, Entry, GiveUp, Recover, Send, Stepped, Turn
 
-__all__ = ["Action", "Entry", "FreeRunning", "GiveUp", "LockStep", "Node", "Pacing", "Previous", "Recover"]
+__all__ = ["Action", "Entry", "FreeRunning", "GiveUp", "LockStep", "Node", "Pacing", "Recover"]
 __all__ += ["Send", "Stepped", "Turn"]

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from kernelmesh.agent import State
 from kernelmesh.checks import Floats
-from kernelmesh.consensus import EdgeMemory, Heard
+from kernelmesh.consensus import Heard
 from kernelmesh.errors import RefusedMessage
-from kernelmesh.exchange import DUAL_POINTS, check_points
+from kernelmesh.exchange import check_points
 
-__all__ = ["Attempt", "attempt", "is_huge", "oversized", "within", "without"]
+__all__ = ["Attempt", "attempt", "oversized", "within", "without"]
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Attempt(NamedTuple, Generic[T]):
 
 def without(heard: Sequence[Heard], names: Collection[object]) -> list[Heard]:
     """The same without the messages of some neighbors, who still count as present."""
-    return [said._replace(question=None, reply=None) if said.neighbor in names else said for said in heard]
+    return [said._replace(reply=None) if said.neighbor in names else said for said in heard]
 
 
 def attempt(take: Callable[[State, Sequence[Heard]], T], state: State, heard: list[Heard]) -> Attempt[T]:
@@ -44,7 +44,7 @@ def attempt(take: Callable[[State, Sequence[Heard]], T], state: State, heard: li
         return Attempt(take(state, heard), heard)
     except Exception as error:  # whatever numerics, memory or somebody's protocol makes of numbers from outside
         first = error
-    spoke = [said.neighbor for said in heard if said.question is not None or said.reply is not None]
+    spoke = [said.neighbor for said in heard if said.reply is not None]
     if not spoke:
         raise first
     guilty = spoke
@@ -73,18 +73,11 @@ def oversized(heard: Sequence[Heard], max_points: int) -> tuple[str, ...]:
     found = []
     for said in heard:
         try:
-            for message in (said.question, said.reply):
-                if message is not None:
-                    check_points("journal", message, max_points)
+            if said.reply is not None:
+                check_points("journal", said.reply, max_points)
         except RefusedMessage:
             found.append(str(said.neighbor))
     return tuple(found)
-
-
-def is_huge(edge: EdgeMemory, max_points: int) -> bool:
-    """Whether more is remembered of an edge than could have been said with such a limit."""
-    limits = ((edge.dual, DUAL_POINTS), (edge.handed, DUAL_POINTS), (edge.early, 1))
-    return any(part is not None and len(part.weights) > times * max_points for part, times in limits)
 
 
 def within(heard: list[Heard], state: State, max_points: int) -> tuple[list[Heard], list[str]]:
@@ -111,8 +104,8 @@ def within(heard: list[Heard], state: State, max_points: int) -> tuple[list[Hear
 
 def _centers(said: Heard, dimension: int) -> Floats:
     """The points that a neighbor's words would bring into the step."""
-    tables = [getattr(said.question, "points", None), getattr(said.reply, "centers", None)]
-    return np.concatenate([np.empty((0, dimension)), *(table for table in tables if table is not None)])
+    centers: Floats = getattr(said.reply, "centers", np.empty((0, dimension)))
+    return centers
 
 
 def _rows(points: Floats) -> NDArray[np.void]:

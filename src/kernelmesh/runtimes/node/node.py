@@ -1,4 +1,4 @@
-"""The state machine of an agent on a network: when it queries, waits, steps, replays, relays and idles."""
+"""The state machine of an agent on a network: when it queries, waits, steps, relays and idles."""
 
 import logging
 import math
@@ -7,21 +7,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kernelmesh.agent import Agent, State, advance, relay, relay_screened
+from kernelmesh.agent import Agent, State, advance, relay
 from kernelmesh.checks import Floats
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import RefusedMessage
-from kernelmesh.exchange import Link, Outbox, disagreement
+from kernelmesh.exchange import Outbox, disagreement
 from kernelmesh.messages import encode, wire_size
+from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.runtimes.blas_threads import BlasThreads
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, within, without
-from kernelmesh.runtimes.node.doubts import Doubts
 from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
 from kernelmesh.runtimes.node.talk import Talk
-from kernelmesh.runtimes.node.values import Action, Entry, Previous, Recover, Stepped, Traffic, Turn
+from kernelmesh.runtimes.node.values import Action, Entry, Recover, Stepped, Traffic, Turn
 from kernelmesh.runtimes.status import NeighborStatus, Status
 from kernelmesh.streams import Batch
 
@@ -55,7 +55,6 @@ class Node:
         self._talk = Talk(agent, membership, pacing, agent.start(name=membership.name), tokens=tokens)
         self.receive, self.presence, self.exclude = self._talk.receive, self._talk.presence, self._talk.exclude
         self._began = self._stepped = self._relayed = now
-        self._replayed = -math.inf
         self._met = self._relaying = False
         self._late_at = self._gathering = now
         self._slack = self._credit = 0.0
@@ -66,7 +65,6 @@ class Node:
         self._steps_here = 0
         self._loss: float | None = None
         self._newest: tuple[Floats, list[Heard]] | None = None
-        self._doubts = Doubts()
         self._threads = BlasThreads()
         self.absurd = 0
         """For how many mini-batches in a row the loss has been far above that of predicting 0."""
@@ -96,13 +94,8 @@ class Node:
         """Whether there is a mini-batch that has not been learned from yet."""
         return self._talk.current.batch is not None
 
-    @property
-    def has_samples(self) -> bool:
-        """Whether that is one of the stream, not one that is replayed."""
-        return self.has_batch and self._talk.current.position is not None
-
     def begin_round(self, batch: Batch, position: Mapping[str, Any] | None, now: float) -> None:
-        """There is a mini-batch, which has been checked; `position` is where the stream stands after it, None if replayed."""
+        """There is a mini-batch, which has been checked; `position` is where the stream stands after it."""
         talk = self._talk
         current = talk.current
         current.batch, current.position = batch, position
@@ -116,8 +109,7 @@ class Node:
     def end_stream(self, now: float) -> None:
         """There will be no mini-batch any more."""
         self._talk.ended = True
-        if not (self._pacing.everybody_waits and self.state.can_replay):  # who replays joins a round when somebody else does
-            self._talk.open(now)
+        self._talk.open(now)
 
     def proceed(self, now: float) -> list[Action]:
         """Do what can be done at this time: at most one step."""
@@ -136,18 +128,16 @@ class Node:
         """When to proceed though nothing has happened."""
         if self.has_batch or self._relaying:
             return min(now + _TICK, max(min(self._late_at, self._wait_until(now)), now))
-        due = self._relayed + self._idle_pace(now) if self.state.can_replay else now
-        return min(now + min(_TICK, self._pace), due if due > now else math.inf)
+        return now + min(_TICK, self._pace)
 
     def _wait_until(self, now: float) -> float:
         """When the first neighbor ceases to be waited for."""
         return min((peer.wait_until for peer in self._talk.peers.values() if now < peer.wait_until), default=math.inf)
 
     def finished(self, now: float) -> bool:
-        """Whether the stream has ended and no neighbor needs our answers, or our samples, any more."""
+        """Whether the stream has ended and no neighbor needs our answers any more."""
         peers = self._talk.peers.values()
-        needed = bool(peers) and self.state.can_replay and now - self._talk.active < ALIVE
-        return self.ended and not needed and all(self._pacing.may_leave(peer, now, self._began) for peer in peers)
+        return self.ended and all(self._pacing.may_leave(peer, now, self._began) for peer in peers)
 
     def _meet(self, now: float) -> None:
         """Wait a while for the neighbors before the very first step: a short file would be used up before they are there."""
@@ -169,7 +159,7 @@ class Node:
     def _awaited(self, now: float) -> list[Peer]:
         if not self._exchanges:
             return []
-        return self._pacing.awaited(self._talk.peers.values(), self._talk.current.step, now, mutual=self._exchange.mutual)
+        return self._pacing.awaited(self._talk.peers.values(), self._talk.current.step, now)
 
     def _begin_gathering(self, now: float) -> None:
         self._late_at = now + self._pacing.patience
@@ -199,9 +189,6 @@ class Node:
         awaited = self._awaited(now)
         if awaited and now >= self._late_at:
             self._late_at = now + self._pacing.patience
-            for peer in self._pacing.late(awaited, step):
-                talk.ask(peer, Purpose.REPEAT, now)
-            awaited = self._awaited(now)
         self.replies_awaited = max(len(awaited), 1)
         if not awaited:
             if self._relaying:
@@ -213,63 +200,32 @@ class Node:
         """Be there for others while there are no samples."""
         if self._idle_since is None:
             self._idle_since = now
-        replays = self.state.can_replay
-        if replays and self.ended and self._pacing.everybody_waits and self._talk.is_on:
-            self._replay(now)
-            return
-        takes_part = (replays or self.agent.consensus.relays) and self._pacing.relays
+        takes_part = self.agent.consensus.relays and self._pacing.relays
         if takes_part and self._talk.peers and now - self._talk.active < ALIVE:
-            pace = self._idle_pace(now)
             # a mini-batch that is merely due is not missed yet
-            if now - self._stepped >= 2.0 * pace and now - self._relayed >= pace:
-                self._relayed = now
-                if replays:
-                    self._replay(now)
-                else:
-                    self._relaying = True
-                    self._begin_gathering(now)
-                    self._gather(now)
+            if now - self._stepped >= 2.0 * self._pace and now - self._relayed >= self._pace:
+                self._relayed, self._relaying = now, True
+                self._begin_gathering(now)
+                self._gather(now)
             if self._exchanges:  # those of which nothing is asked may still be silent for too long
                 return
         for peer in self._talk.peers.values():
             if now - peer.seen > _PING:
                 self._talk.ask(peer, Purpose.PING, now)
 
-    def _replay(self, now: float) -> None:
-        """A round with samples that this agent has kept: otherwise the others would forget what it has seen."""
-        self.begin_round(Batch(*self.state.draw()), None, now)
-        self._gather(now)
-
-    def _idle_pace(self, now: float) -> float:
-        """Seconds between two rounds: as the stream had them, or, before this process has learned from it, a neighbor."""
-        if self._steps_here or not self.state.can_replay:
-            return self._pace
-        paces = [peer.pace for peer in self._talk.peers.values() if peer.pace and peer.alive(now)]
-        return min(max(min(paces, default=_SLOWEST), _FASTEST), _SLOWEST)
-
     def _heard(self) -> list[Heard]:
-        step = self._talk.current.step
         return [
-            Heard(
-                peer.question if self._exchange.mutual and peer.question_step == step and not peer.ended else None,
-                peer.reply,
-                metropolis_weight(self._talk.share, peer.share),
-                peer.name,
-                peer.is_first,
-                self._talk.share,
-            )
+            Heard(peer.reply, metropolis_weight(self._talk.share, peer.share), peer.name)
             for peer in self._talk.peers.values()
             if self._pacing.is_heard(peer, exchanges=self._talk.current.exchanges)
         ]
 
     def _step(self, now: float) -> None:
-        batch, replayed = self._talk.current.batch, not self.has_samples
+        batch = self._talk.current.batch
         assert batch is not None
         self._account(now)
         try:
-            trial = self._attempt(
-                lambda state, heard: advance(self.agent, state, *batch, heard, replayed=replayed), self._heard_within(), now
-            )
+            trial = self._attempt(lambda state, heard: advance(self.agent, state, *batch, heard), self._heard_within(), now)
         except Exception as error:
             if self._pacing.everybody_waits or not self._talk.peers:  # who is alone has only its settings to blame
                 raise
@@ -277,21 +233,16 @@ class Node:
             self._talk.actions.append(Recover(reason, self.state.steps - 1, error))
             return
         (state, info), heard = trial.result, trial.heard
-        self._doubts.note(info.left_out, info.clipped)
         entry = self._entry(batch, self._talk.current.position, heard)
         self._newest = (batch.points, self._newest_words(heard))
         self._move_on(state)
-        if replayed:
-            self._replayed = now
-        else:
-            self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
-            self._steps_here += 1
-            self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
-            self._talk.active = self._stepped = now
+        self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
+        self._steps_here += 1
+        self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
+        self._talk.active = self._stepped = now
         turn = Turn(number=entry.step, state=state, info=info, traffic=self.traffic)
         self._talk.actions.append(Stepped(turn, entry, save=bool(trial.offenders)))
-        if not replayed:
-            self._watch(batch, info.loss)
+        self._watch(batch, info.loss)
 
     def _watch(self, batch: Batch, loss: float) -> None:
         """Ask for an earlier function if the loss on fresh samples has been far above that of predicting 0 for a while."""
@@ -314,8 +265,8 @@ class Node:
         talk.current = self._pacing.next_round(self.agent, state)
         self.absurd, self._loss, self._newest, self._relaying = 0, None, None, False
         for peer in talk.peers.values():
-            peer.told, peer.reply, peer.reply_data = False, None, b""
-        if before.batch is not None and before.position is not None:
+            peer.reply, peer.reply_data = None, b""
+        if before.batch is not None:
             self.begin_round(before.batch, before.position, now)
         elif before.open:
             talk.open(now)
@@ -328,13 +279,12 @@ class Node:
         heard = self._heard_within()
         if self._exchanges and not any(said.reply for said in heard):
             return
-        trial = self._attempt(lambda state, heard: relay_screened(self.agent, state, heard), heard, now)
-        (state, found), heard = trial.result, trial.heard
-        self._doubts.note(found.left_out, found.clipped)
+        trial = self._attempt(lambda state, heard: relay(self.agent, state, heard), heard, now)
+        heard = trial.heard
         entry = self._entry(self._nothing(), None, heard)
         if self._newest is not None:
             self._newest = (self._newest[0], self._newest_words(heard))
-        self._move_on(state)
+        self._move_on(trial.result)
         self._talk.actions.append(Stepped(None, entry, save=bool(trial.offenders)))
 
     def _newest_words(self, heard: list[Heard]) -> list[Heard]:
@@ -380,20 +330,15 @@ class Node:
         talk.state, talk.previous = state, talk.current if talk.current.exchanges else talk.previous
         talk.current = self._pacing.next_round(self.agent, state)
         for peer in talk.peers.values():
-            peer.told, peer.reply, peer.reply_data = False, None, b""
-            self._pacing.move_on(peer)
+            peer.reply, peer.reply_data = None, b""
 
-    def resume(self, state: State, previous: Previous | None, traffic: Traffic) -> None:
+    def resume(self, state: State, previous: Expansion | None, traffic: Traffic) -> None:
         """Restore the agent from a checkpoint."""
         self._talk.state, self._talk.traffic = state, traffic
         self._talk.current = self._pacing.next_round(self.agent, state)
         if previous is not None:
             step = state.steps - state.steps % self.agent.consensus.every
-            outbox = Outbox.restored(
-                self.agent, step, shown=previous.function, question=previous.question, told=previous.told
-            )
-            question = b"" if previous.question is None else encode(previous.question)
-            self._talk.previous = LocalRound(step, outbox, question=question)
+            self._talk.previous = LocalRound(step, Outbox.restored(self.agent, step, previous))
 
     def replay(self, entry: Entry) -> tuple[str, ...]:
         """Take a step again that is on record; returns the neighbors without whose words it had to be taken."""
@@ -404,29 +349,18 @@ class Node:
         heard = without(heard, offenders)
         if len(entry.batch.points):
             batch = Batch(*self.agent.check(*entry.batch))
-            replayed = entry.position is None
-            trial = self._attempt(
-                lambda state, heard: advance(self.agent, state, *batch, heard, replayed=replayed)[0], heard, self._began
-            )
+            trial = self._attempt(lambda state, heard: advance(self.agent, state, *batch, heard)[0], heard, self._began)
             self.begin_round(batch, entry.position, self._began)
         else:
             trial = self._attempt(lambda state, heard: relay(self.agent, state, heard), heard, self._began)
         self._move_on(trial.result)
         self._talk.traffic = entry.traffic
-        if self._talk.previous is not None:
-            self._talk.previous.packed.clear()  # links do not survive
-        for peer in self._talk.peers.values():
-            peer.link = Link()
         return (*offenders, *trial.offenders)
 
-    def previous_words(self) -> Previous | None:
-        """What neighbors that are one exchange behind may still ask for; None where they never do."""
+    def previous_words(self) -> Expansion | None:
+        """What neighbors that are one exchange behind may still ask about; None where they never do."""
         before = self._talk.previous
-        if before is None or not self._pacing.everybody_waits:
-            return None
-        told = {name: before.outbox.reply(name, self._talk.share, None) for name in self._talk.peers}
-        said = {name: message for name, message in told.items() if message is not None}
-        return Previous(function=before.outbox.shown, question=before.outbox.question, told=said)
+        return None if before is None or not self._pacing.everybody_waits else before.outbox.function
 
     def status(self, now: float) -> Status:
         """How the agent is doing, as far as a node can tell."""
@@ -451,9 +385,6 @@ class Node:
                     ignored=self._talk.guard.ignores(peer.name, peer.token, now=now),
                     refused=self._talk.guard.refused[peer.name],
                     left_out=self._talk.left_out[peer.name],
-                    disbelieved=self._doubts.left_out[peer.name],
-                    clipped=self._doubts.clipped[peer.name],
-                    doubt=self._doubts.newest.get(peer.name, ""),
                     quarantined=peer.excluded,
                 )
                 for peer in self._talk.peers.values()
@@ -462,6 +393,4 @@ class Node:
             out_of_step=tuple(sorted(self._talk.out_of_step)),
             refused=self._talk.guard.total,
             ended=self.ended,
-            replayed=self.state.replayed,
-            replaying=self._replayed > self._stepped and now - self._replayed < ALIVE,
         )

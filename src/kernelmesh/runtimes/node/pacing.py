@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import Difference, Message, WireSize
+from kernelmesh.messages import WireSize
 from kernelmesh.runtimes.frames import Header
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, Purpose
 from kernelmesh.streams import Batch
@@ -28,15 +28,13 @@ class LocalRound:
     outbox: Outbox
     batch: Batch | None = None
     position: Mapping[str, Any] | None = None
-    """The position in the stream after the mini-batch; None if the mini-batch is replayed."""
+    """The position in the stream after the mini-batch."""
     exchanges: bool = True
     """Whether agents exchange before this step."""
     open: bool = False
     """Whether it is known if there are samples for it."""
     question: bytes = b""
     question_size: WireSize = _NOTHING
-    packed: dict[tuple[str, int], Message] = field(default_factory=dict)
-    """What neighbors were told as it travels, by name and the step that they asked about."""
     counted: set[tuple[str, str, int]] = field(default_factory=set)
     """What has been counted as sent: what it was, to whom, and about which step."""
 
@@ -70,13 +68,6 @@ class LockStep:
         step = state.steps + 1
         return LocalRound(step, Outbox(agent, state, None), exchanges=agent.consensus.exchanges(step))
 
-    def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
-        """A round has been opened; nothing of it has been heard yet."""
-        # before anything of this round is unpacked, as in simulation
-        for peer in peers:
-            if current.exchanges and not peer.ended and current.outbox.question is None:
-                self.reply(current, peer, share, Header(current.step), None)
-
     def round_for(self, step: int, current: LocalRound, previous: LocalRound | None, *, every: int = 1) -> LocalRound | None:
         """The round from which a question about a step is answered; None: it comes too early and is kept.
 
@@ -91,21 +82,6 @@ class LockStep:
             raise OutOfStep
         return None
 
-    def reply(self, local: LocalRound, peer: Peer, share: float, header: Header, question: Message | None) -> Message | None:
-        """The encoded reply to a neighbor."""
-        key = (peer.name, header.step)
-        packed = local.packed.get(key)
-        if packed is None or (header.full and isinstance(packed, Difference)):
-            message = local.outbox.reply(peer.name, share, question)
-            if message is None or question is not None:
-                return message
-            if header.full:
-                peer.link.forget()
-            packed = local.packed[key] = peer.link.pack(message)
-            for old in [old for old in local.packed if old[0] == peer.name][:-2]:
-                del local.packed[old]
-        return packed
-
     def counts(self, local: LocalRound, key: tuple[str, str, int]) -> bool:
         """Whether a message adds to what was sent: what is said again counts once, as in simulation."""
         if key in local.counted:
@@ -113,18 +89,10 @@ class LockStep:
         local.counted.add(key)
         return True
 
-    def keep_question(self, peer: Peer, question: Message, step: int, current: int) -> None:
-        """A neighbor has asked about a step, while we are at the current one."""
-        if step >= peer.question_step:
-            peer.question, peer.question_step = question, step
-
     def heed_end(self, peer: Peer, header: Header, *, of_step: bool) -> None:
         """What a neighbor says about the end of its stream, in answer to a question about our step or otherwise."""
         if of_step:
             peer.ended = header.ended
-
-    def move_on(self, peer: Peer) -> None:
-        """A step has been taken."""
 
     def has_ended(self, local: LocalRound, *, ended: bool) -> bool:
         """What a reply says about our stream."""
@@ -141,16 +109,9 @@ class LockStep:
         """The neighbors that are to be asked about a step."""
         return [peer for peer in peers if not peer.ticket and peer.replied_step != step]
 
-    def awaited(self, peers: Collection[Peer], step: int, now: float, *, mutual: bool) -> list[Peer]:
+    def awaited(self, peers: Collection[Peer], step: int, now: float) -> list[Peer]:
         """The neighbors without whom the step is not taken."""
-        return [
-            peer for peer in peers if peer.replied_step != step or (mutual and not peer.ended and peer.question_step < step)
-        ]
-
-    def late(self, awaited: Collection[Peer], step: int) -> list[Peer]:
-        """Patience is over: those who are to be asked for their own question once more."""
-        # who has replied but not asked has asked a process of ours that is no more
-        return [peer for peer in awaited if peer.replied_step == step]
+        return [peer for peer in peers if peer.replied_step != step]
 
     def is_heard(self, peer: Peer, *, exchanges: bool) -> bool:
         """Whether a neighbor takes part in the step."""
@@ -167,8 +128,8 @@ class FreeRunning:
     """Free running: replies come from the latest state, and a step uses what has arrived so far.
 
     A step waits for a neighbor that answers within a few milliseconds, or within half of the time that the agent would spend
-    waiting for samples anyway; after a late answer, it does not wait for that neighbor for a second. Functions, offers and
-    statistics that arrive later are used in the next step. Values belong to the queried points, so late ones are useless; if
+    waiting for samples anyway; after a late answer, it does not wait for that neighbor for a second. Functions that
+    arrive later are used in the next step. Values belong to the queried points, so late ones are useless; if
     values are exchanged, up to a tenth of the time is spent waiting for slow neighbors for up to `patience` seconds, so that
     each is heard occasionally. A slow link costs freshness, not speed.
 
@@ -194,31 +155,16 @@ class FreeRunning:
 
     def next_round(self, agent: Agent, state: State) -> LocalRound:
         step = state.steps + 1
-        return LocalRound(step, Outbox(agent, state, None, offers=True), exchanges=agent.consensus.exchanges(step))
-
-    def begin(self, current: LocalRound, peers: Collection[Peer], share: float) -> None:
-        """Nothing to prepare."""
+        return LocalRound(step, Outbox(agent, state, None), exchanges=agent.consensus.exchanges(step))
 
     def round_for(self, step: int, current: LocalRound, previous: LocalRound | None, *, every: int = 1) -> LocalRound | None:
         return current
 
-    def reply(self, local: LocalRound, peer: Peer, share: float, header: Header, question: Message | None) -> Message | None:
-        if header.full:
-            peer.link.forget()
-        message = local.outbox.reply(peer.name, share, question, (header.epoch, header.done))
-        return None if message is None else peer.link.pack(message)
-
     def counts(self, local: LocalRound, key: tuple[str, str, int]) -> bool:
         return True
 
-    def keep_question(self, peer: Peer, question: Message, step: int, current: int) -> None:
-        peer.question, peer.question_step = question, current
-
     def heed_end(self, peer: Peer, header: Header, *, of_step: bool) -> None:
         peer.ended = peer.finished = header.ended
-
-    def move_on(self, peer: Peer) -> None:
-        peer.question = None
 
     def has_ended(self, local: LocalRound, *, ended: bool) -> bool:
         return ended
@@ -226,7 +172,7 @@ class FreeRunning:
     def unasked(self, peers: Collection[Peer], step: int) -> list[Peer]:
         return [peer for peer in peers if not peer.ticket and not peer.asked]  # once in a round is enough
 
-    def awaited(self, peers: Collection[Peer], step: int, now: float, *, mutual: bool) -> list[Peer]:
+    def awaited(self, peers: Collection[Peer], step: int, now: float) -> list[Peer]:
         awaited = []
         for peer in peers:
             if peer.ticket and peer.purpose is Purpose.STEP and peer.asked_step == step:
@@ -236,12 +182,8 @@ class FreeRunning:
                     peer.was_late(now)
         return awaited
 
-    def late(self, awaited: Collection[Peer], step: int) -> list[Peer]:
-        return []
-
     def is_heard(self, peer: Peer, *, exchanges: bool) -> bool:
-        # also between exchanges: a reply may come late, and what was told to a neighbor that asked must be remembered
-        return peer.reply is not None or peer.question is not None or peer.told
+        return peer.reply is not None  # also between exchanges, since a reply may come late
 
     def may_leave(self, peer: Peer, now: float, began: float) -> bool:
         return peer.finished or (not peer.alive(now) and now - began > 2 * ALIVE)

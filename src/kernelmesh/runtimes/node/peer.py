@@ -2,9 +2,8 @@
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from kernelmesh.exchange import Link
 from kernelmesh.messages import Message
 
 __all__ = ["ALIVE", "Peer", "Purpose"]
@@ -20,7 +19,6 @@ class Purpose(enum.Enum):
 
     STEP = "what it says in this round"
     PING = "a sign of life"
-    REPEAT = "its own question in this round, once more"
 
 
 @dataclass(eq=False, slots=True)
@@ -28,9 +26,6 @@ class Peer:
     """What is known of one neighbor."""
 
     name: str
-    is_first: bool
-    """Whether we stand before it."""
-    link: Link = field(default_factory=Link)
     excluded: bool = False
     """Whether the operator does not want it to be listened to."""
     present: bool = False
@@ -58,11 +53,8 @@ class Peer:
     reply: Message | None = None
     """What it said for the step at hand; where functions are exchanged, the newest."""
     reply_data: bytes = b""
-    """The same as it arrived; empty where it was unpacked."""
+    """The same as it arrived."""
     replied_step: int = 0
-    question: Message | None = None
-    """Its own newest question."""
-    question_step: int = 0
     share: float = 0.0
     token: int = 0
     ended: bool = False
@@ -70,20 +62,6 @@ class Peer:
     finished: bool = False
     """Whether its stream has ended for good."""
     seen: float = -1e9
-    told: bool = False
-    """Whether it was told something from the present state."""
-    step: int = 0
-    """The step that it was about to take, by its newest header, and since when that is known."""
-    step_since: float = 0.0
-    pace: float = 0.0
-    """Seconds between its steps of late; 0: not known."""
-
-    def is_at(self, step: int, now: float) -> None:
-        """It is about to take this step."""
-        if step != self.step:
-            if 0 < self.step < step:
-                self.pace = (now - self.step_since) / (step - self.step)
-            self.step, self.step_since = step, now
 
     def alive(self, now: float) -> bool:
         """Whether it has given a sign of life lately."""

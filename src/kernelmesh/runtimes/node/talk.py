@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.errors import InvalidArgument, RefusedMessage
-from kernelmesh.exchange import MissingBase, read_question, read_reply
+from kernelmesh.exchange import read_question, read_reply
 from kernelmesh.messages import WireSize, encode, wire_size
 from kernelmesh.registry import fingerprint
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
@@ -32,10 +32,10 @@ class Talk:
     ) -> None:
         self._agent, self._membership, self._pacing = agent, membership, pacing
         self._exchange, self._every, self.share = agent.consensus.exchange, agent.consensus.every, membership.share
-        self._model = fingerprint([agent.identity, agent.consensus.agreement, pacing.name])
+        self._model = fingerprint([agent.identity, agent.consensus.every, pacing.name])
         self._token, self._tickets = tokens
         self._limits = {"max_bytes": membership.max_bytes, "max_points": membership.max_points}
-        self.peers = {name: Peer(name, membership.name < name) for name in membership.neighbors}
+        self.peers = {name: Peer(name) for name in membership.neighbors}
         self.guard = Guard()
         self.left_out: Counter[str] = Counter()
         """How often a neighbor's messages had to wait for another step, by name."""
@@ -54,16 +54,9 @@ class Talk:
     def open(self, now: float) -> None:
         """Answer the early queries about the current round, now that it is known whether there are samples for it."""
         self.current.open = True
-        self._pacing.begin(self.current, self.peers.values(), self.share)
         held, self._held = self._held, {}
         for name, frame in held.items():
             self._question(self.peers[name], frame, now)  # which keeps those that are about a later step
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the current round, which is not open yet, has started elsewhere: a neighbor asks about it or is past it."""
-        current = self.current
-        return not current.open and (bool(self._held) or any(peer.step > current.step for peer in self.peers.values()))
 
     def presence(self, name: str, there: bool, now: float) -> None:
         """A neighbor has started listening, or is gone."""
@@ -84,7 +77,7 @@ class Talk:
                 _log.warning("%s is quarantined: its messages are ignored until it is released", peer.name)
                 if peer.ticket:
                     self._give_up(peer, now)
-                peer.reply, peer.reply_data, peer.question, peer.told = None, b"", None, False
+                peer.reply, peer.reply_data = None, b""
                 peer.seen, peer.finished = -math.inf, False
                 self._held.pop(peer.name, None)
 
@@ -128,8 +121,7 @@ class Talk:
         payload = current.question if is_step else b""
         if payload and self._pacing.counts(current, ("question", peer.name, current.step)):
             self._count(current.question_size)
-        full = purpose is Purpose.REPEAT or peer.link.lost
-        header = self._header(peer, now, ended=self.ended, full=full, ping=not is_step)
+        header = self._header(now, ended=self.ended, ping=not is_step)
         frame = Frame(Prefix(self._token, False, peer.ticket), header, payload)
         self.actions.append(Send(peer.name, encode_frame(frame), peer.ticket))
 
@@ -137,11 +129,8 @@ class Talk:
         self.actions.append(GiveUp(peer.ticket))
         peer.failed(now)
 
-    def _header(self, peer: Peer, now: float, *, ended: bool, full: bool = False, ping: bool = False) -> Header:
-        edge = self.state.edges.get(peer.name)
-        epoch, done = (edge.epoch, edge.done) if edge is not None else (0, 0)
-        age = now - self.active
-        return Header(self.current.step, self._model, self.share, epoch, done, age, ended, full, ping)
+    def _header(self, now: float, *, ended: bool, ping: bool = False) -> Header:
+        return Header(self.current.step, self._model, self.share, now - self.active, ended, ping)
 
     def _check_model(self, header: Header) -> None:
         if header.model not in (0, self._model):
@@ -150,7 +139,6 @@ class Talk:
 
     def _saw(self, peer: Peer, frame: Frame, now: float) -> None:
         peer.seen, peer.token, peer.share = now, frame.prefix.token, frame.header.share
-        peer.is_at(frame.header.step, now)
         self.active = max(self.active, now - frame.header.age)
         self._pacing.heed_end(peer, frame.header, of_step=False)
 
@@ -173,23 +161,15 @@ class Talk:
         header, payload = frame.header, frame.payload
         if peer.purpose is not Purpose.STEP:
             peer.finished = header.ended
-            if peer.purpose is Purpose.REPEAT and peer.asked_step == self.current.step and payload:
-                peer.question = read_question(self._agent, payload, **self._limits)
-                peer.question_step = peer.asked_step
             return
-        message, data = None, b""
+        message = None
         if payload:
             batch = self.current.batch
             if self._exchange.question is not None and (batch is None or peer.asked_step != self.current.step):
                 return  # too late: it is about points that have been dealt with
             rows = None if batch is None else len(batch.points)
-            try:
-                message = read_reply(self._agent, payload, peer.link, rows=rows, **self._limits)
-            except MissingBase:  # a process before this one had it: the next will be whole
-                return
-            if self._exchange.question is not None:
-                data = payload
-        peer.reply, peer.reply_data, peer.replied_step = message, data, peer.asked_step
+            message = read_reply(self._agent, payload, rows=rows, **self._limits)
+        peer.reply, peer.reply_data, peer.replied_step = message, payload, peer.asked_step
         self._pacing.heed_end(peer, header, of_step=True)
 
     # what neighbors ask
@@ -214,30 +194,25 @@ class Talk:
 
     def _answer_ping(self, peer: Peer, frame: Frame, now: float) -> None:
         self._saw(peer, frame, now)
-        peer.finished, payload = frame.header.ended, b""
-        if frame.header.full:  # it lacks our question in a round in which it has our answer
-            rounds = (self.current, self.previous)
-            payload = next((r.question for r in rounds if r is not None and r.step == frame.header.step), b"")
-        self._send_reply(peer, frame, payload, self.ended, now)
+        peer.finished = frame.header.ended
+        self._send_reply(peer, frame, b"", self.ended, now)
 
     def _answer(self, peer: Peer, frame: Frame, local: LocalRound, now: float) -> None:
         header = frame.header
         question = None
         if self._exchange.replies:
             question = read_question(self._agent, frame.payload, **self._limits)
-        if question is not None:
-            self._pacing.keep_question(peer, question, header.step, self.current.step)
-        message = self._pacing.reply(local, peer, self.share, header, question)
+        message = local.outbox.reply(question)
         self._saw(peer, frame, now)
         payload = b""
         if message is not None:
-            payload, peer.told = encode(message), self._exchange.numbered
+            payload = encode(message)
             if self._pacing.counts(local, ("reply", peer.name, header.step)):
                 self._count(wire_size(message))
         self._send_reply(peer, frame, payload, self._pacing.has_ended(local, ended=self.ended), now)
 
     def _send_reply(self, peer: Peer, frame: Frame, payload: bytes, ended: bool, now: float) -> None:
-        header = self._header(peer, now, ended=ended)
+        header = self._header(now, ended=ended)
         reply = Frame(Prefix(self._token, True, frame.prefix.ticket), header, payload)
         self.actions.append(Send(peer.name, encode_frame(reply), 0))
 

@@ -7,11 +7,9 @@ from msgspec import Struct
 
 from kernelmesh.agent import Info, State
 from kernelmesh.consensus import Heard
-from kernelmesh.messages import Message
-from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.streams import Batch
 
-__all__ = ["Action", "Entry", "GiveUp", "Previous", "Recover", "Send", "Stepped", "Traffic", "Turn"]
+__all__ = ["Action", "Entry", "GiveUp", "Recover", "Send", "Stepped", "Traffic", "Turn"]
 
 
 class Traffic(NamedTuple):
@@ -50,19 +48,11 @@ class Entry(Struct, frozen=True, eq=False, kw_only=True):
     batch: Batch
     """Empty for a step without samples."""
     position: Mapping[str, Any] | None
-    """The position in the stream after this mini-batch; None for a step without samples, or with replayed samples."""
+    """The position in the stream after this mini-batch; None for a step without samples."""
     heard: Sequence[Heard]
     replies: Mapping[str, bytes] = {}
-    """Those of the replies that need not be encoded again, as they arrived, by neighbor."""
+    """The replies as they arrived, by neighbor, which need not be encoded again."""
     traffic: Traffic
-
-
-class Previous(Struct, frozen=True, eq=False, kw_only=True):
-    """What neighbors that are one exchange behind may still ask for, in lock step."""
-
-    function: Expansion
-    question: Message | None = None
-    told: Mapping[str, Message] = {}
 
 
 class Send(Struct, frozen=True):
