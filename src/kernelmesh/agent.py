@@ -12,15 +12,18 @@ import numpy as np
 from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
 from kernelmesh.consensus import Consensus, Heard, Local, StepInputs
 from kernelmesh.consensus.base import NOTHING
+from kernelmesh.consensus.relay import Memory, PointList, Relay
+from kernelmesh.consensus.relay.settings import Settings
 from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
-from kernelmesh.messages import Message
+from kernelmesh.messages import Message, News
 from kernelmesh.numerics.compression import Compression, Model
 from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.kernels import Kernel, Weighted, largest_value
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
 from kernelmesh.registry import describe
-from kernelmesh.rules import Gradient, Rule, check_rule
+from kernelmesh.rules import Gradient, Landmarks, Rule, check_rule
+from kernelmesh.rules.landmarks import LandmarksModel
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay"]
 
@@ -44,6 +47,8 @@ class State:
         The learned function, if it differs from that in `model`.
     baseline_loss : float
         The mean loss of predicting 0 on a mini-batch, the reference for detecting divergence.
+    memory : Memory or None
+        What a protocol that shares sums remembers of the network.
 
     Examples
     --------
@@ -59,6 +64,7 @@ class State:
     steps: int = 0
     shown: Expansion | None = None
     baseline_loss: float = 0.0
+    memory: Memory | None = None
 
     @property
     def function(self) -> Expansion:
@@ -208,11 +214,14 @@ class Agent:
 
     def _check_rule(self, name: str) -> None:
         """Reject settings that the rule does not use, and require those it needs."""
-        if not (self.rule.listens or self.consensus.exchange == NOTHING):
+        if self.consensus.shares and not isinstance(self.rule, Landmarks):
+            rule = f"be Landmarks with the consensus {type(self.consensus).__name__}"
+            raise InvalidArgument("Agent", "rule", rule, self.rule, remedy="only sums over landmarks can be added")
+        if not (self.rule.listens or self.consensus.shares or self.consensus.exchange == NOTHING):
             rule = f"be a rule that uses neighbors' messages with the consensus {type(self.consensus).__name__}"
             remedy = (
-                f"{name} learns alone, with consensus Local(); agents with neighbors can have Averaged(), "
-                "with a step size and the compression Komp.averaging(step size)"
+                f"{name} learns alone, with consensus Local(); agents with neighbors can have Landmarks() with the consensus "
+                "Relay(), or Averaged() with a step size and the compression Komp.averaging(step size)"
             )
             raise InvalidArgument("Agent", "rule", rule, self.rule, remedy=remedy)
         if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
@@ -263,8 +272,12 @@ class Agent:
             raise InvalidArgument("Agent", "step_size", f"be < 1/regularization = {limit:g} at sample {samples}", eta)
         return eta
 
-    def start(self, *, name: Hashable = 0, function: Expansion | None = None) -> State:
-        """A new state: empty, or from a function learned elsewhere."""
+    def start(self, *, name: Hashable = 0, function: Expansion | None = None, number: int = 0) -> State:
+        """A new state: empty, or from a function learned elsewhere.
+
+        Where agents share sums, `number` must be another one for each agent of a network, and `function` one over points
+        that all agents are given.
+        """
         if function is None:
             function = Expansion.zero(self.kernel, dimension=self.dimension, outputs=self.outputs)
         elif (function.dimension, function.outputs) != (self.dimension, self.outputs) or function.kernel != self.kernel:
@@ -275,7 +288,41 @@ class Agent:
                 Verbatim(f"{function.dimension}, {function.outputs} and {function.kernel}"),
             )
         model = self.rule.start(function, self.compression, cast(float, self.regularization))
-        return State(name=name, model=model, shown=self.rule.shown(model))
+        memory = None
+        if isinstance(self.consensus, Relay):
+            points = PointList.given(function.centers) if function.order else PointList.empty(self.dimension)
+            memory = self.consensus.begin(integer("Agent.start", "number", number, minimum=0), points, self.outputs)
+        return State(name=name, model=model, shown=self.rule.shown(model), memory=memory)
+
+    @property
+    def relaying(self) -> Settings:
+        """What a protocol that shares sums needs to know of this agent."""
+        rule, consensus = cast(Landmarks, self.rule), cast(Relay, self.consensus)
+        return Settings(
+            every=consensus.every,
+            bits=consensus.bits,
+            scales=consensus.scales and not math.isinf(rule.novelty),
+            novelty=rule.novelty,
+            max_order=rule.max_order,
+            kernel=self.kernel,
+            limit=getattr(self.loss, "most_curved", math.inf) * largest_value(self.kernel),
+        )
+
+    def wants(self, state: State) -> bool:
+        """Whether the agent is ready for a mini-batch: until its network stands, it takes only one, to propose points."""
+        return state.memory is None or state.memory.is_ready or state.samples == 0
+
+    def is_settled(self, state: State) -> bool:
+        """Whether another round without samples would change nothing, here or at a neighbor."""
+        if state.memory is None:
+            return True
+        model = cast(LandmarksModel, state.model)
+        return not (model.changed or model.is_due) and cast(Relay, self.consensus).is_settled(state.memory)
+
+    def tell(self, state: State, neighbor: Hashable) -> News | None:
+        """What an agent that shares sums says to a neighbor before the next round."""
+        assert state.memory is not None
+        return cast(Relay, self.consensus).tell(state.memory, neighbor)
 
     def check_state(self, owner: str, state: State) -> None:
         """Reject a state that was started with other settings."""
@@ -287,8 +334,12 @@ class Agent:
         if f.centers.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
             found = Verbatim(f"dimension {f.dimension} and {f.outputs} outputs")
             raise InvalidArgument(owner, "state", f"have dimension {self.dimension} and {self.outputs} outputs", found)
-        if f.kernel is not self.kernel and f.kernel != self.kernel:
+        kernel = f.kernel.kernel if self.consensus.shares and isinstance(f.kernel, Weighted) else f.kernel
+        if kernel is not self.kernel and kernel != self.kernel:
             raise InvalidArgument(owner, "state", f"have kernel {self.kernel}", f.kernel)
+        if self.consensus.shares and state.memory is None:
+            remedy = "start it with this agent: agent.start(name=…, number=…)"
+            raise InvalidArgument(owner, "state", "remember its network", Verbatim("one that was alone"), remedy=remedy)
 
     def check(self, points: Any, targets: Any) -> tuple[Floats, Any]:
         """A mini-batch in the form that a step takes, or an error that says what is wrong."""
@@ -312,8 +363,10 @@ class Agent:
         return advance(self, state, points, targets, heard)
 
 
-def check_message(agent: Agent, owner: str, argument: str, message: Message, *, rows: int | None = None) -> None:
+def check_message(agent: Agent, owner: str, argument: str, message: Message | News, *, rows: int | None = None) -> None:
     """Reject a message whose matrices have the wrong number of columns or rows."""
+    if isinstance(message, News):
+        return  # a relay tests news itself, and excludes the neighbor if they fail
     for names, columns in ((message.inputs, agent.dimension), (message.outputs, agent.outputs)):
         for name in names:
             table = getattr(message, name)
@@ -323,12 +376,17 @@ def check_message(agent: Agent, owner: str, argument: str, message: Message, *, 
 
 
 def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
-    """Take part in a round without samples: average with the neighbors, and learn nothing. Counts as a step.
+    """Take part in a round without samples: listen to the neighbors, and learn nothing. Counts as a step.
 
     State and messages must have been checked.
     """
     state.model.check_ownership()
     try:
+        if agent.consensus.shares:
+            memory, model = _hear(agent, state, heard)
+            model = cast(Landmarks, agent.rule).revisit(replace(model, age=model.age + 1), agent.loss)
+            _speak(agent, memory, model)
+            return replace(state, model=model, steps=state.steps + 1, memory=memory)
         model, update = state.model, agent.consensus.relay(state.model.function, heard)
         if not update.is_identity:
             model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
@@ -342,8 +400,31 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     return replace(state, model=model, steps=state.steps + 1, shown=agent.rule.shown(model))
 
 
-def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
-    """`Agent.step` for runtimes, which have already checked state, mini-batch and messages."""
+def _hear(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Memory, LandmarksModel]:
+    """The first half of a tick: what neighbors have said, and the model with the sums that now count."""
+    assert state.memory is not None
+    model = cast(LandmarksModel, state.model)
+    said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
+    memory, basis = cast(Relay, agent.consensus).hear(agent.relaying, state.memory, model.basis, said)
+    return memory, cast(Landmarks, agent.rule).adopt(model, basis, memory.others, agent.loss)
+
+
+def _speak(agent: Agent, memory: Memory, model: LandmarksModel) -> None:
+    """The second half of a tick: what is sent before the next."""
+    settings = agent.relaying
+    own = model.shared(1 << memory.tree.name, features=settings.scales and not memory.points.scales.size)
+    cast(Relay, agent.consensus).speak(
+        settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates
+    )
+
+
+def advance(
+    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] | None = ()
+) -> tuple[State, Info]:
+    """`Agent.step` for runtimes, which have already checked state, mini-batch and messages.
+
+    Where agents share sums, None says that this step is no tick of the network: nothing is heard, and nothing is sent.
+    """
     state.model.check_ownership()
     try:
         return _advance(agent, state, points, targets, heard)
@@ -352,10 +433,17 @@ def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Seq
         raise
 
 
-def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
-    step_size, f = agent.step_size_at(state.samples), state.model.function
+def _advance(
+    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] | None
+) -> tuple[State, Info]:
+    step_size, memory, model = agent.step_size_at(state.samples), state.memory, state.model
+    ticks = memory is not None and heard is not None
+    heard = heard or ()
     try:
-        cross = agent.kernel(points, f.centers)
+        if ticks:
+            memory, model = _hear(agent, state, heard)
+        f = model.function
+        cross = f.kernel(points, f.centers)
         here = f.from_cross(cross)
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are detected at the end
             losses, slope = agent.loss.value_and_slope(here, targets)
@@ -371,10 +459,13 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
                 step_size=step_size,
                 regularization=cast(float, agent.regularization),
                 samples=state.samples,
+                grows=memory is None,
             )
             model, report = agent.rule.learn(
-                state.model, inputs, lambda inputs: agent.consensus.move(inputs, heard), agent.compression
+                model, inputs, lambda inputs: agent.consensus.move(inputs, heard), agent.compression
             )
+        if ticks and memory is not None:
+            _speak(agent, memory, cast(LandmarksModel, model))
     except FloatingPointError as error:
         _blame(heard)
         raise diverged(agent, state, step_size, str(error)) from None
@@ -392,6 +483,7 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         steps=state.steps + 1,
         shown=agent.rule.shown(model),
         baseline_loss=baseline_loss,
+        memory=memory,
     )
     info = Info(
         batch_size=len(points),

@@ -7,9 +7,9 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from kernelmesh.agent import Agent, State
+from kernelmesh.consensus.relay.hearing import scaled
+from kernelmesh.consensus.relay.memory import load, store
 from kernelmesh.checks import integer, matrix, non_negative
 from kernelmesh.errors import MISSING, InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.inverse_gram import InverseGram
+from kernelmesh.rules.landmarks import LandmarksModel
 
 __all__ = ["pack", "read", "understood", "unpack", "write"]
 
@@ -110,14 +113,18 @@ def understood(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 def pack(state: State, *, workspace: bool = False) -> dict[str, NDArray[Any]]:
     """The contents of a state.
 
-    With its workspace (M² numbers more), learning continues exactly as if uninterrupted; otherwise, P is recomputed.
+    With its workspace (M² numbers more, and the samples that the agent keeps), learning continues exactly as if
+    uninterrupted; otherwise, P is recomputed, and the samples stay with the agent.
     """
+    model = state.model if workspace else state.model.without_samples()
     arrays: dict[str, NDArray[Any]] = {
         "clock": np.array([state.samples, state.steps], dtype=np.int64),
         "baseline_loss": np.array([state.baseline_loss]),
         **(_pack_workspace(state.model) if workspace else {}),
-        **{f"model.{name}": array for name, array in state.model.arrays().items()},
+        **{f"model.{name}": array for name, array in model.arrays().items()},
     }
+    if state.memory is not None:
+        arrays["memory"] = np.frombuffer(store(state.memory), dtype=np.uint8)
     f = state.model.function
     return {**arrays, "function.centers": f.centers, "function.weights": f.weights}
 
@@ -175,18 +182,25 @@ class _Arrays(dict[str, NDArray[Any]]):
             raise InvalidArgument("file", left[0], "belong to a part of the state", Verbatim("one that is missing"))
 
 
-def unpack(agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable) -> State:
-    """Restore a state from the output of `pack`, validating everything."""
+def unpack(
+    agent: Agent, arrays: Mapping[str, NDArray[Any]], *, name: Hashable, names: Sequence[Hashable] | None = None
+) -> State:
+    """Restore a state from the output of `pack`, validating everything; `names` has those of all agents, by number."""
     with np.errstate(over="raise", invalid="raise"):  # such large numbers are not a valid function
-        return _unpacked(agent, _Arrays(arrays), name)
+        return _unpacked(agent, _Arrays(arrays), name, names)
 
 
-def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable) -> State:
+def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Hashable] | None) -> State:
     samples, steps = (integer("file", "clock", n, minimum=0) for n in arrays["clock"])
     centers = matrix("file", "function.centers", arrays["function.centers"], columns=agent.dimension)
     weights = matrix("file", "function.weights", arrays["function.weights"], columns=agent.outputs, rows=len(centers))
-    started = agent.start(name=name, function=Expansion(agent.kernel, centers, weights))
-    model = started.model
+    memory, kernel = None, agent.kernel
+    if agent.consensus.shares:
+        data = arrays["memory"].astype(np.uint8).tobytes()
+        memory = load(data, dimension=agent.dimension, outputs=agent.outputs, names=names)
+        kernel = scaled(kernel, memory.points.scales)
+    function = Expansion(kernel, centers, weights)
+    model = agent.rule.start(function, agent.compression, cast(float, agent.regularization))
     if model.function.order == len(centers):
         # the file has the points in order; `start` may have dropped some
         if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= _LATEST).all():
@@ -194,13 +208,16 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable) -> State:
         of_model = _Arrays({key.removeprefix("model."): arrays[key] for key in arrays if key.startswith("model.")})
         model = agent.rule.unpack(_unpack_workspace(model, arrays), of_model)
         of_model.check_all_read()
-    state = dataclasses.replace(
-        started,
+        if isinstance(model, LandmarksModel) and len(model.kept):
+            agent.check(model.kept.points, model.kept.targets)
+    state = State(
+        name=name,
         model=model,
         samples=samples,
         steps=steps,
         shown=agent.rule.shown(model),
         baseline_loss=non_negative("file", "baseline_loss", _one("file", "baseline_loss", arrays["baseline_loss"])),
+        memory=memory,
     )
     arrays.check_all_read()
     return state

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_chec
 import numpy as np
 
 from kernelmesh.checks import Floats, integer
-from kernelmesh.messages import Function, Message, Points, Values
+from kernelmesh.messages import Function, Message, News, Points, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
@@ -25,7 +25,7 @@ class Exchange:
 
     question: type[Message] | None = None
     """The query about an agent's new points to all neighbors; None if nothing depends on them."""
-    replies: tuple[type[Message], ...] = ()
+    replies: tuple[type[Message | News], ...] = ()
     """The possible replies of a neighbor; empty if there are none."""
 
 
@@ -40,7 +40,7 @@ FUNCTIONS = Exchange(replies=(Function,))
 class Heard(NamedTuple):
     """What one neighbor sent in this round."""
 
-    reply: Message | None
+    reply: Message | News | None
     """Its values at our points, or its function; None if nothing arrived."""
     weight: float = 0.0
     """The Metropolis weight of the edge."""
@@ -64,6 +64,8 @@ class StepInputs:
     step_size: float
     regularization: float
     samples: int
+    grows: bool = True
+    """Whether the agent chooses its points itself; otherwise the network has a list of them."""
 
     @property
     def shrink(self) -> float:
@@ -116,6 +118,8 @@ class Consensus(Protocol):
     exchange: ClassVar[Exchange] = NOTHING
     relays: ClassVar[bool] = False
     """Whether an agent without samples takes part in rounds (`relay`), so that its neighbors stay connected."""
+    shares: ClassVar[bool] = False
+    """Whether agents add up sums over their samples, which only the rule `Landmarks` has."""
     every: int = 1
     """k: agents exchange in every k-th round. A field of protocols that make it configurable."""
     usual_every: ClassVar[int] = 1

@@ -207,7 +207,7 @@ class Learner(Parameters, ABC):
         except InvalidArgument as error:
             # users set parameters of the estimator, not of its parts
             raise error.owned_by(type(self).__name__) from None
-        self._states = tuple(self._agent.start(name=name) for name in self._network.names)
+        self._states = tuple(self._agent.start(name=name, number=i) for i, name in enumerate(self._network.names))
         self._sent = np.zeros((2, len(self._states)), dtype=np.int64)
         chooses = self.kernel is None and not self._cooperates and defaults_of(type(self._agent.rule)).suits
         self._beginning = Beginning.empty(self._agent) if chooses else None
@@ -372,7 +372,9 @@ class Learner(Parameters, ABC):
         for key, array in arrays.items():
             number, _, name = key.partition(".")
             of.setdefault(number, {})[name] = array
-        self._states = tuple(storage.unpack(agent, of.get(str(i), {}), name=name) for i, name in enumerate(network.names))
+        self._states = tuple(storage.unpack(agent, of.get(str(i), {}), name=name, names=network.names)
+            for i, name in enumerate(network.names)
+        )
         return self
 
 

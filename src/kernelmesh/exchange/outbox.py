@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
-from kernelmesh.messages import Function, Message
+from kernelmesh.messages import Function, Message, News
 from kernelmesh.numerics.expansion import Expansion
 
 __all__ = ["Outbox"]
@@ -27,7 +29,8 @@ class Outbox:
     """
 
     def __init__(self, agent: Agent, state: State, points: Floats | None) -> None:
-        self._consensus, self.step = agent.consensus, state.steps + 1
+        self._agent, self._consensus, self.step = agent, agent.consensus, state.steps + 1
+        self._state: State | None = state if agent.consensus.shares else None
         asks = agent.consensus.exchange.question is not None
         self.function: Expansion = state.function if asks else state.sent
         """What neighbors hear about: the function from which queries are answered, or the one that is sent."""
@@ -41,7 +44,8 @@ class Outbox:
     def restored(cls, agent: Agent, step: int, function: Expansion) -> Outbox:
         """The outbox of a finished round, from which neighbors can still hear about `function`."""
         self = cls.__new__(cls)
-        self._consensus, self.step, self.function, self._sent, self.question = agent.consensus, step, function, function, None
+        self._agent, self._consensus, self._state = agent, agent.consensus, None
+        self.step, self.function, self._sent, self.question = step, function, function, None
         return self
 
     def learn(self, points: Floats) -> None:
@@ -49,9 +53,11 @@ class Outbox:
         if self._consensus.exchange.question is not None:
             self.question = self._consensus.ask(self._sent, points)
 
-    def reply(self, question: Message | None) -> Message | None:
+    def reply(self, question: Message | None, neighbor: Hashable = None) -> Message | News | None:
         """The reply to a neighbor that takes part in the round; None for no reply."""
         exchange = self._consensus.exchange
+        if self._state is not None:
+            return self._agent.tell(self._state, neighbor)
         if exchange.question is not None:
             return None if question is None else self._consensus.answer(self.function, question)
         return Function(self.function.centers, self.function.weights) if exchange.replies else None

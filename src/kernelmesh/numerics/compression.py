@@ -101,6 +101,10 @@ class Model:
         """The arrays to store besides the function and P, which can be recomputed."""
         return {}
 
+    def without_samples(self) -> Self:
+        """The same model, without samples that it may keep besides its points."""
+        return self
+
     def copy(self) -> Self:
         """An independent copy."""
         if self.workspace is None or self.workspace.generation == BROKEN:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -17,7 +18,7 @@ from kernelmesh.numerics.products import product
 from kernelmesh.registry import register
 
 __all__ = ["Algebra", "Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial", "Product", "Scaled"]
-__all__ += ["Sum", "check_kernel"]
+__all__ += ["Sum", "Weighted", "check_kernel", "largest_value"]
 
 # κ(x, x) of stationary kernels, of which every step needs some.
 _ONES = np.ones(1024)
@@ -98,6 +99,41 @@ class Gaussian(_Stationary):
     def __call__(self, left: Floats, right: Floats) -> Floats:
         exponent = squared_distances(left, right, scale=-0.5 / self.bandwidth**2)
         return np.exp(exponent, out=exponent)
+
+
+@register("kernel")
+@dataclass(frozen=True)
+class Weighted(Algebra):
+    """κ(w ∘ x, w ∘ z): a kernel of points whose features are multiplied by weights.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        κ.
+    weights : tuple of float
+        w, one number for each feature.
+
+    Examples
+    --------
+    >>> kernel = Weighted(Gaussian(bandwidth=1.0), weights=(1.0, 0.0))
+    >>> float(kernel(np.array([[0.0, 5.0]]), np.array([[0.0, -3.0]]))[0, 0])
+    1.0
+    """
+
+    kernel: Kernel
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_kernel("Weighted", self.kernel)
+        weights = tuple(non_negative("Weighted", "each weight", weight) for weight in self.weights)
+        object.__setattr__(self, "weights", weights)
+
+    def __call__(self, left: Floats, right: Floats) -> Floats:
+        weights = np.array(self.weights)
+        return self.kernel(left * weights, right * weights)
+
+    def diag(self, points: Floats) -> Floats:
+        return self.kernel.diag(points * np.array(self.weights))
 
 
 @register("kernel")
@@ -288,6 +324,21 @@ class Scaled(Algebra):
 def _check_parts(owner: str, *parts: object) -> None:
     for part in parts:
         check_kernel(owner, part, argument="each part")
+
+
+def largest_value(kernel: Kernel) -> float:
+    """The largest κ(x, x) of any point; infinite if it has no limit or it is not known.
+
+    >>> largest_value(2.0 * Gaussian()), largest_value(Linear())
+    (2.0, inf)
+    """
+    if isinstance(kernel, _Stationary):
+        return 1.0
+    if isinstance(kernel, Weighted):
+        return largest_value(kernel.kernel)
+    if isinstance(kernel, Scaled):
+        return kernel.factor * largest_value(kernel.kernel)
+    return math.inf
 
 
 def check_kernel(owner: str, kernel: object, *, argument: str = "kernel") -> Kernel:

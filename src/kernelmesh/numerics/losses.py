@@ -3,6 +3,7 @@
 `value(z, y)` returns one number per row, `slope(z, y)` the derivative by each output (a subgradient at a kink).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -82,6 +83,8 @@ _SETTLED = 1e-3
 class _Defaults:
     """Default implementations for losses."""
 
+    most_curved = math.inf
+    """The largest curvature of any sample."""
     refines = True
     """Whether an implicit step gains from more than one iteration: not where its bound is exact, nor at kinks."""
 
@@ -134,6 +137,8 @@ class Logistic(ClassTargets):
     array([[ 0.5, -0.5]])
     """
 
+    most_curved = 0.5
+
     def value(self, z: Floats, y: Ints) -> Floats:
         return self.value_and_slope(z, y)[0]
 
@@ -185,6 +190,8 @@ class Hinge(ClassTargets):
     array([[-1.,  1.,  0.]])
     """
 
+    most_curved = 2.0
+
     refines = False
 
     def value(self, z: Floats, y: Ints) -> Floats:
@@ -211,6 +218,8 @@ class SquaredHinge(ClassTargets):
     >>> SquaredHinge().slope(np.array([[0.0, 0.0]]), np.array([0]))
     array([[-2.,  2.]])
     """
+
+    most_curved = 4.0
 
     def value(self, z: Floats, y: Ints) -> Floats:
         margin, _ = compiled.losses.margins(z, y)
@@ -240,6 +249,8 @@ class Squared(ValueTargets):
     array([[2.]])
     """
 
+    most_curved = 1.0
+
     refines = False
 
     def value(self, z: Floats, y: Floats) -> Floats:
@@ -267,6 +278,8 @@ class Huber(ValueTargets):
     >>> Huber(threshold=1.0).slope(np.array([[9.0]]), np.array([[1.0]]))
     array([[1.]])
     """
+
+    most_curved = 1.0
 
     threshold: float = 1.0
 

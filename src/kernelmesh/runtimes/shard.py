@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from kernelmesh.agent import Agent, Info, State, advance
+from kernelmesh.agent import Agent, Info, State, advance, relay
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import Diverged
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import Message, decode, encode, wire_size
+from kernelmesh.messages import Message, News, decode, encode, wire_size
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.faults import Faults, Lie, Tie
 from kernelmesh.runtimes.plan import Plan
@@ -37,8 +37,10 @@ class Facts(NamedTuple):
     """The agents that have a mini-batch."""
     furthest: int
     """The largest number of steps that any of these has taken."""
-    ended: bool
-    """Whether all its streams have ended."""
+    waits: bool
+    """Whether an agent that is there has samples left."""
+    settled: bool
+    """Whether another round without samples would change nothing."""
 
 
 class Progress(NamedTuple):
@@ -118,15 +120,15 @@ class Shard:
         self._sources: dict[int, Iterator[Batch]] = {i: islice(iter(own), skip, None) for i, own, skip in opened}
         self._waiting: dict[int, Batch | None] = dict.fromkeys(self.members)
         self._bad: frozenset[int] = frozenset()
-        self._first_words: dict[tuple[int, int], tuple[int, Message]] = {}
+        self._first_words: dict[tuple[int, int], tuple[int, Message | News]] = {}
         """The message of a bad agent over each edge in the first round of its latest attack, with the number of the round."""
         self._end_talk()
 
     def _end_talk(self) -> None:
         self._talks = False
         self._outboxes: dict[int, Outbox] = {}
-        self._questions: dict[int, Message | None] = {}
-        self._replies: dict[int, dict[int, Message | None]] = {i: {} for i in self.members}
+        self._questions: dict[int, Message | News | None] = {}
+        self._replies: dict[int, dict[int, Message | News | None]] = {i: {} for i in self.members}
         """Replies by receiver and sender."""
 
     def take(self, away: frozenset[int]) -> Facts:
@@ -134,13 +136,17 @@ class Shard:
         for i, source in self._sources.items():
             if self._waiting[i] is None:
                 self._waiting[i] = next(source, None)
-        ended = all(batch is None for batch in self._waiting.values())
+        here = [i for i in self.members if i not in away]
+        waits = any(self._waiting[i] is not None for i in here)
         # all samples are validated before any agent steps, so that an invalid one leaves the whole network unchanged
         self._checked: dict[int, tuple[Floats, Any]] = {
             i: self.agent.check(*batch) for i, batch in self._waiting.items() if batch is not None and i not in away
         }
+        self._checked = {i: batch for i, batch in self._checked.items() if self.agent.wants(self.states[i])}
+        self._idle = [i for i in here if i not in self._checked] if self.agent.consensus.shares else []
+        settled = not self.agent.consensus.shares or all(self.agent.is_settled(self.states[i]) for i in here)
         learns = list(self._checked)
-        return Facts(learns, max((self.states[i].steps for i in learns), default=0), ended)
+        return Facts(learns, max((self.states[i].steps for i in learns), default=0), waits, settled)
 
     def points(self) -> list[Floats]:
         """The points of the current mini-batches."""
@@ -170,12 +176,12 @@ class Shard:
 
     def _tell(self) -> Batches:
         """Send functions to the agents that learn."""
-        learns, lost = self._plan.learns, self._plan.lost
+        learns, lost, shares = self._plan.learns, self._plan.lost, self.agent.consensus.shares
         out: defaultdict[int, list[_Entry]] = defaultdict(list)
         for i, outbox in self._outboxes.items():
             for tie in self._ties[i]:
                 j = tie.number
-                message = outbox.reply(None) if learns[j] else None
+                message = outbox.reply(None, tie.name) if learns[j] or shares else None
                 if message is None:
                     continue
                 self._count(i, message, j)
@@ -225,6 +231,8 @@ class Shard:
             self.states[i], infos[i] = self._advanced(i)
             self._waiting[i] = None
             self.taken[i] += 1
+        for i in self._idle:
+            self.states[i] = relay(self.agent, self.states[i], self._heard(i))
         self._end_talk()
         return Progress(
             list(infos.values()),
@@ -241,7 +249,7 @@ class Shard:
         except Diverged:
             if i not in self._bad:
                 raise
-            return self.agent.start(name=state.name), None
+            return self.agent.start(name=state.name, number=i), None
 
     def _heard(self, i: int) -> list[Heard]:
         return [self._said(i, tie) for tie in self._ties[i]] if self._talks else []
@@ -253,7 +261,7 @@ class Shard:
             reply = self._lied(lie, tie.number, i, reply)
         return Heard(reply, tie.weight, tie.name)
 
-    def _lied(self, lie: Lie, sender: int, receiver: int, message: Message) -> Message:
+    def _lied(self, lie: Lie, sender: int, receiver: int, message: Message | News) -> Message | News:
         """The distorted message of a bad agent, computed by the receiver because non-finite values cannot be sent."""
         first, words = self._first_words.get((sender, receiver), (0, message))
         if first != lie.first:
@@ -261,7 +269,7 @@ class Shard:
             self._first_words[sender, receiver] = lie.first, words
         return lie.told(message, words, sender, receiver)
 
-    def _count(self, sender: int, message: Message, *receivers: int) -> None:
+    def _count(self, sender: int, message: Message | News, *receivers: int) -> None:
         size = wire_size(message)
         self.floats[sender] += len(receivers) * size.floats
         self.bytes[sender] += len(receivers) * size.bytes

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent, State
-from kernelmesh.checks import Floats
+from kernelmesh.checks import Floats, integer
 from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.numerics.graphs import Graph
@@ -31,6 +31,7 @@ def simulate(
     states: Sequence[State] | None = None,
     faults: Faults | None = None,
     engine: Engine | None = None,
+    settle: int | None = None,
 ) -> Iterator[Round]:
     """Run one agent per node of a graph, all with the same settings, until every stream has ended.
 
@@ -38,6 +39,10 @@ def simulate(
     the round began; then all of them step. An agent whose stream has ended still replies, and still sends its function if the
     protocol sends functions, but receives none. If a protocol exchanges only in every k-th round, agents just step in the
     others; rounds are counted by the agents' steps, so that a resumed run keeps the same rhythm.
+
+    If agents share sums (`Relay`), all of them take part in every round, with samples or without. The first rounds only form
+    the network; after the streams have ended, rounds go on until all agents have the sums of all samples. Agents that are
+    absent when all others have finished are not waited for.
 
     Parameters
     ----------
@@ -54,6 +59,8 @@ def simulate(
     engine : Engine, optional
         Where agents run: by default in this process, or in others (`Processes`, `RayEngine`). The
         rounds are the same; states are fetched on demand, before the next round.
+    settle : int, optional
+        The maximum number of rounds after the streams have ended, if agents share sums; by default, enough for a line.
 
     Returns
     -------
@@ -99,7 +106,27 @@ def simulate(
     if faults is not None:
         faults.check(graph)
     # checked at the call; the generator below only starts with the first round
-    return _rounds(agent, graph, streams, None if states is None else list(states), faults, engine)
+    rest = None if settle is None else integer("simulate", "settle", settle, minimum=0)
+    return _rounds(agent, graph, streams, None if states is None else _numbered(agent, states), faults, engine, rest)
+
+
+# Rounds after the streams have ended, for each agent, as sums go up a line and down again; and waves, as models improve.
+_ROUNDS_PER_AGENT, _WAVES = 2, 4
+
+
+def _numbered(agent: Agent, states: Sequence[State]) -> list[State]:
+    """The states, where agents share sums numbered as in the graph."""
+    out = []
+    for number, state in enumerate(states):
+        memory = state.memory
+        if memory is not None and memory.tree.name != number:
+            if memory.tree.clock:
+                rule = f"have the number {number}, its place in the graph"
+                raise InvalidArgument("simulate", f"states[{number}]", rule, Verbatim(f"number {memory.tree.name}"))
+            function = state.function if state.function.order else None
+            state = agent.start(name=state.name, function=function, number=number)
+        out.append(state)
+    return out
 
 
 def _check(name: str, given: Any, kind: Any, what: str, *, remedy: str = "") -> None:
@@ -114,18 +141,22 @@ def _rounds(
     states: list[State] | None,
     faults: Faults | None,
     engine: Engine | None,
+    settle: int | None,
 ) -> Iterator[Round]:
     shards = InProcess() if engine is None else engine
     planner, threads = Planner(agent, graph, faults), BlasThreads()
     shards.start(agent, graph, streams, states)
-    number = shown = 0
+    number = shown = resting = 0
+    limit = settle if settle is not None else _ROUNDS_PER_AGENT * len(graph) + _WAVES * agent.consensus.every
     largest = max((state.function.order for state in states or ()), default=0)
     while True:
         number += 1
         try:
             facts = shards.call("take", planner.away(number))
-            if all(each.ended for each in facts):
-                return
+            if not any(each.waits for each in facts):
+                if resting >= limit or all(each.settled for each in facts):
+                    return
+                resting += 1
             learns, furthest = _who_learns(planner, facts)
             if number == 1:
                 _warn_if_unstable(agent, graph, streams, states, shards)

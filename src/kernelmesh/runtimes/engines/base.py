@@ -48,7 +48,7 @@ class InProcess:
 
     def start(self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None) -> None:
         """Start a network."""
-        now = [agent.start(name=name) for name in graph.names] if states is None else states
+        now = [agent.start(name=name, number=i) for i, name in enumerate(graph.names)] if states is None else states
         self.shard = Shard(agent, graph, streams, now)
 
     def call(self, method: str, *arguments: Any) -> list[Any]:

@@ -90,16 +90,15 @@ class Host:
         """Start a network."""
         self._spec, self._number, self._halfway = spec, 0, False
         names = spec.graph.names
-        own = [name for name, part in zip(names, spec.parts, strict=True) if part == spec.part]
+        members = [i for i, part in enumerate(spec.parts) if part == spec.part]
         if spec.states is None:
-            states = [spec.agent.start(name=name) for name in own]
+            states = [spec.agent.start(name=names[i], number=i) for i in members]
         else:
-            members = [i for i, part in enumerate(spec.parts) if part == spec.part]
             states = [self._unpack(packed, i) for packed, i in zip(spec.states, members, strict=True)]
         self.shard = Shard(spec.agent, spec.graph, spec.streams, states, part=spec.part, parts=spec.parts)
 
     def _unpack(self, packed: Packed, i: int) -> State:
-        return storage.unpack(self._spec.agent, packed, name=self._spec.called[i])
+        return storage.unpack(self._spec.agent, packed, name=self._spec.called[i], names=self._spec.called)
 
     def take(self, away: frozenset[int]) -> Facts:
         """As `Shard.take`."""

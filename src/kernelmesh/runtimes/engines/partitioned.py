@@ -194,7 +194,7 @@ class Partitioned:
             for members, states in zip(self._members, found, strict=True)
             for i, own in zip(members, states, strict=True)
         }
-        return [storage.unpack(self._agent, packed[i], name=name) for i, name in enumerate(self._called)]
+        return [storage.unpack(self._agent, packed[i], name=name, names=self._called) for i, name in enumerate(self._called)]
 
     def _check_network(self, network: int) -> None:
         if network != self._network:

@@ -1,9 +1,4 @@
-"""Messages between agents: encoding, decoding and validation.
-
-On the wire, a message is MessagePack: its format version, the number of its kind, and its matrices (rows, columns,
-little-endian numbers). It contains no text. Types and ranges are checked by msgspec
-during decoding, shapes and finiteness here, before an array is created. Nothing is unpickled.
-"""
+"""Messages that consist of matrices: points, values at points, and functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +13,10 @@ from msgspec import Meta, Struct
 from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import RefusedMessage
 
-__all__ = ["Function", "Message", "Points", "Values", "WireSize", "decode", "encode", "wire_size"]
+__all__ = ["KINDS", "VERSION", "Function", "Message", "Points", "Values", "WireSize", "decode", "encode", "wire_size"]
 
 VERSION = 5
+"""Of the wire format."""
 
 _Length = Annotated[int, Meta(ge=0, lt=1 << 31)]
 _FLOATS = np.dtype("<f8")
@@ -82,7 +78,7 @@ class _Wire(Struct, array_like=True, forbid_unknown_fields=True):
     matrices: Annotated[list[_Matrix], Meta(max_length=2)]
 
 
-_KINDS: tuple[type[Message], ...] = (Points, Values, Function)  # numbered in this order on the wire
+KINDS: tuple[type[Message], ...] = (Points, Values, Function)  # numbered in this order on the wire
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Wire)
@@ -98,7 +94,7 @@ def encode(message: Message) -> bytes:
     for name in message.tables:
         table = getattr(message, name)
         matrices.append(_Matrix(len(table), table.shape[1], np.asarray(table, _FLOATS).tobytes()))
-    return _encoder.encode(_Wire(VERSION, _KINDS.index(type(message)), matrices))
+    return _encoder.encode(_Wire(VERSION, KINDS.index(type(message)), matrices))
 
 
 class WireSize(NamedTuple):
@@ -144,9 +140,9 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
         raise RefusedMessage(f"message: must be one of format {VERSION}", error) from None
     if wire.version != VERSION:
         raise RefusedMessage(f"message: format must be {VERSION}", wire.version)
-    if not 0 <= wire.kind < len(_KINDS):
-        raise RefusedMessage(f"message: kind must be a number from 0 to {len(_KINDS) - 1}", wire.kind)
-    kind = _KINDS[wire.kind]
+    if not 0 <= wire.kind < len(KINDS):
+        raise RefusedMessage(f"message: kind must be a number from 0 to {len(KINDS) - 1}", wire.kind)
+    kind = KINDS[wire.kind]
     if len(wire.matrices) != len(kind.tables):
         raise RefusedMessage(f"message: {kind.kind} must have {len(kind.tables)} matrices", len(wire.matrices))
     arrays = list(map(_array, wire.matrices))

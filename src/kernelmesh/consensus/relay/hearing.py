@@ -1,0 +1,231 @@
+"""A tick, first half: take note of what neighbors have said, and decide whose sums count, and in which coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+
+import numpy as np
+
+from kernelmesh.consensus.relay.memory import Memory, Peer, Received
+from kernelmesh.consensus.relay.point_list import PointList, merged
+from kernelmesh.consensus.relay.settings import CALM, PATIENCE, POOL, Settings
+from kernelmesh.consensus.relay.tree import Neighbor, grow, heeded
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.messages import ListPart, News, unpacked
+from kernelmesh.numerics.basis import Basis
+from kernelmesh.numerics.kernels import Kernel, Weighted
+from kernelmesh.numerics.sums import Sums, added
+
+__all__ = ["exclude", "forget", "hear", "scaled"]
+
+# Rounding on the wire may exceed the limits of what sums can be by this fraction.
+_ROUNDING = 1e-3
+
+
+def hear(
+    settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple[Hashable, News]]
+) -> tuple[Memory, Basis]:
+    """The memory after a tick, and the basis over the list of points that holds now."""
+    memory = memory.copied()
+    lists = [] if memory.next_points is None else [memory.next_points]
+    memory.next_points = None
+    for name, news in heard:
+        _receive(settings, memory, name, news, lists)
+    grow(memory.tree, {j: peer.link for j, peer in memory.peers.items() if not peer.excluded})
+    for points in lists:
+        if points.is_newer(memory.points):
+            basis = _adopt(settings, memory, basis, points)
+    clock, near = memory.tree.clock, memory.near
+    for j, peer in memory.peers.items():
+        if j not in near:
+            _part_with(memory, peer)
+    own_roll = 1 << memory.tree.name
+    _select(memory, near, own_roll)
+    shape, roll = (memory.tree.root, *near), own_roll | memory.others.roll
+    if shape != memory.shape or roll != memory.roll:
+        memory.shape, memory.roll, memory.since = shape, roll, clock
+    stands = clock - memory.since >= CALM or clock >= PATIENCE
+    memory.is_ready = memory.is_ready or (len(memory.points) > 0 and stands)
+    return memory, basis
+
+
+def _part_with(memory: Memory, peer: Peer) -> None:
+    """A neighbor is not next to this member in the tree: what it said before does not count."""
+    clock = memory.tree.clock
+    if peer.counted is not None:
+        peer.changed = clock
+    peer.counted, peer.told, peer.sent, peer.proposals = None, -1, 0, None
+    if not peer.link.alive(clock):
+        peer.newest = None
+
+
+def _receive(settings: Settings, memory: Memory, name: Hashable, news: News, lists: list[PointList]) -> None:
+    number = news.hello.name
+    if memory.numbers.get(name) != number:
+        if number == memory.tree.name or number in memory.numbers.values():
+            return  # every member must have another number
+        memory.numbers = {**memory.numbers, name: number}
+    peer = memory.peers.setdefault(number, Peer(Neighbor()))
+    was_alive = peer.link.alive(memory.tree.clock)
+    if peer.excluded or not heeded(memory.tree, peer.link, news.hello):
+        return
+    if not was_alive:  # it is new, or has come back
+        peer.newest = peer.counted = None
+        memory.estates = {j: sums for j, sums in memory.estates.items() if j != number}
+    peer.length, peer.digest = news.length, news.digest
+    try:
+        if news.standing:
+            _stand(memory, news.standing)
+        if news.part is not None:
+            _merge(settings, memory, news.part, lists)
+        if news.proposals is not None:
+            peer.proposals = news.proposals.table("proposals")
+            if peer.proposals.shape[1] != memory.points.points.shape[1]:
+                raise RefusedMessage("news: proposals must have the right dimension", peer.proposals.shape)
+        if news.sums is not None:
+            _keep(settings, memory, peer, news)
+    except RefusedMessage as error:
+        exclude(memory, number, str(error))
+
+
+def _keep(settings: Settings, memory: Memory, peer: Peer, news: News) -> None:
+    """Remember sums that pass the tests of form."""
+    assert news.sums is not None
+    sums, clock = unpacked(news.sums), news.hello.clock
+    outputs, dimension = memory.others.weights.shape[1], memory.points.points.shape[1]
+    if sums.weights.shape[1] != outputs:
+        raise RefusedMessage(f"news: sums must have {outputs} outputs", sums.weights.shape[1])
+    if sums.features.size and sums.features.shape != (2, dimension):
+        raise RefusedMessage(f"news: sums must have {dimension} features", sums.features.shape)
+    if sums.order > news.length:
+        raise RefusedMessage("news: sums must be over points of the sender's list", sums.order)
+    limit = (1.0 + _ROUNDING) * settings.limit * sums.samples
+    if sums.trace > limit:
+        raise RefusedMessage(f"news: tr Θ must be at most {settings.limit:g} for each sample", sums.trace)
+    if not sums.is_definite(_ROUNDING):
+        raise RefusedMessage("news: Θ must have no negative eigenvalues")
+    if news.sums.estate:
+        memory.estates = {**memory.estates, news.hello.name: sums}
+        memory.own_changed = memory.tree.clock + 1
+        peer.link, peer.newest = Neighbor(), None  # it has left
+    elif peer.newest is None or clock > peer.newest.clock:
+        peer.newest = Received(clock, sums, news.length, news.digest)
+
+
+def _stand(memory: Memory, standing: Mapping[int, int]) -> None:
+    """Members were forgotten, or admitted again: nothing that contains samples of the forgotten counts any longer."""
+    known = {j: max(count, memory.standing.get(j, 0)) for j, count in standing.items()}
+    if not known.items() - memory.standing.items():
+        return
+    memory.standing = {**memory.standing, **known}
+    gone = memory.forgotten
+    if memory.held is not None and memory.held.roll & gone:
+        memory.held = None
+    for peer, what, received in list(memory.kept_sums()):
+        if received.sums.roll & gone:
+            setattr(peer, what, None)
+            peer.changed = memory.tree.clock + 1
+    memory.estates = {j: sums for j, sums in memory.estates.items() if not sums.roll & gone}
+
+
+def forget(memory: Memory, number: int, *, forgotten: bool) -> None:
+    """Take all samples of a member out of every total of the network, or let them count again."""
+    count = memory.standing.get(number, 0)
+    if (count % 2 == 1) != forgotten:
+        _stand(memory, {number: count + 1})
+
+
+def exclude(memory: Memory, number: int, reason: str) -> None:
+    """Do not listen to a neighbor any longer: what it has said vanishes at once, and the tree finds another way."""
+    memory.peers[number] = Peer(Neighbor(), excluded=reason)
+    memory.held = None
+
+
+def _merge(settings: Settings, memory: Memory, part: ListPart, lists: list[PointList]) -> None:
+    theirs = merged(memory.points, part)
+    if theirs is None:
+        return
+    dimension = memory.points.points.shape[1]
+    if theirs.points.shape[1] != dimension or theirs.scales.size not in (0, dimension) or len(theirs) > settings.max_order:
+        raise RefusedMessage("news: the list of points must have the right dimension and length", theirs.points.shape)
+    lists.append(theirs)
+
+
+def _adopt(settings: Settings, memory: Memory, old: Basis, points: PointList) -> Basis:
+    """Another list takes the place of the own one: the sums of others are read in its coordinates."""
+    before, same = memory.points, memory.points.common(points)
+    memory.points, memory.since = points, memory.tree.clock
+    if same == len(before):
+        return old.extended(points.points[same:])
+    basis = Basis.over(scaled(settings.kernel, points.scales), points.points)
+    if not len(before):
+        return basis
+    across = basis.across(old)
+
+    def read(sums: Sums) -> Sums:
+        return sums.within(across[:, : sums.order])
+
+    memory.held = None if memory.held is None else read(memory.held)
+    memory.others = read(memory.others)
+    memory.estates = {j: read(sums) for j, sums in memory.estates.items()}
+    for peer, what, received in list(memory.kept_sums()):
+        if before.begins_with(received.length, received.digest):
+            setattr(peer, what, Received(received.clock, read(received.sums), len(points), points.digest))
+    lost = before.points[max(same, 0) :]  # are proposed again
+    memory.proposals = lost if memory.proposals is None else np.concatenate([lost, memory.proposals])[:POOL]
+    return basis
+
+
+def scaled(kernel: Kernel, scales: np.ndarray) -> Kernel:
+    """The kernel of features divided by their scales."""
+    return Weighted(kernel, weights=tuple(1.0 / scales)) if scales.size else kernel
+
+
+def _select(memory: Memory, near: list[int], own_roll: int) -> None:
+    """Which sums count: the newest of each tree neighbor if their rolls are disjoint, else earlier ones that are."""
+    points, forgotten = memory.points, memory.forgotten
+    for sums in memory.estates.values():
+        own_roll |= sums.roll
+    chosen: dict[int, Received] = {}
+    for j in near:
+        received = memory.peers[j].newest
+        if received is not None and not received.sums.roll & forgotten:
+            if points.begins_with(received.length, received.digest):
+                chosen[j] = received
+    if not _are_disjoint(own_roll, chosen.values()):
+        chosen = _disjoint(memory, near, own_roll, chosen)
+    moved = False
+    for j in near:
+        peer, now = memory.peers[j], chosen.get(j)
+        if now is not peer.counted:
+            peer.counted, peer.changed, moved = now, memory.tree.clock, True
+    if not moved and memory.held is not None:
+        return
+    live = added([received.sums for received in chosen.values()], outputs=memory.others.weights.shape[1])
+    held = memory.held
+    # while the tree changes, the last sum of the others stays in use until a new one has as many samples
+    if held is None or live.samples >= held.samples or held.roll & own_roll:
+        memory.held = held = live
+    memory.others = held
+
+
+def _are_disjoint(roll: int, received: Iterable[Received]) -> bool:
+    for each in received:
+        if roll & each.sums.roll:
+            return False
+        roll |= each.sums.roll
+    return True
+
+
+def _disjoint(memory: Memory, near: list[int], union: int, newest: Mapping[int, Received]) -> dict[int, Received]:
+    """Sums that have no member in common: those that counted before, each replaced by a newer one where that fits."""
+    chosen: dict[int, Received] = {}
+    for j in near:
+        received = memory.peers[j].counted
+        if received is not None and not union & received.sums.roll:
+            chosen[j], union = received, union | received.sums.roll
+    for j, received in sorted(newest.items(), key=lambda item: -item[1].sums.roll.bit_count()):
+        rest = union & ~(chosen[j].sums.roll if j in chosen else 0)
+        if not rest & received.sums.roll:
+            chosen[j], union = received, rest | received.sums.roll
+    return chosen

@@ -1,0 +1,128 @@
+"""The list of points that a network agrees on: only the root adds to it, and lists of different roots merge."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelmesh.checks import Floats, Ints, finite
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.messages import ListPart, Rows
+
+__all__ = ["EMPTY", "PointList", "merged", "part_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class PointList:
+    """Points, each with the root that added it, and the scales of the features in which they are compared.
+
+    Lists form a semilattice: a list is older than every list that begins with it; of two lists that differ, the one whose
+    entry at the first difference has the smaller (root, point) is newer. Every member keeps the newest list that it has
+    heard of, so that all members come to have the same one, whatever is lost, repeated or late.
+
+    Parameters
+    ----------
+    roots : ndarray of shape (M,)
+        The root that added each point.
+    points : ndarray of shape (M, p)
+        The points.
+    scales : ndarray of shape (p,) or (0,)
+        The scales of the features, which count as the first entry; empty if features are used as they are.
+    scaler : int
+        The root that chose the scales.
+    digest : int
+        32 bits that identify the list.
+    """
+
+    roots: Ints
+    points: Floats
+    scales: Floats
+    scaler: int
+    digest: int
+
+    @classmethod
+    def of(cls, roots: Ints, points: Floats, scales: Floats, scaler: int = 0) -> PointList:
+        """A list with its digest."""
+        return cls(roots, points, scales, scaler, _digest(roots, points, scales, scaler))
+
+    @classmethod
+    def empty(cls, dimension: int) -> PointList:
+        """The list with nothing in it, which is older than all others."""
+        return cls.of(np.empty(0, dtype=np.int64), np.empty((0, dimension)), np.empty(0))
+
+    @classmethod
+    def given(cls, points: Floats) -> PointList:
+        """A list that all members have from the start."""
+        return cls.of(np.zeros(len(points), dtype=np.int64), points, np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def extended(self, points: Floats, root: int) -> PointList:
+        """The list after a root has added points."""
+        roots = np.concatenate([self.roots, np.full(len(points), root)])
+        return PointList.of(roots, np.concatenate([self.points, points]), self.scales, self.scaler)
+
+    def begins_with(self, length: int, digest: int) -> bool:
+        """Whether the first points are those of a list with this length and digest."""
+        if length == len(self) and digest == self.digest:
+            return True
+        if length == 0 and digest == EMPTY:
+            return True
+        return length < len(self) and digest == _digest(self.roots[:length], self.points[:length], self.scales, self.scaler)
+
+    def common(self, other: PointList) -> int:
+        """How many points both lists begin with; −1 if even their scales differ."""
+        if self.scaler != other.scaler or not np.array_equal(self.scales, other.scales):
+            return -1
+        both = min(len(self), len(other))
+        same = (self.roots[:both] == other.roots[:both]) & (self.points[:both] == other.points[:both]).all(axis=1)
+        return both if same.all() else int(np.argmin(same))
+
+    def is_newer(self, other: PointList) -> bool:
+        """Whether this list takes the place of another one."""
+        at = self.common(other)
+        if at < 0:
+            if not (self.scales.size and other.scales.size):
+                return bool(self.scales.size)
+            return (self.scaler, self.scales.tobytes()) < (other.scaler, other.scales.tobytes())
+        if at in (len(self), len(other)):
+            return len(self) > len(other)
+        ours, theirs = ((int(each.roots[at]), each.points[at].tobytes()) for each in (self, other))
+        return ours < theirs
+
+
+def _digest(roots: Ints, points: Floats, scales: Floats, scaler: int) -> int:
+    digest = hashlib.blake2b(roots.astype("<i8").tobytes(), digest_size=4)
+    for table in (points, scales):
+        digest.update(table.astype("<f8").tobytes())
+    digest.update(scaler.to_bytes(4, "little"))
+    return int.from_bytes(digest.digest(), "little")
+
+
+EMPTY = _digest(np.empty(0), np.empty(0), np.empty(0), 0)
+"""The digest of the list with nothing in it."""
+
+
+def part_of(points: PointList, start: int, digest: int) -> ListPart:
+    """The end of a list for a neighbor that has the beginning."""
+    scales, roots = points.scales.astype("<f8").tobytes(), points.roots[start:].astype("<i8").tobytes()
+    return ListPart(start, digest, points.scaler, scales, roots, Rows.of(points.points[start:]))
+
+
+def merged(points: PointList, part: ListPart, *, trusted: bool = False) -> PointList | None:
+    """The list that a neighbor has, from what it sent and the beginning that is known; None if that is another one."""
+    if not trusted and not points.begins_with(part.start, part.digest):
+        return None
+    tail = part.points.table("points") if part.points.data else np.empty((0, points.points.shape[1]))
+    roots, scales = np.frombuffer(part.roots, "<i8").astype(np.int64), np.frombuffer(part.scales, "<f8").astype(np.float64)
+    if len(roots) != len(tail) or (len(roots) and not 0 <= int(roots.min()) <= int(roots.max()) < 1 << 16):
+        raise RefusedMessage("news: every point must have a root", f"{len(roots)} for {len(tail)} points")
+    if len(scales) and not (finite(scales) and (scales > 0.0).all()):
+        raise RefusedMessage("news: scales must be positive")
+    known = slice(0, part.start)
+    return PointList.of(
+        np.concatenate([points.roots[known], roots]), np.concatenate([points.points[known], tail]), scales, part.scaler
+    )

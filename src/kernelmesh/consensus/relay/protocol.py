@@ -1,0 +1,108 @@
+"""Relay sums, the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from kernelmesh.checks import integer
+from kernelmesh.consensus.base import Consensus, Exchange, Tuning
+from kernelmesh.consensus.relay.hearing import forget, hear
+from kernelmesh.consensus.relay.memory import Memory
+from kernelmesh.consensus.relay.point_list import PointList
+from kernelmesh.consensus.relay.settings import Settings
+from kernelmesh.consensus.relay.speaking import is_settled, speak, tell
+from kernelmesh.consensus.relay.tree import Tree
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.messages import BITS, News
+from kernelmesh.numerics.basis import Basis
+from kernelmesh.numerics.sums import Sums
+from kernelmesh.registry import register
+
+__all__ = ["Relay"]
+
+
+@register("consensus")
+@dataclass(frozen=True, kw_only=True)
+class Relay(Consensus):
+    """To tree neighbor j: own_i + Σ_{l ≠ j} inbox_l.  In use: own_i + Σ_l inbox_l.
+
+    Agents with the rule `Landmarks` add up the sums of all their samples over a spanning tree that repairs itself, so that
+    every agent has the model of all samples. A message is state: the newest counts, so that loss, repetition and delay do no
+    harm. Every sum carries the roll of the members whose samples it contains, and only sums with disjoint rolls are added:
+    no sample counts twice, whatever the tree does. What an agent has added can be taken out again.
+
+    Sums travel in waves: each edge carries one for each direction in `every` rounds, yet they reach all agents within
+    `every` + 2 · depth rounds. The root of the tree keeps the list of points: the others propose theirs.
+
+    Parameters
+    ----------
+    every : int
+        k, the rounds between two waves.
+    bits : int
+        The size of a number on the wire: 16, 32 or 64.
+    scales : bool
+        Whether the agents agree on the scales of the features before they learn, so that features in different units count
+        alike.
+
+    Examples
+    --------
+    >>> Relay(every=16, bits=16).exchange.replies[0].__name__
+    'News'
+    """
+
+    exchange: ClassVar[Exchange] = Exchange(replies=(News,))  # type: ignore[arg-type]
+    shares: ClassVar[bool] = True
+    relays: ClassVar[bool] = True
+
+    every: int = 8
+    bits: int = 32
+    scales: bool = False
+
+    def __post_init__(self) -> None:
+        integer("Relay", "every", self.every, minimum=1)
+        if self.bits not in BITS:
+            raise InvalidArgument("Relay", "bits", f"be one of {BITS}", self.bits)
+
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        return cls(every=tuning.every or cls.every)
+
+    def exchanges(self, step: int) -> bool:
+        """Whether agents exchange before this step: always, if only hellos."""
+        return True
+
+    def begin(self, number: int, points: PointList, outputs: int) -> Memory:
+        """The memory of a new member with this number."""
+        return Memory(Tree(number), points, Sums.zero(outputs))
+
+    def hear(
+        self, settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple[Hashable, News]]
+    ) -> tuple[Memory, Basis]:
+        """The memory after a tick, and the basis over the list of points that holds now."""
+        return hear(settings, memory, basis, heard)
+
+    def speak(self, settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Any) -> None:
+        """Decide what is sent before the next tick."""
+        speak(settings, memory, basis, own, changed=changed, candidates=candidates)
+
+    def tell(self, memory: Memory, name: Hashable) -> News | None:
+        """The message to a neighbor, from the memory after a step."""
+        return tell(memory, name)
+
+    def is_settled(self, memory: Memory) -> bool:
+        """Whether this member has nothing to say that a neighbor does not know."""
+        return is_settled(memory)
+
+    def forgotten(self, memory: Memory, number: int, *, forgotten: bool = True) -> Memory:
+        """The memory without any samples of a member, or admitting them again; the network hears of it."""
+        memory = memory.copied()
+        forget(memory, number, forgotten=forgotten)
+        return memory
+
+    def left(self, memory: Memory) -> Memory:
+        """The memory of a member whose next message is its farewell: its samples stay in the network."""
+        memory = memory.copied()
+        memory.leaving = True
+        return memory

@@ -1,0 +1,181 @@
+"""A tick, second half: what a member says to whom before the next tick.
+
+Waves follow the root's count: the deepest members speak first, so that one sum for each edge and direction in k ticks
+reaches everybody within k + 2 · depth ticks. A changed roll is passed on sooner, and nothing is sent that has not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+
+from kernelmesh.checks import Floats
+from kernelmesh.consensus.relay.memory import Memory, Outgoing, Peer
+from kernelmesh.consensus.relay.point_list import EMPTY, PointList, part_of
+from kernelmesh.consensus.relay.settings import CALM, PATIENCE, POOL, Settings
+from kernelmesh.consensus.relay.tree import greet
+from kernelmesh.messages import ListPart, News, Rows, packed
+from kernelmesh.numerics.basis import Basis
+from kernelmesh.numerics.sums import Sums, added
+
+__all__ = ["is_settled", "speak", "tell"]
+
+# Points that a member proposes at a time.
+_PROPOSALS = 32
+
+
+def speak(
+    settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Floats
+) -> None:
+    """Decide what is sent before the next tick; `memory` is the copy that `hear` has made.
+
+    `changed` says whether the own sums have changed since the last tick, and `candidates` are samples worth a point.
+    """
+    tree, near = memory.tree, memory.near
+    if changed:
+        memory.own_changed = tree.clock
+    outputs = own.weights.shape[1]
+    mine = added([own, *memory.estates.values()], outputs=outputs)
+    _propose(settings, memory, basis, candidates, mine)
+    if memory.leaving:
+        heir = tree.parent if not tree.is_root else min(near, default=None)
+        if heir is not None:
+            memory.outgoing = {heir: Outgoing(packed(mine, bits=settings.bits, estate=True))}
+        return
+    sums = {j: packed(value, bits=settings.bits) for j, value in _due(settings, memory, mine, near)}
+    proposals = _proposed(settings, memory)
+    for j, peer in memory.peers.items():
+        part = None if peer.excluded or not peer.link.alive(tree.clock) else _part(memory, peer)
+        out = Outgoing(sums.get(j), part, proposals if j == tree.parent else None)
+        if any(out):
+            memory.outgoing[j] = out
+
+
+def tell(memory: Memory, name: Hashable) -> News | None:
+    """The message to a neighbor, from the memory after a step; None to one that was excluded."""
+    number = memory.numbers.get(name)
+    peer = None if number is None else memory.peers.get(number)
+    if peer is not None and peer.excluded:
+        return None
+    heard = 0 if peer is None or peer.newest is None else peer.newest.clock
+    out = Outgoing() if number is None else memory.outgoing.get(number, Outgoing())
+    points = memory.points
+    return News(greet(memory.tree, heard), len(points), points.digest, *out, memory.standing or None)
+
+
+def is_settled(memory: Memory) -> bool:
+    """Whether this member has nothing to say that a neighbor does not know."""
+    if memory.outgoing or memory.next_points is not None or not memory.is_ready or memory.tree.clock - memory.since < CALM:
+        return False
+    near = memory.near
+    for j in near:
+        peer, hello = memory.peers[j], memory.peers[j].link.hello
+        news = max([memory.own_changed, *(memory.peers[other].changed for other in near if other != j)])
+        if news > peer.sent or hello is None or hello.heard < peer.sent or peer.digest != memory.points.digest:
+            return False
+    return True
+
+
+# -- points ------------------------------------------------------------------------------------------------------------
+
+
+def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Floats, mine: Sums) -> None:
+    """Which points this member proposes; a root whose tree stands adds them to the list."""
+    tree, points = memory.tree, memory.points
+    stands = tree.clock - memory.since >= CALM or tree.clock >= PATIENCE
+    if settings.scales and not points.scales.size:
+        total = added([mine, memory.others], outputs=mine.weights.shape[1])
+        if tree.is_root and stands and total.samples > 1 and total.features.size:
+            memory.next_points = PointList.of(points.roots, points.points, _agreed_scales(total), tree.name)
+        memory.proposals = candidates[:POOL] if memory.proposals is None else memory.proposals
+        return
+    room = settings.max_order - len(points)
+    pools = [memory.proposals, candidates, *(memory.peers[j].proposals for j in memory.near if j != tree.parent)]
+    fresh = [pool for pool in pools if pool is not None and len(pool)]
+    for peer in memory.peers.values():
+        peer.proposals = None
+    if room <= 0 or not fresh:
+        memory.proposals = None
+        return
+    pool = np.concatenate(fresh)
+    if memory.proposals is None or len(pool) > len(memory.proposals) or memory.filtered != points.digest:
+        pool = pool[np.sort(basis.novel(pool, novelty=settings.novelty, room=POOL))]
+        memory.filtered, memory.proposed = points.digest, 0
+    if tree.is_root and stands and len(pool):
+        memory.next_points, pool = points.extended(pool[:room], tree.name), pool[:0]
+    memory.proposals = pool if len(pool) else None
+
+
+def _proposed(settings: Settings, memory: Memory) -> Rows | None:
+    """The proposals that are sent to the parent now."""
+    clock = memory.tree.clock
+    if memory.tree.is_root or memory.proposals is None or (memory.proposed and clock - memory.proposed < settings.every):
+        return None
+    memory.proposed = clock
+    return Rows.of(memory.proposals[:_PROPOSALS])
+
+
+def _part(memory: Memory, peer: Peer) -> ListPart | None:
+    """The points that a neighbor lacks; all of them if its list is another one."""
+    points, clock = memory.points, memory.tree.clock
+    if peer.digest == points.digest or clock - peer.listed < CALM:
+        return None
+    begins = points.begins_with(peer.length, peer.digest)
+    if not begins and peer.length > len(points):
+        return None  # it may have more, and will send it
+    peer.listed = clock
+    return part_of(points, peer.length, peer.digest) if begins else part_of(points, 0, EMPTY)
+
+
+def _agreed_scales(total: Sums) -> Floats:
+    """The standard deviations of the features over all samples; 1 where a feature is constant."""
+    mean = total.features[0] / total.samples
+    variance = total.features[1] / total.samples - mean**2
+    return np.where(variance > 1e-12 * mean**2, np.sqrt(np.maximum(variance, 0.0)), 1.0)
+
+
+# -- sums --------------------------------------------------------------------------------------------------------------
+
+
+def _due(settings: Settings, memory: Memory, mine: Sums, near: list[int]) -> list[tuple[int, Sums]]:
+    """The tree neighbors to whom sums are sent now, and the sums."""
+    tree, every, inbox = memory.tree, settings.every, memory.inbox(near)
+    up, down = (tree.waves + tree.hops) // every, (tree.waves - tree.hops) // every
+    rises, falls = up != memory.up, down != memory.down
+    memory.up, memory.down = up, down
+    due = []
+    for j in near:
+        peer, hello = memory.peers[j], memory.peers[j].link.hello
+        roll, news = mine.roll, memory.own_changed
+        for other, sums in inbox:
+            roll |= sums.roll if other != j else 0
+        news = max([news, *(memory.peers[other].changed for other in near if other != j)])
+        pause = tree.clock - peer.sent
+        is_wave = rises if j == tree.parent else falls
+        is_lost = peer.sent > 0 and hello is not None and hello.heard < peer.sent and pause >= every
+        is_urgent = roll != peer.told and pause >= max(1, every // 4)
+        if is_urgent or is_lost or (is_wave and (news > peer.sent or not peer.sent)):
+            due.append(j)
+    out = []
+    for j, value in _all_but_one(mine, inbox, due):
+        memory.peers[j].sent, memory.peers[j].told = tree.clock, value.roll
+        out.append((j, value))
+    return out
+
+
+def _all_but_one(mine: Sums, inbox: list[tuple[int, Sums]], due: list[int]) -> Iterable[tuple[int, Sums]]:
+    """For each j that is due, the sum of everything but what came from j; nothing is subtracted."""
+    if not due:
+        return
+    outputs = mine.weights.shape[1]
+    ahead = [mine]
+    for _, sums in inbox:
+        ahead.append(added([ahead[-1], sums], outputs=outputs))
+    place = {j: n for n, (j, _) in enumerate(inbox)}
+    behind: dict[int, list[Sums]] = {len(inbox) - 1: []}
+    for n in range(len(inbox) - 1, 0, -1):
+        behind[n - 1] = [added([inbox[n][1], *behind[n]], outputs=outputs)]
+    for j in due:
+        n = place.get(j)
+        yield j, ahead[-1] if n is None else added([ahead[n], *behind[n]], outputs=outputs)

@@ -1,0 +1,134 @@
+"""A spanning tree that repairs itself: who is the parent of whom, from short hellos between neighbors.
+
+Every member tells its neighbors at every tick which root it follows, how often that root has ticked, by how many hops it is
+away, and who its parent is. The smallest number that is known to be alive is the root: only a root counts its own number
+up, so a root that has died, or that exists only as a rumor in a cycle, stops counting and is given up. A neighbor becomes a
+new parent only if it is ahead of what this member has announced itself (the feasibility condition of Babel), so that no
+cycle can form.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from kernelmesh.messages import NOBODY, Hello
+
+__all__ = ["Neighbor", "Tree", "greet", "grow", "heeded"]
+
+_NEVER = -(1 << 62)
+# A neighbor or a root is given up after this many of its usual pauses, and some ticks more.
+_PAUSES, _GRACE = 5.0, 4.0
+_LONGEST = 50  # ticks; a longer pause says nothing about the usual one
+
+
+class Neighbor(Struct):
+    """What a member remembers of the hellos of a neighbor; times are in its own ticks."""
+
+    hello: Hello | None = None
+    at: int = _NEVER
+    """When the newest hello came."""
+    pause: float = 1.0
+    """The usual number of ticks between two hellos."""
+    rose: int = _NEVER
+    """When the neighbor last announced another root, or a higher count of the same."""
+
+    def alive(self, clock: int) -> bool:
+        """Whether it has said something lately."""
+        return self.hello is not None and clock - self.at <= _PAUSES * self.pause + _GRACE
+
+
+class Tree(Struct):
+    """A member's place in the tree."""
+
+    name: int
+    """Its number."""
+    clock: int = 0
+    root: int = NOBODY
+    count: int = 0
+    hops: int = 0
+    parent: int = NOBODY
+    rose: int = 0
+    """When the count of the root last rose."""
+    pause: float = 1.0
+    """The usual number of ticks between two rises."""
+    given_up: dict[int, int] = {}
+    """Roots that were given up, and their counts then: they are believed again only when they count on."""
+    waves: int = 0
+    """An estimate of the root's count, which runs on between its hellos."""
+
+    def __post_init__(self) -> None:
+        if self.root == NOBODY:
+            self.root = self.name
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this member is the root."""
+        return self.parent == NOBODY
+
+
+def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
+    """Take note of a hello; False if it is late or a duplicate."""
+    before = neighbor.hello
+    if before is not None and hello.clock <= before.clock and neighbor.alive(tree.clock):
+        return False  # a neighbor that was silent for long may have lost its clock
+    if neighbor.at > _NEVER:
+        neighbor.pause += 0.1 * (min(tree.clock - neighbor.at, _LONGEST) - neighbor.pause)
+    if before is None or hello.root != before.root or hello.count > before.count:
+        neighbor.rose = tree.clock
+    neighbor.at, neighbor.hello = tree.clock, hello
+    if hello.root == tree.name and hello.count > tree.count:
+        tree.count = hello.count  # this member was restored from an earlier state: the others know more
+    return True
+
+
+def greet(tree: Tree, heard: int) -> Hello:
+    """The hello to a neighbor whose newest sums are from its clock `heard`."""
+    return Hello(tree.name, tree.clock, tree.root, tree.count, tree.hops, tree.parent, heard)
+
+
+def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
+    """A tick: count if this is the root, give up a root that is silent, and choose the parent."""
+    tree.clock += 1
+    limit = _PAUSES * tree.pause + _GRACE
+    if tree.root == tree.name:
+        tree.count = max(tree.count + 1, tree.clock)
+    elif tree.clock - tree.rose > limit:
+        tree.given_up = {**tree.given_up, tree.root: max(tree.count, tree.given_up.get(tree.root, 0))}
+        tree.root, tree.parent, tree.hops = tree.name, NOBODY, 0
+        tree.count = max(tree.clock, tree.given_up.get(tree.name, 0)) + 1
+    options = {j: neighbor for j, neighbor in neighbors.items() if _can_lead(tree, j, neighbor)}
+    if options:
+        _follow(tree, options, limit)
+    beat = tree.count + tree.hops
+    tree.waves += 1
+    # between the root's beats the waves run on own ticks, as the beats may come in bursts
+    if not beat <= tree.waves <= beat + _LONGEST:
+        tree.waves = beat
+
+
+def _can_lead(tree: Tree, j: int, neighbor: Neighbor) -> bool:
+    hello = neighbor.hello
+    if hello is None or hello.parent == tree.name or hello.root > tree.root or hello.root >= tree.name:
+        return False
+    if hello.count <= tree.given_up.get(hello.root, -1) or not neighbor.alive(tree.clock):
+        return False
+    ahead = hello.count > tree.count or (hello.count == tree.count and hello.hops < tree.hops)
+    return hello.root < tree.root or j == tree.parent or ahead
+
+
+def _follow(tree: Tree, options: dict[int, Neighbor], limit: float) -> None:
+    """Follow the smallest root; the parent stays unless it is gone, lags behind, or is a hop farther than need be."""
+    said = {j: neighbor.hello for j, neighbor in options.items() if neighbor.hello is not None}
+    root = min(hello.root for hello in said.values())
+    same = {j: hello for j, hello in said.items() if hello.root == root}
+    fresh = [j for j in same if tree.clock - options[j].rose <= limit] or list(same)
+    nearest = min(fresh, key=lambda j: (same[j].hops, -same[j].count, j))
+    if tree.parent not in fresh or same[nearest].hops < same[tree.parent].hops:
+        tree.parent = nearest
+    chosen = same[tree.parent]
+    if root != tree.root:
+        tree.root, tree.count, tree.rose = root, chosen.count, tree.clock
+    elif chosen.count > tree.count:
+        tree.pause += 0.1 * (min(tree.clock - tree.rose, _LONGEST) - tree.pause)
+        tree.count, tree.rose = chosen.count, tree.clock
+    tree.hops = chosen.hops + 1

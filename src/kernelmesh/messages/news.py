@@ -1,0 +1,182 @@
+"""What members of a relay tell each other: a hello, and with it sums, points or proposals when there are new ones.
+
+Sums travel in 64, 32 or 16 bits. With 16, Θ_ij is sent as Θ_ij / √(Θ_ii Θ_jj), which lies between −1 and 1, so that
+coordinates with few samples keep their precision, and Θ stays positive definite up to 1e-4 of its diagonal.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from kernelmesh.checks import Floats, finite
+from kernelmesh.errors import RefusedMessage
+from kernelmesh.numerics.sums import Sums
+
+__all__ = ["BITS", "NOBODY", "Hello", "ListPart", "News", "PackedSums", "Rows", "packed", "unpacked"]
+
+NOBODY = -1
+"""The parent of a root."""
+_Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Number = Annotated[int, Meta(ge=0, lt=1 << 16)]
+"""A member's number, different for each in a network."""
+
+
+class Hello(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a member says to every neighbor at every tick."""
+
+    name: Number
+    """The sender's number."""
+    clock: _Count
+    """The sender's ticks; it never runs backward."""
+    root: Number
+    """The root that it follows."""
+    count: _Count
+    """The highest count of that root that the sender knows."""
+    hops: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    parent: Annotated[int, Meta(ge=NOBODY, lt=1 << 16)]
+    heard: _Count = 0
+    """The clock of the newest sums that it has from the receiver."""
+
+
+BITS = (16, 32, 64)
+"""The sizes of a number on the wire."""
+_WIDEST = 1 << 13  # points
+_Length = Annotated[int, Meta(ge=0, lt=_WIDEST)]
+_Digest = Annotated[int, Meta(ge=0, lt=1 << 32)]
+_TOP = 32767.0
+
+
+class Rows(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A matrix: little-endian numbers of 8 bytes, row by row."""
+
+    columns: Annotated[int, Meta(ge=0, lt=1 << 31)]
+    data: bytes
+
+    @classmethod
+    def of(cls, table: Floats) -> Rows:
+        """The matrix to be sent."""
+        return cls(table.shape[1], table.astype("<f8").tobytes())
+
+    def table(self, what: str) -> Floats:
+        """The matrix that was sent."""
+        if self.columns == 0 or len(self.data) % (8 * self.columns):
+            raise RefusedMessage(f"news: {what} must have rows of {self.columns} numbers", f"{len(self.data)} bytes")
+        found = np.frombuffer(self.data, "<f8").reshape(-1, self.columns).astype(np.float64)
+        if not finite(found):
+            raise RefusedMessage(f"news: every number of {what} must be finite")
+        return found
+
+
+class PackedSums(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Sums as they travel."""
+
+    order: _Length
+    outputs: Annotated[int, Meta(ge=1, lt=1 << 16)]
+    bits: int
+    samples: Annotated[float, Meta(ge=0.0)]
+    roll: Annotated[bytes, Meta(max_length=1 << 13)]
+    """One bit for each member, the lowest first."""
+    data: bytes
+    features: Rows | None = None
+    estate: bool = False
+    """Whether these are the sums of a member that leaves, to be kept for it."""
+
+
+class ListPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The end of a list of points, from an entry on; the digest is that of the entries before."""
+
+    start: _Length
+    digest: _Digest
+    scaler: Number
+    scales: bytes
+    roots: bytes
+    points: Rows
+
+
+class News(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a member says to one neighbor at one tick."""
+
+    hello: Hello
+    length: _Length
+    """How many points the sender's list has."""
+    digest: _Digest
+    """The digest of that list."""
+    sums: PackedSums | None = None
+    part: ListPart | None = None
+    proposals: Rows | None = None
+    """Points that the sender would like to be in the list."""
+    standing: dict[Number, Annotated[int, Meta(ge=1, lt=1 << 31)]] | None = None
+    """How often each member was forgotten and admitted again: odd numbers say that it is forgotten."""
+
+    @property
+    def floats(self) -> int:
+        """How many numbers of sums and points it holds."""
+        tables = (self.proposals, self.part.points if self.part else None, self.sums.features if self.sums else None)
+        count = sum(len(rows.data) // 8 for rows in tables if rows is not None)
+        if self.sums is not None:
+            order = self.sums.order
+            count += order * (order + 1) // 2 + order * self.sums.outputs
+        return count
+
+
+def packed(sums: Sums, *, bits: int, estate: bool = False) -> PackedSums:
+    """Sums as they travel."""
+    roll = sums.roll.to_bytes((sums.roll.bit_length() + 7) // 8, "little")
+    data = _narrow(sums) if bits == 16 else b"".join(
+        table.astype(f"<f{bits // 8}").tobytes() for table in (sums.moments, sums.weights)
+    )
+    features = Rows.of(sums.features) if sums.features.size else None
+    return PackedSums(sums.order, sums.weights.shape[1], bits, sums.samples, roll, data, features, estate)
+
+
+def unpacked(wire: PackedSums) -> Sums:
+    """The sums that were sent, or `RefusedMessage`."""
+    order, outputs = wire.order, wire.outputs
+    triangle, many = order * (order + 1) // 2, order * outputs
+    if wire.bits not in BITS:
+        raise RefusedMessage("news: sums must have 16, 32 or 64 bits", wire.bits)
+    size = 2 * (triangle - order + many) + 4 * (order + outputs) if wire.bits == 16 else wire.bits // 8 * (triangle + many)
+    if len(wire.data) != size:
+        raise RefusedMessage(f"news: sums over {order} points must have {size} bytes", len(wire.data))
+    if wire.bits == 16:
+        moments, weights = _wide(wire.data, order, outputs)
+    else:
+        numbers = np.frombuffer(wire.data, f"<f{wire.bits // 8}").astype(np.float64)
+        moments, weights = numbers[:triangle], numbers[triangle:].reshape(order, outputs)
+    if not (finite(moments) and finite(weights) and np.isfinite(wire.samples)):
+        raise RefusedMessage("news: every number of sums must be finite")
+    features = np.empty((0, 0)) if wire.features is None else wire.features.table("features")
+    return Sums(moments, weights, wire.samples, int.from_bytes(wire.roll, "little"), features)
+
+
+def _narrow(sums: Sums) -> bytes:
+    """Θ_ij / (d_i d_j) below the diagonal and β_ic / (d_i s_c) as 16 bits; d = √diag Θ and s as 32."""
+    order = sums.order
+    rows, columns = np.tril_indices(order, -1)
+    triangle = np.tril_indices(order)
+    square = np.zeros((order, order))
+    square[triangle] = sums.moments
+    roots = np.sqrt(np.maximum(np.diagonal(square), 0.0)).astype("<f4")
+    wide = np.where(roots > 0.0, roots, 1.0).astype(np.float64)
+    ratios = square[rows, columns] / (wide[rows] * wide[columns])
+    sizes = sums.weights / wide[:, None]
+    largest = np.abs(sizes).max(axis=0, initial=0.0).astype("<f4")
+    steps = sizes / np.where(largest > 0.0, largest, 1.0)
+    numbers = np.concatenate([ratios, steps.ravel()])
+    return b"".join((roots.tobytes(), largest.tobytes(), np.clip(np.rint(_TOP * numbers), -_TOP, _TOP).astype("<i2").tobytes()))
+
+
+def _wide(data: bytes, order: int, outputs: int) -> tuple[Floats, Floats]:
+    heads = np.frombuffer(data, "<f4", order + outputs).astype(np.float64)
+    roots, largest = heads[:order], heads[order:]
+    numbers = np.frombuffer(data, "<i2", offset=4 * len(heads)) / _TOP
+    below = order * (order - 1) // 2
+    rows, columns = np.tril_indices(order, -1)
+    square = np.zeros((order, order))
+    square[rows, columns] = numbers[:below] * roots[rows] * roots[columns]
+    square[np.diag_indices(order)] = roots**2
+    weights = numbers[below:].reshape(order, outputs) * roots[:, None] * largest
+    return square[np.tril_indices(order)], weights

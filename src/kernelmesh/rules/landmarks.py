@@ -1,0 +1,346 @@
+"""Second-order learning from sums over landmarks, which agents can share."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelmesh.checks import Floats, integer, matrix, positive
+from kernelmesh.consensus import StepInputs
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.basis import Basis
+from kernelmesh.numerics.compression import Compression, CompressionReport, Model
+from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.losses import Loss, curvature_root
+from kernelmesh.numerics.products import product
+from kernelmesh.numerics.sums import Sums, added
+from kernelmesh.registry import register
+from kernelmesh.rules.base import Move, Rule, check_curved
+
+__all__ = ["KeptRows", "Landmarks", "LandmarksModel"]
+
+# Samples that an agent remembers between two ticks of its network, to propose them as points.
+_CANDIDATES = 64
+# Steps between two looks at the kept samples.
+_REVISIT = 8
+# The model has settled when it has moved by less than this share of its norm since the kept samples were linearized.
+_SETTLED = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRows:
+    """Samples that an agent keeps, to linearize their losses again when the model has improved."""
+
+    points: Floats
+    targets: NDArray[Any]
+    weights: Floats
+    """How much each counts: less than 1 for old samples of a stream that changes."""
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def plus(self, points: Floats, targets: NDArray[Any]) -> "KeptRows":
+        """With more samples."""
+        weights = np.concatenate([self.weights, np.ones(len(points))])
+        return KeptRows(np.concatenate([self.points, points]), np.concatenate([self.targets, targets]), weights)
+
+    def at(self, rows: NDArray[np.int64]) -> "KeptRows":
+        """Some of the samples."""
+        return KeptRows(self.points[rows], self.targets[rows], self.weights[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class LandmarksModel(Model):
+    """Sums over an agent's own samples and over those of others, and the function that they determine.
+
+    All arrays are immutable: a step creates new ones.
+    """
+
+    basis: Basis = dataclasses.field(kw_only=True)
+    own: Sums = dataclasses.field(kw_only=True)
+    """Over the agent's own samples: `frozen`, and the kept samples as linearized last."""
+    frozen: Sums = dataclasses.field(kw_only=True)
+    """Over those samples that are not kept."""
+    kept: KeptRows = dataclasses.field(kw_only=True)
+    others: Sums = dataclasses.field(kw_only=True)
+    """Over the samples of other agents."""
+    coordinates: Floats = dataclasses.field(kw_only=True)
+    """w = (λ I + Θ)⁻¹ β."""
+    revisited: Floats = dataclasses.field(kw_only=True)
+    """w when the kept samples were linearized last."""
+    regularization: float = dataclasses.field(kw_only=True)
+    age: int = dataclasses.field(kw_only=True, default=0)
+    """Steps since then."""
+    changed: bool = dataclasses.field(kw_only=True, default=False)
+    """Whether the last step has changed `own`."""
+    candidates: Floats = dataclasses.field(kw_only=True)
+    """The latest samples that would be worth a point."""
+
+    def shared(self, roll: int, *, features: bool) -> Sums:
+        """The sums to be added to those of others; with Σ x and Σ x² of the kept samples if `features`."""
+        found = dataclasses.replace(self.own, roll=roll)
+        if not features:
+            return found
+        points = self.kept.points
+        return dataclasses.replace(found, samples=float(len(points)), features=np.stack([points.sum(0), (points**2).sum(0)]))
+
+    def without_samples(self) -> "LandmarksModel":
+        """The same model, which can be shown to others: all its samples are only in its sums."""
+        rows = self.kept.at(np.arange(0))
+        return dataclasses.replace(self, frozen=self.own, kept=rows, candidates=self.candidates[:0])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        sums = {"own": self.own, "frozen": self.frozen, "others": self.others}
+        return {
+            "root": self.basis.root,
+            **{f"{name}.moments": each.moments for name, each in sums.items()},
+            **{f"{name}.weights": each.weights for name, each in sums.items()},
+            "samples": np.array([each.samples for each in sums.values()]),
+            "others.roll": np.frombuffer(self.others.roll.to_bytes(self.others.roll.bit_length() // 8 + 1, "little"), np.uint8),
+            "kept.points": self.kept.points,
+            "kept.targets": np.asarray(self.kept.targets),
+            "kept.weights": self.kept.weights,
+            "coordinates": self.coordinates,
+            "revisited": self.revisited,
+            "candidates": self.candidates,
+            "clock": np.array([self.age, self.changed], dtype=np.int64),
+        }
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the kept samples are to be linearized again once some steps have passed."""
+        return self.basis.order > 0 and len(self.kept) > 0 and self.moved
+
+    @property
+    def moved(self) -> bool:
+        """Whether the model has changed since the kept samples were linearized."""
+        now, then = self.coordinates, self.revisited
+        if len(now) != len(then):
+            return True
+        return float(np.linalg.norm(now - then)) > _SETTLED * float(np.linalg.norm(now))
+
+
+@register("rule")
+@dataclass(frozen=True, kw_only=True)
+class Landmarks(Rule):
+    """w = (λ I + Θ)⁻¹ β,  Θ = Σ_t h_t φ_t φ_tᵀ,  β = Σ_t φ_t (h_t z_t − ℓ'(z_t))ᵀ,  f(x) = wᵀ φ(x).
+
+    φ(x) = L⁻¹ κ(Z, x) are orthonormal coordinates of the span of the landmarks Z (`Basis`). The loss of every sample is
+    replaced by its parabola at the present output z = f(x), with the curvature h; then learning is a sum. The agent keeps
+    its latest samples and linearizes them again as the model improves, which repairs what was linearized at a poor one. Of
+    more than `keep`, those that fit best go first, and their part of the sum stays.
+
+    Sums over different samples can be added: with `Relay`, all agents of a network have the model of all samples.
+
+    Samples far from the span of the landmarks join them until there are enough. To use given landmarks, start agents from a
+    function over them with weights 0, and set `novelty` to infinity. Then no sample leaves an agent, only sums do.
+
+    Cost of a step with M points and B samples: O(M² B + M³).
+
+    Parameters
+    ----------
+    novelty : float
+        ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
+    max_order : int
+        The maximum number of points.
+    keep : int
+        The number of its samples that the agent keeps; 0 keeps none.
+    half_life : float
+        The number of samples after which old data counts half, for streams that change; infinite means nothing is forgotten.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelmesh import Agent, Gaussian, Landmarks, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Landmarks())
+    >>> state, _ = agent.step(agent.start(), np.array([[0.0], [1.0]]), np.array([1.0, -1.0]))
+    >>> agent.predict(state, np.array([[0.0]])).round(2)
+    array([[0.8]])
+    """
+
+    takes_step_size = False
+    listens = False
+    usual_regularization = 0.1
+    model_kind = LandmarksModel
+
+    novelty: float = 0.1
+    max_order: int = 200
+    keep: int = 512
+    half_life: float = math.inf
+
+    def __post_init__(self) -> None:
+        positive("Landmarks", "novelty", self.novelty, infinite=True)
+        integer("Landmarks", "max_order", self.max_order, minimum=1)
+        integer("Landmarks", "keep", self.keep, minimum=0)
+        positive("Landmarks", "half_life", self.half_life, infinite=True)
+
+    def check(self, owner: str, loss: Loss, regularization: float) -> None:
+        check_curved(owner, self, loss, regularization)
+
+    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> LandmarksModel:
+        """Start from a function; one learned elsewhere counts as the mean of the prior."""
+        if math.isinf(self.novelty) and not function.order:
+            rule = "be finite unless agents start from a function over given points"
+            raise InvalidArgument("Landmarks", "novelty", rule, self.novelty)
+        basis = Basis.over(function.kernel, function.centers)
+        coordinates = basis.coordinates(function)
+        # w₀ = (λ I)⁻¹ λ w₀
+        own = dataclasses.replace(Sums.zero(function.outputs), moments=np.zeros(basis.order * (basis.order + 1) // 2))
+        own = dataclasses.replace(own, weights=regularization * coordinates)
+        nothing = KeptRows(np.empty((0, function.dimension)), np.empty(0), np.empty(0))
+        return _solved(
+            LandmarksModel(
+                function,
+                basis=basis,
+                own=own,
+                frozen=own,
+                kept=nothing,
+                others=Sums.zero(function.outputs),
+                coordinates=coordinates,
+                revisited=coordinates,
+                regularization=regularization,
+                candidates=np.empty((0, function.dimension)),
+            )
+        )
+
+    def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> LandmarksModel:
+        assert isinstance(model, LandmarksModel)
+        function = model.function
+        order, dimension, outputs = function.order, function.dimension, function.outputs
+        root = matrix("file", "model.root", arrays["root"], rows=order, columns=order)
+        samples = matrix("file", "model.samples", arrays["samples"][None], rows=1, columns=3)[0]
+        sums = []
+        for name, count in zip(("own", "frozen", "others"), samples, strict=True):
+            weights = matrix("file", f"model.{name}.weights", arrays[f"{name}.weights"], columns=outputs)
+            size = len(weights) * (len(weights) + 1) // 2
+            moments = matrix("file", f"model.{name}.moments", arrays[f"{name}.moments"][None], rows=1, columns=size)[0]
+            if len(weights) > order:
+                raise InvalidArgument("file", f"model.{name}.weights", f"have at most {order} rows", len(weights))
+            sums.append(Sums(moments, weights, float(count)))
+        own, frozen, others = sums
+        others = dataclasses.replace(others, roll=int.from_bytes(arrays["others.roll"].astype(np.uint8).tobytes(), "little"))
+        points = matrix("file", "model.kept.points", arrays["kept.points"], columns=dimension)
+        age, changed = (integer("file", "model.clock", n, minimum=0) for n in arrays["clock"])
+        coordinates = matrix("file", "model.coordinates", arrays["coordinates"], rows=order, columns=outputs)
+        basis = Basis(function.kernel, function.centers, root)
+        return dataclasses.replace(
+            model,
+            basis=basis,
+            own=own,
+            frozen=frozen,
+            others=others,
+            kept=KeptRows(points, arrays["kept.targets"], matrix("file", "model.kept.weights", arrays["kept.weights"][None])[0]),
+            coordinates=coordinates,
+            revisited=matrix("file", "model.revisited", arrays["revisited"], columns=outputs),
+            square_norm=float(np.vdot(coordinates, coordinates)),
+            candidates=matrix("file", "model.candidates", arrays["candidates"], columns=dimension),
+            age=age,
+            changed=bool(changed),
+        )
+
+    def adopt(self, model: LandmarksModel, basis: Basis, others: Sums, loss: Loss) -> LandmarksModel:
+        """The model with other sums of the others, over a list of points that may have changed."""
+        model = dataclasses.replace(model, changed=False, candidates=model.candidates[:0])
+        if basis is model.basis and others is model.others:
+            return model
+        if basis is not model.basis:
+            if not model.basis.order:
+                model = dataclasses.replace(model, candidates=model.kept.points[:_CANDIDATES])
+            model = _rebased(model, basis)
+        model = _solved(dataclasses.replace(model, others=others))
+        if basis.order and len(model.kept) and not model.own.samples:  # what was kept while there were no points
+            model = self._revisited(model, loss)
+        return model
+
+    def learn(
+        self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
+    ) -> tuple[LandmarksModel, CompressionReport]:
+        """Learn from a mini-batch."""
+        assert isinstance(model, LandmarksModel)
+        points, targets, before = inputs.points, inputs.targets, model.basis.order
+        features = model.basis.lifted(inputs.cross)
+        room = self.max_order - model.basis.order
+        new = model.basis.novel(points, novelty=self.novelty, room=room, features=features)
+        if not inputs.grows:
+            model = dataclasses.replace(model, candidates=np.concatenate([model.candidates, points[new]])[:_CANDIDATES])
+        elif len(new):
+            model = _rebased(model, model.basis.extended(points[new]))
+            features = model.basis.features(points)
+        kept = 0.5 ** (len(points) / self.half_life)
+        if kept < 1.0:
+            rows = dataclasses.replace(model.kept, weights=kept * model.kept.weights)
+            model = dataclasses.replace(model, own=model.own.times(kept), frozen=model.frozen.times(kept), kept=rows)
+        if self.keep or not model.basis.order:
+            model = dataclasses.replace(model, kept=_appended(model.kept, points, targets))
+        if model.basis.order:
+            gained = _gained(inputs.loss, features, inputs.here, targets, np.ones(len(points)))
+            own = added([model.own, gained], outputs=inputs.function.outputs)
+            frozen = model.frozen if self.keep else own
+            model = _solved(dataclasses.replace(model, own=own, frozen=frozen, changed=True))
+        model = self.revisit(dataclasses.replace(model, age=model.age + 1), inputs.loss)
+        joined = model.basis.order - before
+        report = CompressionReport(error=0.0, budget=0.0, removed=len(points) - joined, dependent=len(points) - joined)
+        return model, report
+
+    def revisit(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
+        """Linearize the kept samples again when that is due and the model has changed."""
+        is_due = model.is_due or (model.basis.order and len(model.kept) > self.keep)
+        return self._revisited(model, loss) if is_due and model.age >= _REVISIT else model
+
+    def _revisited(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
+        kept, frozen = model.kept, model.frozen
+        features = model.basis.features(kept.points)
+        here = product(features, model.coordinates)
+        over = len(kept) - self.keep
+        if over > 0:
+            turn = np.argsort((loss.slope(here, kept.targets) ** 2).sum(axis=1), kind="stable")
+            out, stay = np.sort(turn[:over]), np.sort(turn[over:])
+            gone = kept.at(out)
+            gained = _gained(loss, features[out], here[out], gone.targets, gone.weights)
+            frozen = added([frozen, gained], outputs=here.shape[1])
+            kept, features, here = kept.at(stay), features[stay], here[stay]
+        own = added([frozen, _gained(loss, features, here, kept.targets, kept.weights)], outputs=here.shape[1])
+        new = dataclasses.replace(model, kept=kept, frozen=frozen, own=own, revisited=model.coordinates, age=0, changed=True)
+        return _solved(new)
+
+
+def _appended(kept: KeptRows, points: Floats, targets: NDArray[Any]) -> KeptRows:
+    return KeptRows(points, targets, np.ones(len(points))) if not len(kept) else kept.plus(points, targets)
+
+
+def _gained(loss: Loss, features: Floats, here: Floats, targets: Any, weights: Floats) -> Sums:
+    """Σ h φ φᵀ and Σ φ (h z − ℓ'(z))ᵀ over samples whose losses are replaced by their parabolas at z."""
+    slope, root = loss.slope(here, targets), np.maximum(curvature_root(loss, "curvature", here, targets), 1e-12)
+    size = np.sqrt(weights)[:, None]
+    pull = root[:, None] * here - slope / root[:, None]
+    return Sums.of(size * root[:, None] * features, size * pull, samples=float(weights.sum()))
+
+
+def _rebased(model: LandmarksModel, basis: Basis) -> LandmarksModel:
+    """The model over another list of points; if it begins like the old one, sums stay as they are."""
+    old = model.basis
+    longer = basis.order >= old.order and basis.kernel == old.kernel and np.array_equal(basis.points[: old.order], old.points)
+    if longer:
+        return dataclasses.replace(model, basis=basis)
+    across = basis.across(old)
+    own, frozen = (sums.within(across[:, : sums.order]) for sums in (model.own, model.frozen))
+    new = dataclasses.replace(model, basis=basis, own=own, frozen=frozen, changed=True, revisited=np.empty((0, own.weights.shape[1])), age=_REVISIT)
+    return _solved(dataclasses.replace(new, others=Sums.zero(own.weights.shape[1])))
+
+
+def _solved(model: LandmarksModel) -> LandmarksModel:
+    """The model with the function that its sums determine."""
+    basis, outputs = model.basis, model.own.weights.shape[1]
+    total = added([model.own, model.others], outputs=outputs)
+    coordinates = np.zeros((basis.order, outputs))
+    found = total.solve(model.regularization)
+    coordinates[: len(found)] = found
+    function = basis.function(coordinates)
+    if not math.isfinite(float(np.add.reduce(coordinates, axis=None))):
+        raise FloatingPointError("the function is no longer finite")
+    norm = float(np.vdot(coordinates, coordinates))
+    return dataclasses.replace(model, coordinates=coordinates, function=function, square_norm=norm)
