@@ -385,8 +385,7 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
         if agent.consensus.shares:
             memory, model = _hear(agent, state, heard)
             model = cast(Landmarks, agent.rule).revisit(replace(model, age=model.age + 1), agent.loss)
-            _speak(agent, memory, model)
-            return replace(state, model=model, steps=state.steps + 1, memory=memory)
+            return replace(state, model=_speak(agent, memory, model), steps=state.steps + 1, memory=memory)
         model, update = state.model, agent.consensus.relay(state.model.function, heard)
         if not update.is_identity:
             model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
@@ -409,22 +408,17 @@ def _hear(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Memory, L
     return memory, cast(Landmarks, agent.rule).adopt(model, basis, memory.others, agent.loss)
 
 
-def _speak(agent: Agent, memory: Memory, model: LandmarksModel) -> None:
+def _speak(agent: Agent, memory: Memory, model: LandmarksModel) -> LandmarksModel:
     """The second half of a tick: what is sent before the next."""
     settings = agent.relaying
     own = model.shared(1 << memory.tree.name, features=settings.scales and not memory.points.scales.size)
-    cast(Relay, agent.consensus).speak(
-        settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates
-    )
+    protocol = cast(Relay, agent.consensus)
+    protocol.speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
+    return replace(model, changed=False, candidates=model.candidates[:0])
 
 
-def advance(
-    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] | None = ()
-) -> tuple[State, Info]:
-    """`Agent.step` for runtimes, which have already checked state, mini-batch and messages.
-
-    Where agents share sums, None says that this step is no tick of the network: nothing is heard, and nothing is sent.
-    """
+def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
+    """`Agent.step` for runtimes, which have already checked state, mini-batch and messages."""
     state.model.check_ownership()
     try:
         return _advance(agent, state, points, targets, heard)
@@ -433,14 +427,10 @@ def advance(
         raise
 
 
-def _advance(
-    agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] | None
-) -> tuple[State, Info]:
+def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] | None) -> tuple[State, Info]:
     step_size, memory, model = agent.step_size_at(state.samples), state.memory, state.model
-    ticks = memory is not None and heard is not None
-    heard = heard or ()
     try:
-        if ticks:
+        if memory is not None:
             memory, model = _hear(agent, state, heard)
         f = model.function
         cross = f.kernel(points, f.centers)
@@ -464,8 +454,8 @@ def _advance(
             model, report = agent.rule.learn(
                 model, inputs, lambda inputs: agent.consensus.move(inputs, heard), agent.compression
             )
-        if ticks and memory is not None:
-            _speak(agent, memory, cast(LandmarksModel, model))
+        if memory is not None:
+            model = _speak(agent, memory, cast(LandmarksModel, model))
     except FloatingPointError as error:
         _blame(heard)
         raise diverged(agent, state, step_size, str(error)) from None

@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from kernelmesh.agent import Agent, State
+from kernelmesh.checks import integer, matrix, non_negative
 from kernelmesh.consensus.relay.hearing import scaled
 from kernelmesh.consensus.relay.memory import load, store
-from kernelmesh.checks import integer, matrix, non_negative
 from kernelmesh.errors import MISSING, InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.expansion import Expansion

@@ -372,8 +372,8 @@ class Learner(Parameters, ABC):
         for key, array in arrays.items():
             number, _, name = key.partition(".")
             of.setdefault(number, {})[name] = array
-        self._states = tuple(storage.unpack(agent, of.get(str(i), {}), name=name, names=network.names)
-            for i, name in enumerate(network.names)
+        self._states = tuple(
+            storage.unpack(agent, of.get(str(i), {}), name=name, names=network.names) for i, name in enumerate(network.names)
         )
         return self
 

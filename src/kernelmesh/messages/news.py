@@ -125,8 +125,10 @@ class News(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 def packed(sums: Sums, *, bits: int, estate: bool = False) -> PackedSums:
     """Sums as they travel."""
     roll = sums.roll.to_bytes((sums.roll.bit_length() + 7) // 8, "little")
-    data = _narrow(sums) if bits == 16 else b"".join(
-        table.astype(f"<f{bits // 8}").tobytes() for table in (sums.moments, sums.weights)
+    data = (
+        _narrow(sums)
+        if bits == 16
+        else b"".join(table.astype(f"<f{bits // 8}").tobytes() for table in (sums.moments, sums.weights))
     )
     features = Rows.of(sums.features) if sums.features.size else None
     return PackedSums(sums.order, sums.weights.shape[1], bits, sums.samples, roll, data, features, estate)
@@ -166,7 +168,9 @@ def _narrow(sums: Sums) -> bytes:
     largest = np.abs(sizes).max(axis=0, initial=0.0).astype("<f4")
     steps = sizes / np.where(largest > 0.0, largest, 1.0)
     numbers = np.concatenate([ratios, steps.ravel()])
-    return b"".join((roots.tobytes(), largest.tobytes(), np.clip(np.rint(_TOP * numbers), -_TOP, _TOP).astype("<i2").tobytes()))
+    return b"".join(
+        (roots.tobytes(), largest.tobytes(), np.clip(np.rint(_TOP * numbers), -_TOP, _TOP).astype("<i2").tobytes())
+    )
 
 
 def _wide(data: bytes, order: int, outputs: int) -> tuple[Floats, Floats]:

@@ -93,7 +93,11 @@ class Sums:
     def times(self, factor: float) -> Sums:
         """The sums with all samples weighted by a factor."""
         return replace(
-            self, moments=factor * self.moments, weights=factor * self.weights, samples=factor * self.samples, features=factor * self.features
+            self,
+            moments=factor * self.moments,
+            weights=factor * self.weights,
+            samples=factor * self.samples,
+            features=factor * self.features,
         )
 
     def within(self, across: Floats) -> Sums:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,9 +76,9 @@ class LandmarksModel(Model):
     age: int = dataclasses.field(kw_only=True, default=0)
     """Steps since then."""
     changed: bool = dataclasses.field(kw_only=True, default=False)
-    """Whether the last step has changed `own`."""
+    """Whether `own` has changed since the others were told last."""
     candidates: Floats = dataclasses.field(kw_only=True)
-    """The latest samples that would be worth a point."""
+    """Samples since then that would be worth a point."""
 
     def shared(self, roll: int, *, features: bool) -> Sums:
         """The sums to be added to those of others; with Σ x and Σ x² of the kept samples if `features`."""
@@ -100,7 +100,9 @@ class LandmarksModel(Model):
             **{f"{name}.moments": each.moments for name, each in sums.items()},
             **{f"{name}.weights": each.weights for name, each in sums.items()},
             "samples": np.array([each.samples for each in sums.values()]),
-            "others.roll": np.frombuffer(self.others.roll.to_bytes(self.others.roll.bit_length() // 8 + 1, "little"), np.uint8),
+            "others.roll": np.frombuffer(
+                self.others.roll.to_bytes(self.others.roll.bit_length() // 8 + 1, "little"), np.uint8
+            ),
             "kept.points": self.kept.points,
             "kept.targets": np.asarray(self.kept.targets),
             "kept.weights": self.kept.weights,
@@ -233,7 +235,9 @@ class Landmarks(Rule):
             own=own,
             frozen=frozen,
             others=others,
-            kept=KeptRows(points, arrays["kept.targets"], matrix("file", "model.kept.weights", arrays["kept.weights"][None])[0]),
+            kept=KeptRows(
+                points, arrays["kept.targets"], matrix("file", "model.kept.weights", arrays["kept.weights"][None])[0]
+            ),
             coordinates=coordinates,
             revisited=matrix("file", "model.revisited", arrays["revisited"], columns=outputs),
             square_norm=float(np.vdot(coordinates, coordinates)),
@@ -244,7 +248,6 @@ class Landmarks(Rule):
 
     def adopt(self, model: LandmarksModel, basis: Basis, others: Sums, loss: Loss) -> LandmarksModel:
         """The model with other sums of the others, over a list of points that may have changed."""
-        model = dataclasses.replace(model, changed=False, candidates=model.candidates[:0])
         if basis is model.basis and others is model.others:
             return model
         if basis is not model.basis:
@@ -328,7 +331,9 @@ def _rebased(model: LandmarksModel, basis: Basis) -> LandmarksModel:
         return dataclasses.replace(model, basis=basis)
     across = basis.across(old)
     own, frozen = (sums.within(across[:, : sums.order]) for sums in (model.own, model.frozen))
-    new = dataclasses.replace(model, basis=basis, own=own, frozen=frozen, changed=True, revisited=np.empty((0, own.weights.shape[1])), age=_REVISIT)
+    new = dataclasses.replace(
+        model, basis=basis, own=own, frozen=frozen, changed=True, revisited=np.empty((0, own.weights.shape[1])), age=_REVISIT
+    )
     return _solved(dataclasses.replace(new, others=Sums.zero(own.weights.shape[1])))
 
 

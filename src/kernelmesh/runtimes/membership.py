@@ -17,6 +17,9 @@ __all__ = ["ENDPOINT", "NAME", "Membership", "Tls", "agent_name", "endpoint", "e
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Valid names of agents, clients and meshes, which become parts of zenoh keys and certificates."""
 
+MAX_MEMBERS = 1 << 16
+"""Numbers of agents are smaller than this."""
+
 ENDPOINT = re.compile(r"(tcp|tls)/(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})")
 """tcp/HOST:PORT or tls/HOST:PORT."""
 
@@ -94,6 +97,8 @@ class Membership:
     listen: str
     neighbors: Mapping[str, str] = field(default_factory=dict)
     """The address of each neighbor; an empty string if it connects to us."""
+    number: int | None = None
+    """The agent's number, another one for each agent of a mesh; needed where agents share sums."""
     mesh: str = "mesh"
     """The name that all agents of one mesh share; messages from other meshes are ignored."""
     lock_step: bool = False
@@ -104,6 +109,8 @@ class Membership:
     """The largest accepted message, in bytes."""
     max_points: int = 500
     """The maximum number of points in a neighbor's message, and from all neighbors together in one step."""
+    max_bytes_per_second: float | None = None
+    """How much the agent may send where agents share sums; None means no limit."""
     insecure: bool = False
     """Whether to listen on a real network without TLS."""
     tls: Tls | None = None
@@ -123,6 +130,10 @@ class Membership:
         patience("Membership", "patience", self.patience)
         integer("Membership", "max_bytes", self.max_bytes, minimum=1024)
         integer("Membership", "max_points", self.max_points, minimum=1)
+        if self.number is not None and integer("Membership", "number", self.number, minimum=0) >= MAX_MEMBERS:
+            raise InvalidArgument("Membership", "number", f"be below {MAX_MEMBERS}", self.number)
+        if self.max_bytes_per_second is not None:
+            positive("Membership", "max_bytes_per_second", self.max_bytes_per_second)
         if self.tls is None and not self.insecure and not _loopback(self.listen):
             raise InvalidArgument(
                 "Membership",

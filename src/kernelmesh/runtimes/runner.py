@@ -19,7 +19,7 @@ from kernelmesh.runtimes.expiry import Expiry
 from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence, Request
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.name_list import NameList
-from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Recover, Send, Stepped, Turn
+from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Recover, Send, SharingNode, Stepped, Turn
 from kernelmesh.runtimes.node.attempt import without
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import Batch, Source
@@ -77,9 +77,13 @@ class AgentRunner:
         self._save_again = self._look_again = 0.0
         self.recoveries = self._attempts = self._went_back_to = 0
         self._recovered_at = -_HELPED
-        pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)
         tokens = secrets.randbits(62), secrets.randbits(61)
-        self.node = Node(agent, membership, pacing, tokens=tokens, now=clock())
+        self.node: Node | SharingNode
+        if agent.consensus.shares:
+            self.node = SharingNode(agent, membership, tokens=tokens, now=clock())
+        else:
+            pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)
+            self.node = Node(agent, membership, pacing, tokens=tokens, now=clock())
         self._restore()
         carrier.open(self.mailbox)
         self._watch_lists(clock())
@@ -148,6 +152,7 @@ class AgentRunner:
             if self.membership.name in names:
                 _log.warning("this agent is quarantined or revoked by %s: others do not listen to it", changed[0].path)
             self.node.exclude(names, now)
+            self.save(now, again=True)  # what the operator has changed is in no journal
         if self._revoked in changed and self._revoked is not None:
             _log.warning("certificates revoked: %s; reconnecting", ", ".join(sorted(self._revoked.names)) or "none")
             self._carrier.exclude(self._revoked.names)
@@ -328,7 +333,7 @@ class AgentRunner:
         names: tuple[str, ...] = ()
         try:
             if deaths >= _DEATHS:
-                names = tuple(str(said.neighbor) for said in entry.heard)
+                names = tuple({str(said.neighbor) for said in entry.heard})
             names += self.node.replay(structs.replace(entry, heard=without(entry.heard, names)))
         except Exception as error:
             store.set_aside(entry)

@@ -23,6 +23,8 @@ class NeighborStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The number of its messages that were refused."""
     left_out: int = 0
     """The number of its messages not used because all neighbors together sent too many points for one step."""
+    excluded: str = ""
+    """Why the sums that it sent were refused, and it is not listened to any longer; empty if it is."""
     quarantined: bool = False
     """Whether the operator has quarantined it."""
 
@@ -56,6 +58,10 @@ class Status(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The loss on its own mini-batches before each step, averaged over about the last twenty."""
     disagreement: float | None = None
     """The distance from its neighbors' outputs in its latest step."""
+    members: int | None = None
+    """The number of agents whose samples are part of the model, itself included; None if agents do not share sums."""
+    others: int = 0
+    """The number of samples of other agents in the model."""
     neighbors: dict[str, NeighborStatus] = {}
     waiting_for: tuple[str, ...] = ()
     """The neighbors that a round in lock step is waiting for."""

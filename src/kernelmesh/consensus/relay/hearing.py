@@ -22,9 +22,7 @@ __all__ = ["exclude", "forget", "hear", "scaled"]
 _ROUNDING = 1e-3
 
 
-def hear(
-    settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple[Hashable, News]]
-) -> tuple[Memory, Basis]:
+def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple[Hashable, News]]) -> tuple[Memory, Basis]:
     """The memory after a tick, and the basis over the list of points that holds now."""
     memory = memory.copied()
     lists = [] if memory.next_points is None else [memory.next_points]

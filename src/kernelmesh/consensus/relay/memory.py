@@ -306,4 +306,3 @@ def _stored_sums(received: Received | None) -> _StoredSums | None:
 
 def _loaded_sums(stored: _StoredSums | None) -> Received | None:
     return None if stored is None else Received(stored.clock, unpacked(stored.sums), stored.length, stored.digest)
-

@@ -25,9 +25,7 @@ __all__ = ["is_settled", "speak", "tell"]
 _PROPOSALS = 32
 
 
-def speak(
-    settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Floats
-) -> None:
+def speak(settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Floats) -> None:
     """Decide what is sent before the next tick; `memory` is the copy that `hear` has made.
 
     `changed` says whether the own sums have changed since the last tick, and `candidates` are samples worth a point.
