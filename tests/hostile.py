@@ -39,9 +39,7 @@ class Hostile:
         for number in range(count):
             choice = rng.integers(4)
             token = int(rng.integers(1 << 60)) if choice else self._token
-            header = Header(
-                step=int(rng.integers(1 << 40)), share=float(rng.random()), epoch=int(rng.integers(1 << 61)), full=True
-            )
+            header = Header(step=int(rng.integers(1 << 40)), share=float(rng.random()))
             payload = words[int(rng.integers(len(words)))] if choice > 1 else b""
             data = encode_frame(Frame(Prefix(token, False, number), header, payload)) if choice < 3 else payload
             self.carrier.send(neighbors[number % len(neighbors)], data)

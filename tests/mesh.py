@@ -47,7 +47,7 @@ class Mesh:
     def __init__(self, folder: Path, *, agents: int = 5, change: dict[str, str] | None = None, **options) -> None:
         self.folder = folder
         port = options.pop("port", None) or free_port(agents)
-        options.setdefault("protocol", "exact-diffusion")
+        options.setdefault("protocol", "diffusion")
         self.files = create_mesh(folder, MeshPlan(agents=agents, port=port, **options))
         for file in self.files:
             text = file.read_text()
@@ -150,18 +150,3 @@ def samples_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
             points.append(batch.points)
             labels.append(batch.targets)
     return np.concatenate(points), np.concatenate(labels)
-
-
-def assert_opposite(states: dict) -> int:
-    """The duals of every edge are opposite bit for bit; gives back how many edges there are."""
-    edges = 0
-    for name, state in states.items():
-        for other, edge in state.edges.items():
-            if name < other:
-                there = states[other].edges[name]
-                assert (edge.epoch, edge.done) == (there.epoch, there.done), (name, other, edge.done, there.done)
-                assert np.array_equal(edge.dual.centers, there.dual.centers)
-                apart = np.abs(edge.dual.weights + there.dual.weights).max()
-                assert np.array_equal(edge.dual.weights, -there.dual.weights), (name, other, edge.epoch, edge.done, apart)
-                edges += 1
-    return edges

@@ -10,7 +10,6 @@ from kernelmesh import (
     Diffusion,
     Diverged,
     Doubling,
-    ExactDiffusion,
     Expansion,
     Gaussian,
     Graph,
@@ -29,7 +28,7 @@ from kernelmesh import (
 from kernelmesh.agent import check_message
 from kernelmesh.consensus import Heard
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import Offer, Points, Terms, Values
+from kernelmesh.messages import Function, Points, Values
 
 
 def make(**changes):
@@ -127,11 +126,11 @@ def test_answers_are_the_function_and_labels_never_leave():
     outbox = Outbox(agent, state, points)
     assert isinstance(outbox.question, Points)
     assert (outbox.question.points == points).all()
-    answer = outbox.reply("b", 0.5, outbox.question)
+    answer = outbox.reply(outbox.question)
     assert isinstance(answer, Values)
     np.testing.assert_array_equal(answer.values, agent.predict(state, points))
     silent = Outbox(make(consensus=Local()), state, points)
-    assert silent.question is silent.reply("b", 0.5, None) is None
+    assert silent.question is silent.reply(None) is None
 
 
 def test_equal_functions_exert_no_force():
@@ -139,7 +138,7 @@ def test_equal_functions_exert_no_force():
     state = learned(none)
     points, labels = batch(9)
     same = Values(none.predict(state, points))
-    pulled, _ = strong.step(state.copy(), points, labels, [Heard(None, same)] * 2)
+    pulled, _ = strong.step(state.copy(), points, labels, [Heard(same)] * 2)
     free, _ = none.step(state.copy(), points, labels)
     np.testing.assert_allclose(pulled.function.centers, free.function.centers, rtol=0, atol=0)
     np.testing.assert_allclose(pulled.function.weights, free.function.weights, rtol=0, atol=1e-12)
@@ -151,7 +150,7 @@ def test_a_neighbor_pulls_toward_itself():
     points, labels = batch(9)
     there = Values(np.full((16, 3), 4.0))
     alone, _ = agent.step(state.copy(), points, labels)
-    pulled, info = agent.step(state.copy(), points, labels, [Heard(None, there)])
+    pulled, info = agent.step(state.copy(), points, labels, [Heard(there)])
     assert info.heard == 1
     assert np.abs(agent.predict(pulled, points) - 4).mean() < np.abs(agent.predict(alone, points) - 4).mean()
 
@@ -214,7 +213,7 @@ def test_bad_answers_leave_the_state_as_it_was(heard, words):
     agent = make()
     state = learned(agent)
     with pytest.raises(ValueError, match=words):
-        agent.step(state, *batch(7), [Heard(None, heard)])
+        agent.step(state, *batch(7), [Heard(heard)])
     agent.step(state, *batch(7))
 
 
@@ -263,7 +262,7 @@ def test_divergence_says_who_where_and_what_to_do():
     with pytest.raises(Diverged) as caught:
         for _ in range(100):
             before = state
-            state, _ = agent.step(state, points, points[:, :1], [Heard(None, neighbor)])
+            state, _ = agent.step(state, points, points[:, :1], [Heard(neighbor)])
             assert np.isfinite(state.function.weights).all()
     text = str(caught.value)
     assert "agent 'north' diverged at sample" in text
@@ -341,12 +340,12 @@ def test_a_function_from_elsewhere_may_meet_targets_that_are_all_zero():
     assert state.function.norm() < f.norm()
 
 
-@pytest.mark.parametrize("consensus", [Local(), ExactDiffusion(budget=0.02)], ids=str)
+@pytest.mark.parametrize("consensus", [Local(), Diffusion()], ids=str)
 @pytest.mark.parametrize("moment", ["State", "Info"])
 def test_an_interrupt_after_the_workspace_has_changed_costs_nothing_but_time(moment, consensus, monkeypatch):
     agent = make(consensus=consensus)
     state = learned(agent, steps=2)
-    heard = [Heard(None, Offer(np.ones((2, 2)), np.ones((2, 3)), Terms(0, 1, 0, 0, 0.5)), 0.25, "b", True, 0.5)]
+    heard = [Heard(Function(np.ones((2, 2)), np.ones((2, 3))), 0.25, "b")]
     expected, _ = agent.step(learned(agent, steps=2), *batch(2), heard)
 
     def interrupted(*_, **__):

@@ -32,7 +32,7 @@ def test_list_names_the_experiments():
     assert "gmm-logistic" in done.stdout
     done = inside("list", "--protocols")
     assert done.returncode == 0
-    assert all(name in done.stdout for name in ("local", "exact-diffusion", "capped-penalty"))
+    assert all(name in done.stdout for name in ("local", "diffusion", "capped-penalty"))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_help_without_an_experiment_shows_no_settings():
 
 
 def test_missing_packages_are_named():
-    hidden = "import sys; sys.modules['matplotlib'] = None; from kernelmesh.cli import app; app(['run', 'slabs'])"
+    hidden = "import sys; sys.modules['matplotlib'] = None; from kernelmesh.cli import app; app(['run', 'drift'])"
     done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr == "experiments need packages that are not installed; pip install 'kernelmesh[experiments]'\n"
@@ -98,7 +98,7 @@ def test_run_writes_what_it_says(tmp_path):
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("protocol", ["diffusion", "hilbert", "local", "penalty", "proximal", "symmetric"])
+@pytest.mark.parametrize("protocol", ["capped-penalty", "diffusion", "hilbert", "local", "penalty"])
 def test_every_protocol_runs(protocol, tmp_path):
     options = ["--protocol", protocol, "--partition", "one-class", "--out", str(tmp_path)]
     done = inside("run", "gmm-logistic", *options, *SMALL)
@@ -121,7 +121,7 @@ def test_a_seed_repeats_the_run(tmp_path):
     [
         (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge, one-class"),
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be an integer >= 1, got 0"),
-        (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty, proximal"),
+        (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty, hilbert"),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be an integer >= 0"),
         (["run", "gmm-logistic", "--out", "/dev/null/x"], "run: --out must be a writable folder"),
         (
@@ -132,8 +132,8 @@ def test_a_seed_repeats_the_run(tmp_path):
         (["show", "drif"], "show: NAME must be one of gmm-logistic"),
         (["run", "gmm-logistic", "--set", "samples=many"], "run: --set samples must be of type int, got 'many'"),
         (
-            ["run", "slabs", "--partition", "one-class"],
-            "run: --partition must be a setting of slabs, got 'one-class'; `kernelmesh show slabs` lists its settings",
+            ["run", "drift", "--partition", "one-class"],
+            "run: --partition must be a setting of drift, got 'one-class'; `kernelmesh show drift` lists its settings",
         ),
         (["run", "budget-sweep", "--all"], "run: --all must be used with an experiment that has a table, got budget-sweep"),
         (
@@ -141,8 +141,8 @@ def test_a_seed_repeats_the_run(tmp_path):
             "run: --protocol must be omitted with --all, which chooses it, got 'local'",
         ),
         (
-            ["run", "local-steps", "--set", "every=2"],
-            "run: --set every must be omitted with local-steps, which chooses it, got '2'",
+            ["run", "budget-sweep", "--set", "protocol=local"],
+            "run: --set protocol must be omitted with budget-sweep, which chooses it, got 'local'",
         ),
         (["run", "heterogeneous", "--samples", "3", "--agents", "2"], "run: samples must be enough for one mini-batch"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a readable config.json"),

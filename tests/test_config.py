@@ -19,14 +19,12 @@ from kernelmesh import (
     Averaged,
     Constant,
     Diffusion,
-    ExactDiffusion,
     Gaussian,
     InverseRoot,
     Komp,
     Local,
     Logistic,
     Penalty,
-    Screening,
     SecondOrder,
     Squared,
     registry,
@@ -129,7 +127,7 @@ def test_a_file_says_what_it_says(folder):
     made = read(write(folder, BASE))
     assert made.path == folder / "agent.toml"
     assert (made.agent.kernel, made.agent.loss, made.agent.step_size) == (Gaussian(bandwidth=0.6), Logistic(), Constant(3.0))
-    assert made.agent.consensus == ExactDiffusion(budget=0.05)
+    assert made.agent.consensus == Diffusion()
     assert (made.membership.name, made.membership.mesh, made.membership.lock_step) == ("agent-0", "demo", False)
     assert dict(made.membership.neighbors) == {"agent-1": "tcp/127.0.0.1:7451", "agent-2": ""}
     assert made.stream.kind == FileStream(path=folder / "data.csv", format="csv")
@@ -189,9 +187,7 @@ KOMP = '{ kind = "Komp", parsimony = 0.1 }'
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ([NEIGHBOR], ExactDiffusion(budget=0.1 * 0.5**1.5 / 4)),
-        ([NEIGHBOR, (KOMP, '{ kind = "Komp", budget = 0.4 }')], ExactDiffusion(budget=0.1)),
-        ([NEIGHBOR, (KOMP, '{ kind = "Komp", budget = { kind = "InverseTime", scale = 1 } }')], Diffusion()),
+        ([NEIGHBOR], Diffusion()),
         ([NEIGHBOR, (KOMP, '{ kind = "Uncompressed" }')], Diffusion()),
         ([NEIGHBOR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')], Penalty(coupling=0.1)),
         ([(KOMP, '{ kind = "Uncompressed" }')], Local()),
@@ -199,25 +195,6 @@ KOMP = '{ kind = "Komp", parsimony = 0.1 }'
 )
 def test_the_protocol_where_none_is_named(folder, changes, expected):
     assert read(write(folder, changed(SHORT, *changes))).agent.consensus == expected
-
-
-LOCK_STEP = ('listen = "tcp/localhost:1"', 'listen = "tcp/localhost:1"\nmode = "lock-step"')
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ([NEIGHBOR], 256),
-        ([NEIGHBOR, (KOMP, '{ kind = "Uncompressed" }')], 256),
-        ([NEIGHBOR, LOCK_STEP], 0),
-        ([NEIGHBOR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')], 0),
-        ([NEIGHBOR, (KOMP, KOMP + "\nreplay = 0")], 0),
-        ([NEIGHBOR, LOCK_STEP, (KOMP, KOMP + "\nreplay = 7")], 7),
-        ([], 0),
-    ],
-)
-def test_what_is_replayed_where_nothing_is_said(folder, changes, expected):
-    assert read(write(folder, changed(SHORT, *changes))).agent.replay == expected
 
 
 @pytest.mark.parametrize(
@@ -235,11 +212,6 @@ def test_what_is_replayed_where_nothing_is_said(folder, changes, expected):
         ),
         ([("step_size = 3.0", "step_size = 3.0\nradius = 10")], lambda made: made.agent.radius == 10),
         ([("step_size = 3.0", "step_size = 3.0\nexplosion = inf")], lambda made: made.agent.explosion == float("inf")),
-        ([("step_size = 3.0", "step_size = 3.0\nreplay = 9")], lambda made: made.agent.replay == 9),
-        (
-            [("step_size = 3.0", 'step_size = 3.0\nscreening = { kind = "Screening", margin = 0.7, parole = 4 }')],
-            lambda made: made.agent.screening == Screening(margin=0.7, parole=4),
-        ),
         ([("budget = 0.2", "budget = 0.2, max_order = 9")], lambda made: made.agent.compression.max_order == 9),
         ([("budget = 0.2", "budget = 0.2, watch = 9")], lambda made: made.agent.compression.watch == 9),
         (
@@ -335,10 +307,7 @@ TABLE = [
         [("[model.kernel]", "[model.kernle]")],
         "[model.kernle]",
         "model.kernle",
-        [
-            "be one of rule, step_size, kernel, loss, compression, consensus, screening, ",
-            "got an unknown table; did you mean kernel?",
-        ],
+        ["be one of rule, step_size, kernel, loss, compression, consensus, ", "got an unknown table; did you mean kernel?"],
     ),
     (
         "unknown table where there are none",
@@ -400,37 +369,6 @@ TABLE = [
     ("one class", [("outputs = 5", "outputs = 1")], "outputs", "model.outputs", [">= 2 with a classification loss"]),
     ("regularization", [("1e-6", "-1.0")], "regularization", "model.regularization", [">= 0, got -1.0"]),
     ("radius", [("step_size = 3.0", "step_size = 3.0\nradius = 0")], "radius", "model.radius", ["> 0, got 0"]),
-    (
-        "replay",
-        [("step_size = 3.0", "step_size = 3.0\nreplay = -1")],
-        "replay",
-        "model.replay",
-        ["be an integer >= 0, got -1"],
-    ),
-    (
-        "replay huge",
-        [("step_size = 3.0", "step_size = 3.0\nreplay = 65537")],
-        "replay",
-        "model.replay",
-        ["at most 65536 rows"],
-    ),
-    (
-        "replay alone",
-        [("step_size = 3.0", 'step_size = 3.0\nreplay = 9\nconsensus = { kind = "Local" }')],
-        "replay",
-        "model.replay",
-        ["be 0 with the consensus Local, got 9; there are no neighbors to forget: omit it"],
-    ),
-    (
-        "replay of one who leaves",
-        [
-            ('mode = "free"\npatience = 0.5\nat_end = "stay"', 'mode = "lock-step"\nat_end = "leave"'),
-            ("step_size = 3.0", "step_size = 3.0\nreplay = 9"),
-        ],
-        "replay",
-        "model.replay",
-        ['be 0 with mode = "lock-step" and at_end = "leave", got 9', 'write at_end = "stay"'],
-    ),
     (
         "step size",
         [("step_size = 3.0", "step_size = -3.0")],
@@ -534,16 +472,11 @@ TABLE = [
         ["is missing"],
     ),
     (
-        "consensus' budget",
-        [
-            (
-                "\n[model.kernel]",
-                'consensus.kind = "ExactDiffusion"\nconsensus.budget = { kind = "InverseTime", scale = 1 }\n[model.kernel]',
-            )
-        ],
-        "consensus.budget",
-        "model.consensus.budget",
-        ["be a constant number"],
+        "consensus' every",
+        [("\n[model.kernel]", 'consensus = { kind = "Diffusion", every = 0 }\n[model.kernel]')],
+        "Diffusion",
+        "model.consensus.every",
+        ["be an integer >= 1, got 0"],
     ),
     ("stream's kind", [('"file"', '"fiel"')], "fiel", "stream.kind", ["be one of file, stdin, zenoh", "did you mean file?"]),
     ("no path", [('path = "data.csv"\n', "")], "[stream]", "stream.path", ["is missing"]),
@@ -939,7 +872,7 @@ VALUES = [
     "1979-05-27",
     '"' + "x" * 5000 + '"',
     '{ kind = "Komp", parsimony = {} }',
-    '{ kind = "ExactDiffusion", budget = "x" }',
+    '{ kind = "Diffusion", every = "x" }',
     '{ kind = "Scaled", kernel = 1, factor = 0 }',
     '{ kind = "Komp", budget = { kind = "Constant" }, parsimony = 1 }',
     '"/dev/null"',

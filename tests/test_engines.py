@@ -29,11 +29,11 @@ PROTOCOLS = [name for name in protocols() if name != "local"]
 SMALL = {"agents": 6, "samples": 160, "held_out": 50, "penalty_limit": 0.5}
 
 
-def network(*, replay=0, ends=None, **settings):
-    """Agent, graph and streams of the paper's experiment; some streams may end earlier, and agents replay then."""
+def network(*, ends=None, **settings):
+    """Agent, graph and streams of the paper's experiment; some streams may end earlier."""
     task = Task.draw(LogisticConfig(**{**SMALL, **settings}))
     streams = [dataclasses.replace(s, stop=(ends or {}).get(i, s.stop)) for i, s in enumerate(task.streams)]
-    return dataclasses.replace(task.agent(), replay=replay), task.graph, streams
+    return task.agent(), task.graph, streams
 
 
 def rounds(engine=None, *, faults=None, keep=(), states=None, **settings):
@@ -47,17 +47,16 @@ def rounds(engine=None, *, faults=None, keep=(), states=None, **settings):
     return out
 
 
-def assert_equal(ours, theirs, *, keep=(), traffic=True):
+def assert_equal(ours, theirs, *, keep=()):
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
         # as text, where NaN equals itself
         assert (one.number, repr(one.infos), one.samples) == (other.number, repr(other.infos), other.samples)
         assert np.array_equal(one.square_norms, other.square_norms, equal_nan=True)
         assert one.orders == other.orders
-        if traffic:
-            np.testing.assert_array_equal(one.bytes_sent, other.bytes_sent)
-            np.testing.assert_array_equal(one.floats_sent, other.floats_sent)
-            np.testing.assert_array_equal(one.edge_bytes, other.edge_bytes)
+        np.testing.assert_array_equal(one.bytes_sent, other.bytes_sent)
+        np.testing.assert_array_equal(one.floats_sent, other.floats_sent)
+        np.testing.assert_array_equal(one.edge_bytes, other.edge_bytes)
         if not keep or one.number in keep:
             for f, g in zip(one.functions, other.functions, strict=True):
                 np.testing.assert_array_equal(f.centers, g.centers)
@@ -80,51 +79,18 @@ def test_faults_are_the_same_wherever_agents_are(processes):
         edges = [[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], [(0, 5), (1, 4), (2, 3)]]
         return Faults(drop=0.3, absent={2: [(2, 3)]}, edges=edges, rng=np.random.default_rng(0))
 
-    for protocol in ("symmetric", "exact-diffusion"):
+    for protocol in ("penalty", "diffusion"):
         assert_equal(rounds(processes, faults=faults, protocol=protocol), rounds(faults=faults, protocol=protocol))
 
 
-@pytest.mark.parametrize("protocol", ["symmetric", "exact-diffusion", "shared-diffusion"])
-def test_agents_whose_streams_have_ended_replay_the_same_samples_wherever_they_are(processes, protocol):
-    def faults():
-        return Faults(drop=0.2, absent={1: [(3, 4)], 4: [(4, 5)]}, rng=np.random.default_rng(0))
-
-    settings = {"protocol": protocol, "replay": 16, "ends": {0: 1, 1: 2, 2: 2, 3: 1}}
-    for around in (None, faults):
-        ours, theirs = rounds(processes, faults=around, **settings), rounds(faults=around, **settings)
-        assert_equal(ours, theirs)
-        replayed = [info is not None and info.replayed for now in ours for info in now.infos]
-        assert sum(replayed) > 5
-        assert ours[-1].samples[0] == 32  # of its own stream
-    mine, other = ours[-1].states, theirs[-1].states
-    assert [s.replayed for s in mine] == [s.replayed for s in other]
-    for s, t in zip(mine, other, strict=True):
-        np.testing.assert_array_equal(s.reservoir.points, t.reservoir.points)
-        assert (s.reservoir.seed, s.reservoir.drawn) == (t.reservoir.seed, t.reservoir.drawn)
-
-
-def test_replay_goes_on_from_given_states(processes):
-    """Also from states under other names, which decide what is drawn, and from states that have kept nothing."""
-    agent, *_ = network(protocol="diffusion")
-    keeps = dataclasses.replace(agent, replay=16)
-    for starting in (keeps, agent):
-        states = [starting.start(name=f"agent {i}") for i in range(6)]
-        settings = {"protocol": "diffusion", "replay": 16, "ends": {0: 1, 1: 2}}
-        ours = rounds(processes, states=states, **settings)
-        theirs = rounds(states=[starting.start(name=f"agent {i}") for i in range(6)], **settings)
-        assert_equal(ours, theirs)
-        assert [s.name for s in ours[-1].states] == [f"agent {i}" for i in range(6)]
-        assert any(s.replayed for s in ours[-1].states) == (starting is keeps)
-
-
 def test_states_can_be_fetched_and_gone_on_from(processes):
-    task = Task.draw(LogisticConfig(**SMALL, protocol="exact-diffusion"))
+    task = Task.draw(LogisticConfig(**SMALL, protocol="diffusion"))
     *_, last = simulate(task.agent(), task.graph, [dataclasses.replace(s, stop=3) for s in task.streams], engine=processes)
     states = list(last.states)  # before the engine begins with another network
-    task = Task.draw(LogisticConfig(**SMALL, protocol="exact-diffusion"))
+    task = Task.draw(LogisticConfig(**SMALL, protocol="diffusion"))
     rest = [dataclasses.replace(stream, start=3) for stream in task.streams]
     ours = [now.functions for now in simulate(task.agent(), task.graph, rest, states=states, engine=processes)]
-    theirs = [now.functions for now in rounds(protocol="exact-diffusion")[3:]]
+    theirs = [now.functions for now in rounds(protocol="diffusion")[3:]]
     for mine, other in zip(ours[-1], theirs[-1], strict=True):
         np.testing.assert_array_equal(mine.weights, other.weights)
     with pytest.raises(InvalidArgument, match="read them before the engine starts another network"):
@@ -190,7 +156,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(checkpoints, tmp_path):
         return Faults(drop=0.2, rng=np.random.default_rng(0))
 
     keep = (10,)
-    settings = {"protocol": "exact-diffusion", "samples": 320, "replay": 16, "ends": {0: 4, 5: 8}}
+    settings = {"protocol": "diffusion", "samples": 320, "ends": {0: 4, 5: 8}}
     expected = rounds(keep=keep, faults=faults, **settings)
     where = {"checkpoints": tmp_path / "shards", "every": 3} if checkpoints else {}
     with Processes(2, **where) as engine:
@@ -201,8 +167,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(checkpoints, tmp_path):
             ours.append(now)
             if now.number == 7:
                 os.kill(engine._workers[1][0].pid, signal.SIGKILL)
-        # after a checkpoint neighbors begin again with whole functions, so that traffic differs
-        assert_equal(ours, expected, keep=keep, traffic=not checkpoints)
+        assert_equal(ours, expected, keep=keep)
         if checkpoints:
             assert files.newest(str(tmp_path / "shards"), 2) == 9
             assert len(list((tmp_path / "shards").iterdir())) == 4  # two of each shard
@@ -322,7 +287,7 @@ def test_checkpoints_go_to_any_address():
         (["gmm-logistic", "--engine", "processes", "--workers", "0"], "--workers must be at least 1, got 0"),
         (["gmm-logistic", "--engine", "processes", "--address", "auto"], "--address must be omitted without --engine ray"),
         (["gmm-logistic", "--engine", "processes", "--all"], "--engine must be used with an experiment that trains one"),
-        (["violation", "--engine", "processes"], "got violation; gmm-logistic, heterogeneous, slabs and brodatz do"),
+        (["violation", "--engine", "processes"], "got violation; gmm-logistic, heterogeneous and brodatz do"),
         (
             ["gmm-logistic", "--agents", "2", "--samples", "64", "--engine", "processes", "--workers", "3"],
             "engine: workers must be at most the number of agents, got 3 workers for 2 agents; set --workers",

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kernelmesh import Agent, Diffusion, ExactDiffusion, Gaussian, Graph, Komp, Local, Logistic, simulate
-from kernelmesh.exchange import Link
+from kernelmesh import Agent, Diffusion, Gaussian, Graph, Komp, Local, Logistic, simulate
+from kernelmesh.exchange import Outbox
 from kernelmesh.metrics import accuracies
 from kernelmesh.runtimes.frames import Header, decode_frame
 from kernelmesh.runtimes.mailbox import Arrival
@@ -14,7 +14,7 @@ from kernelmesh.runtimes.membership import Membership
 from kernelmesh.streams import ArrayStream, Mixture
 from virtual import World, question
 
-SELDOM = [Diffusion(every=4), ExactDiffusion(budget=0.02, every=2), ExactDiffusion(budget=0.02, every=4)]
+SELDOM = [Diffusion(every=2), Diffusion(every=4)]
 NAMES = ("a", "b", "c")
 
 
@@ -100,16 +100,16 @@ def count_questions(world):
 @pytest.mark.parametrize("consensus", SELDOM, ids=label)
 class TestLockStep:
     def test_nobody_is_asked_and_nothing_is_prepared_in_the_other_rounds(self, consensus, monkeypatch):
-        world, agent, packed, pack = World(), make(consensus), [], Link.pack
+        world, agent, replies, reply = World(), make(consensus), [], Outbox.reply
         asked = count_questions(world)
-        monkeypatch.setattr(Link, "pack", lambda link, message: packed.append(message) or pack(link, message))
+        monkeypatch.setattr(Outbox, "reply", lambda box, words: replies.append(box) or reply(box, words))
         for i, member in enumerate(ring(lock_step=True)):
             world.add(agent, member, Timed(world, *data(i, 160)), stay=False)
         world.run()
         pairs = [(a, b) for a in NAMES for b in NAMES if a != b]
         steps = range(consensus.every, 11, consensus.every)
         assert asked.keys() == {(*pair, step) for pair in pairs for step in steps}
-        assert len(packed) == len(pairs) * len(steps)
+        assert len(replies) == len(pairs) * len(steps)
 
     def test_who_is_slow_holds_up_the_others_at_the_next_exchange(self, consensus):
         """One of them stands still between two exchanges: the others are k steps ahead at most, and all ends as it should."""
@@ -162,29 +162,13 @@ class TestFreeRunning:
 
     @pytest.mark.parametrize("faults", [{}, {"loss": 0.05, "delay": 0.02}], ids=["calm", "lossy"])
     def test_agents_learn_what_only_others_see(self, consensus, faults):
-        """One class each, at paces of their own; the ends of an edge that are equally far are opposite bit for bit."""
-        world, agent, opposite = World(seed=3, **faults), make(consensus), []
-
-        def compare(runner, turn):
-            for other, edge in turn.state.edges.items():
-                there = world.newest(other).node.state.edges.get(turn.state.name)
-                if there is not None and edge.done == there.done > 0:
-                    opposite.append(np.array_equal(edge.dual.weights, -there.dual.weights))
-
+        """One class each, at paces of their own."""
+        world, agent = World(seed=3, **faults), make(consensus)
         for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.12, 0.15), strict=True)):
-            world.add(agent, member, Timed(world, *data(i, 600, only=i), seconds=seconds, passes=6), each=compare)
+            world.add(agent, member, Timed(world, *data(i, 600, only=i), seconds=seconds, passes=6))
         world.stop_at_the_end()
         runs = world.run()
-        states = {name: run.node.state for name, run in runs.items()}
-        assert accuracies([state.function for state in states.values()], *data(99, 500)).min() > 0.8
-        for name, state in states.items():
-            for other, edge in state.edges.items():
-                there = states[other].edges[name]
-                assert abs(edge.done - there.done) <= 1
-                assert edge.epoch == there.epoch == 0
-                assert edge.done > (0 if faults else 10)  # a question that is lost keeps the next ones waiting
-        assert all(opposite)
-        assert bool(opposite) == agent.consensus.exchange.numbered
+        assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
 
     def test_who_has_no_samples_passes_on_what_the_others_learn(self, consensus):
         """Its rounds without samples count like steps: it asks in every k-th."""

@@ -1,6 +1,5 @@
 """What crosses an edge is declared by the protocol, and a runtime needs nothing else to carry it."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +11,6 @@ import test_consensus
 from kernelmesh import (
     Agent,
     Diffusion,
-    ExactDiffusion,
     Expansion,
     Faults,
     Gaussian,
@@ -20,24 +18,19 @@ from kernelmesh import (
     Hilbert,
     KernelMeshRegressor,
     Komp,
-    Landmarks,
     Local,
     Logistic,
     Penalty,
-    Proximal,
-    SharedStatistics,
-    Squared,
-    Symmetric,
     registry,
     simulate,
 )
 from kernelmesh.agent import advance, relay
 from kernelmesh.checks import positive
 from kernelmesh.consensus import Consensus, Exchange, Heard
-from kernelmesh.consensus.base import FUNCTIONS, NOTHING, NUMBERED_OFFERS, POINTS_FOR_VALUES, PROBES_FOR_VALUES, Tuning
+from kernelmesh.consensus.base import FUNCTIONS, NOTHING, POINTS_FOR_VALUES, Tuning
 from kernelmesh.errors import InvalidArgument, RefusedMessage
-from kernelmesh.exchange import Link, MissingBase, Outbox, disagreement, read_question, read_reply
-from kernelmesh.messages import Difference, Function, Offer, Points, Probe, Revision, Terms, Values, encode, wire_size
+from kernelmesh.exchange import Outbox, disagreement, read_question, read_reply
+from kernelmesh.messages import Function, Points, Values, encode
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.schedules import Doubling
 from kernelmesh.registry import describe, kinds, register, restore
@@ -60,7 +53,7 @@ class Median(Consensus):
     def __post_init__(self):
         positive("Median", "pull", self.pull)
 
-    def move(self, inputs, heard: Sequence[Heard], edges):
+    def move(self, inputs, heard: Sequence[Heard]):
         there = [said.reply.values for said in heard if said.reply is not None]
         gap = inputs.here - np.median([inputs.here, *there], axis=0)
         push = -inputs.step_size / len(inputs.points) * (inputs.slope + self.pull * gap)
@@ -76,15 +69,19 @@ class Nearest(Consensus):
 
     share: float = 0.25
 
-    def combine(self, function, heard, edges):
+    def relay(self, function, heard):
         there = [said.reply for said in heard if said.reply is not None]
         if not there:
-            return Update(np.empty((0, function.dimension)), np.empty((0, function.outputs))), edges
+            return super().relay(function, heard)
         g = min(there, key=lambda g: Expansion(function.kernel, g.centers, g.weights).distance(function))
-        return Update(g.centers, self.share * g.weights, 1.0 - self.share, shared=True), edges
+        return Update(g.centers, self.share * g.weights, 1.0 - self.share, shared=True)
 
-    def move(self, inputs, heard, edges):
-        return Local().move(inputs, (), edges)
+    def move(self, inputs, heard):
+        f, met = inputs.function, self.relay(inputs.function, heard)
+        here = met.shrink * inputs.here + f.kernel(inputs.points, met.points) @ met.coefficients
+        push = -inputs.step_size / len(inputs.points) * inputs.loss.slope(here, inputs.targets)
+        coefficients = np.concatenate([push, inputs.shrink * met.coefficients])
+        return Update(np.concatenate([inputs.points, met.points]), coefficients, inputs.shrink * met.shrink, shared=True)
 
 
 THEIRS = [Median(), Nearest()]
@@ -101,11 +98,9 @@ def _register(monkeypatch):
 PROTOCOLS = {
     Local(): NOTHING,
     Penalty(coupling=0.05): POINTS_FOR_VALUES,
-    Proximal(coupling=2.0): POINTS_FOR_VALUES,
-    Symmetric(): PROBES_FOR_VALUES,
+    Penalty(coupling=2.0, implicit=True): POINTS_FOR_VALUES,
     Hilbert(coupling=0.02): FUNCTIONS,
     Diffusion(): FUNCTIONS,
-    ExactDiffusion(budget=0.02): NUMBERED_OFFERS,
     Median(): POINTS_FOR_VALUES,
     Nearest(): FUNCTIONS,
 }
@@ -142,7 +137,6 @@ class Runtime:
     def __init__(self, agent, graph):
         self.agent, self.graph, self.ties = agent, graph, Faults().ties(graph, 1)
         self.states = [agent.start(name=name) for name in graph.names]
-        self.links = defaultdict(Link)
         self.bytes = np.zeros(len(graph), int)
 
     def round(self, batches):
@@ -150,34 +144,24 @@ class Runtime:
             Outbox(self.agent, state, None if batch is None else batch.points)
             for state, batch in zip(self.states, batches, strict=True)
         ]
-        asked, said = {}, {}
+        said = {}
         for i, ties in enumerate(self.ties):
-            for tie in ties if outboxes[i].learns else ():
+            for tie in ties if batches[i] is not None else ():
                 question = outboxes[i].question
                 data = b"" if question is None else encode(question)
-                asked[i, tie.number] = read_question(self.agent, data, max_bytes=MAX)
-                answer = outboxes[tie.number].reply(self.graph.names[i], tie.other_share, asked[i, tie.number])
-                packed = None if answer is None else encode(self.links[tie.number, i].pack(answer))
-                said[tie.number, i] = packed
+                answer = outboxes[tie.number].reply(read_question(self.agent, data, max_bytes=MAX))
+                packed = said[tie.number, i] = None if answer is None else encode(answer)
                 self.bytes[i] += len(data)
                 self.bytes[tie.number] += len(packed or b"")
-        heard = [
-            [self.hear(i, tie, asked.get((tie.number, i)), said.get((tie.number, i)), batches[i]) for tie in ties]
-            for i, ties in enumerate(self.ties)
-        ]
+        heard = [[self.hear(tie, said.get((tie.number, i)), batches[i]) for tie in ties] for i, ties in enumerate(self.ties)]
         for i, batch in enumerate(batches):
             if batch is not None:
                 checked = self.agent.check(*batch)
                 self.states[i], _ = advance(self.agent, self.states[i], *checked, heard[i])
 
-    def hear(self, i, tie, question, data, batch):
-        if not self.agent.consensus.exchange.mutual:
-            question = None
-        reply = None
-        if data is not None:
-            link = self.links[i, tie.number]
-            reply = read_reply(self.agent, data, link, rows=len(batch.points), max_bytes=MAX)
-        return Heard(question, reply, tie.weight, tie.name, tie.is_first, tie.share)
+    def hear(self, tie, data, batch):
+        reply = None if data is None else read_reply(self.agent, data, rows=len(batch.points), max_bytes=MAX)
+        return Heard(reply, tie.weight, tie.name)
 
 
 @every_protocol
@@ -208,25 +192,23 @@ class TestEvery:
         assert outbox.step == state.steps + 1
         assert (outbox.question is None) == (exchange.question is None)
         assert outbox.question is None or type(outbox.question) is exchange.question
-        reply = outbox.reply("b", 0.5, outbox.question)
+        reply = outbox.reply(outbox.question)
         assert (reply is None) == (not exchange.replies)
         assert reply is None or isinstance(reply, exchange.replies)
-        assert outbox.reply("b", 0.5, None) is None or exchange.question is None
+        assert outbox.reply(None) is None or exchange.question is None
 
-    def test_without_samples_it_asks_nothing_still_answers_and_makes_no_numbered_offer(self, consensus):
+    def test_without_samples_it_asks_nothing_and_still_answers(self, consensus):
         agent, state = learned(consensus)
         asking, idle = Outbox(agent, state, data(9, 8)[0]), Outbox(agent, state, None)
         assert idle.question is None
-        assert asking.learns
-        assert not idle.learns
-        reply = idle.reply("b", 0.5, asking.question)
-        assert (reply is not None) == (bool(consensus.exchange.replies) and not consensus.exchange.numbered)
+        reply = idle.reply(asking.question)
+        assert (reply is not None) == bool(consensus.exchange.replies)
 
     def test_replies_are_from_what_is_shown_or_from_what_is_sent(self, consensus):
         agent, state = learned(consensus)
         points = data(9, 8)[0]
         outbox = Outbox(agent, state, points)
-        reply = outbox.reply("b", 0.5, outbox.question)
+        reply = outbox.reply(outbox.question)
         if isinstance(reply, Values):
             np.testing.assert_array_equal(reply.values, state.function(points))
         elif reply is not None:
@@ -237,9 +219,9 @@ class TestEvery:
         agent, state = learned(consensus)
         _, other = learned(consensus, "b")
         outbox = Outbox(agent, other, data(9, 8)[0])
-        reply = None if consensus.exchange.question else outbox.reply("a", 0.5, None)
+        reply = None if consensus.exchange.question else outbox.reply(None)
         before = state.sent
-        after = relay(agent, state, [Heard(None, reply, 0.5, "b", True, 0.5)])
+        after = relay(agent, state, [Heard(reply, 0.5, "b")])
         assert (after.samples, after.steps) == (state.samples, state.steps + 1)
         if not consensus.relays:
             assert after.sent is before
@@ -255,7 +237,6 @@ class TestEvery:
             step_size=2.0,
             coupling=Doubling(start=0.01, every=200),
             limit=0.5,
-            dual_budget=0.01,
             kernel=Gaussian(bandwidth=0.6),
             batches=[data(i, 32)[0] for i in range(3)],
             stiffness=3.0,
@@ -266,16 +247,9 @@ class TestEvery:
         assert max(tuned.penalty(samples) for samples in range(0, 10_000, 100)) <= 0.5 * limit
 
 
-def test_ends_that_must_agree_on_a_budget_say_so():
-    assert ExactDiffusion(budget=0.02).agreement != ExactDiffusion(budget=0.03).agreement
-    assert Penalty(coupling=1.0).agreement == Penalty(coupling=2.0).agreement
-    assert len({str(consensus.agreement) for consensus in PROTOCOLS}) == len(PROTOCOLS)
-
-
-TERMS = Terms(0, 1, 0, 0, 0.5)
 POINTS, VALUES = np.zeros((8, 2)), np.zeros((8, 3))
-QUESTIONS = {Points: Points(POINTS), Probe: Probe(POINTS, VALUES)}
-REPLIES = {Values: Values(VALUES), Function: Function(POINTS, VALUES), Offer: Offer(POINTS, VALUES, TERMS)}
+QUESTIONS = {Points: Points(POINTS)}
+REPLIES = {Values: Values(VALUES), Function: Function(POINTS, VALUES)}
 ALL = {**QUESTIONS, **REPLIES}
 
 
@@ -300,30 +274,22 @@ class TestReading:
         agent, wanted = make(consensus), consensus.exchange.replies
         for kind, message in ALL.items():
             if kind in wanted:
-                assert type(read_reply(agent, encode(message), Link(), rows=8, max_bytes=MAX)) is kind
+                assert type(read_reply(agent, encode(message), rows=8, max_bytes=MAX)) is kind
             else:
                 rule = " or ".join(kind.kind for kind in wanted) or "nothing"
                 with pytest.raises(RefusedMessage, match=f"answer: must be {rule}, got {kind.kind}"):
-                    read_reply(agent, encode(message), Link(), rows=8, max_bytes=MAX)
+                    read_reply(agent, encode(message), rows=8, max_bytes=MAX)
 
     def test_what_does_not_fit_is_refused(self, consensus):
         agent, exchange = make(consensus), consensus.exchange
         wide = np.zeros((8, 5))
-        for bad in (Points(wide), Probe(wide, VALUES), Probe(POINTS, wide)):
-            if type(bad) is exchange.question:
-                with pytest.raises(InvalidArgument, match=r"exchange: question must have (points|values) with [23] columns"):
-                    read_question(agent, encode(bad), max_bytes=MAX)
-        dual = Function(wide, VALUES)
-        for bad in (
-            Values(wide),
-            Function(wide, VALUES),
-            Function(POINTS, wide),
-            Offer(wide, VALUES, TERMS),
-            Offer(POINTS, VALUES, TERMS, dual),
-        ):
+        if exchange.question is Points:
+            with pytest.raises(InvalidArgument, match="exchange: question must have points with 2 columns"):
+                read_question(agent, encode(Points(wide)), max_bytes=MAX)
+        for bad in (Values(wide), Function(wide, VALUES), Function(POINTS, wide)):
             if isinstance(bad, exchange.replies):
-                with pytest.raises(InvalidArgument, match=r"exchange: answer(: dual)? must have \w+ with [23] columns"):
-                    read_reply(agent, encode(bad), Link(), rows=8, max_bytes=MAX)
+                with pytest.raises(InvalidArgument, match=r"exchange: answer must have \w+ with [23] columns"):
+                    read_reply(agent, encode(bad), rows=8, max_bytes=MAX)
 
     def test_values_must_be_one_for_each_point_and_functions_of_any_order(self, consensus):
         agent, exchange = make(consensus), consensus.exchange
@@ -333,59 +299,33 @@ class TestReading:
                 with pytest.raises(
                     InvalidArgument, match=r"answer must have values with 3 columns and 9 rows, got shape \(8, 3"
                 ):
-                    read_reply(agent, data, Link(), rows=9, max_bytes=MAX)
+                    read_reply(agent, data, rows=9, max_bytes=MAX)
             else:
-                read_reply(agent, data, Link(), rows=9, max_bytes=MAX)
+                read_reply(agent, data, rows=9, max_bytes=MAX)
 
     def test_what_is_too_long_is_refused(self, consensus):
         agent = make(consensus)
         for kind in consensus.exchange.replies:
             with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
-                read_reply(agent, encode(REPLIES[kind]), Link(), rows=8, max_bytes=100)
+                read_reply(agent, encode(REPLIES[kind]), rows=8, max_bytes=100)
         if consensus.exchange.question:
             with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
                 read_question(agent, encode(QUESTIONS[consensus.exchange.question]), max_bytes=100)
-
-    def test_a_difference_to_nothing_is_missing_its_base(self, consensus):
-        terms = TERMS if consensus.exchange.numbered else None
-        lost = Difference(np.array([0], np.int32), POINTS[:1], VALUES, Revision(2, 1), terms)
-        with pytest.raises(MissingBase):
-            read_reply(make(consensus), encode(lost), Link(), rows=8, max_bytes=MAX)
-
-
-def test_a_function_that_was_read_over_a_link_is_what_was_sent():
-    agent, state = learned(Diffusion())
-    here, there = Link(), Link()
-    sizes = []
-    for _ in range(4):
-        sent = Outbox(agent, state, data(9, 8)[0]).reply("b", 0.5, None)
-        out, back = here.pack(sent), there.pack(sent)
-        sizes.append(wire_size(out).bytes)
-        arrived = read_reply(agent, encode(out), there, rows=None, max_bytes=MAX)
-        read_reply(agent, encode(back), here, rows=None, max_bytes=MAX)
-        np.testing.assert_array_equal(arrived.centers, sent.centers)
-        np.testing.assert_array_equal(arrived.weights, sent.weights)
-    assert sizes[-1] < sizes[0]
 
 
 def test_disagreement_is_with_whatever_was_heard():
     agent, state = learned(Local())
     points = data(9, 8)[0]
     here, f = state.function(points), state.function
-    double = [Function(f.centers, 2 * f.weights), Offer(f.centers, 2 * f.weights, TERMS), Values(2 * here)]
+    double = [Function(f.centers, 2 * f.weights), Values(2 * here)]
     expected = np.sqrt((here**2).sum(axis=1).mean())
     for reply in double:
-        assert disagreement(agent, state, points, [Heard(None, reply)]) == pytest.approx(expected)
-        same = Heard(None, Values(here))
-        both = disagreement(agent, state, points, [Heard(None, reply), same, Heard(None, None)])
+        assert disagreement(agent, state, points, [Heard(reply)]) == pytest.approx(expected)
+        same = Heard(Values(here))
+        both = disagreement(agent, state, points, [Heard(reply), same, Heard(None)])
         assert both == pytest.approx(expected / np.sqrt(2))
-    learner = Agent(dimension=2, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Landmarks(), consensus=SharedStatistics())
-    one, other = (learner.step(learner.start(), points, np.full((len(points), 1), target))[0] for target in (1.0, -1.0))
-    said = learner.consensus.tell(other.sent, None, 0.5)
-    gap = np.sqrt(((one.function(points) - other.function(points)) ** 2).sum(axis=1).mean())
-    assert disagreement(learner, one, points, [Heard(None, said)]) == pytest.approx(gap)
     assert disagreement(agent, state, points, []) is None
-    assert disagreement(agent, state, points, [Heard(None, None)]) is None
+    assert disagreement(agent, state, points, [Heard(None)]) is None
 
 
 LAWS = [name for name in vars(test_consensus.TestLaws) if name.startswith("test_")]

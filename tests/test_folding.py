@@ -48,20 +48,3 @@ def test_many_points():
     assert len(fresh) == 0
     assert touches
     assert (sums == 1.0).all()
-
-
-@given(seed=st.integers(0, 10_000), old=st.integers(0, 12), new=st.integers(0, 40), columns=st.integers(1, 3))
-def test_gathered_as_one_by_one(seed, old, new, columns):
-    rng = np.random.default_rng(seed)
-    known = rng.standard_normal((old, columns))
-    table = np.concatenate([known, rng.standard_normal((8, columns))])
-    points = np.concatenate([known, table[rng.integers(len(table), size=new)]])
-    weights, coefficients = rng.standard_normal((old, 2)), rng.standard_normal((new, 2))
-    fresh, sums, live = folding.gather(points.view(np.uint64), weights, coefficients)
-    expected, total, _ = literal(points, old, coefficients)
-    assert fresh.tolist() == expected
-    total[:old] += weights
-    np.testing.assert_allclose(sums, total, rtol=1e-12, atol=1e-12)
-    said = {row.tobytes() for row in points[old:]}
-    everybody = [*points[:old], *points[old:][expected]]
-    assert live.tolist() == [row.tobytes() in said for row in everybody]

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kernelmesh import Diffusion, Landmarks, Screening, SharedStatistics, registry
+from kernelmesh import Averaged, Diffusion, registry
 from kernelmesh.deploy.certificates import create_authority, issue, tls_problems
 from kernelmesh.deploy.config import read
 from kernelmesh.deploy.mesh_folder import TOPOLOGIES, MeshPlan, agents_of, create_mesh, protocols
@@ -46,9 +46,8 @@ def test_what_is_laid_out(tmp_path):
     for made in configs:
         assert all(addresses[name] == address for name, address in made.membership.neighbors.items())
         assert made.agent == configs[0].agent
-        assert made.agent.consensus == SharedStatistics()
-        assert made.agent.rule == Landmarks()
-        assert made.agent.screening == Screening()
+        assert made.agent.consensus == Diffusion()
+        assert made.agent.rule == Averaged()
     readme = (folder / "README.md").read_text()
     for command in ("mesh up .", "mesh status .", "ask agent-0.toml", "agent --check agent-0.toml", "agent agent-0.toml"):
         assert f"kernelmesh {command}" in readme
@@ -117,19 +116,6 @@ def test_a_protocol_of_others_works_in_a_mesh(tmp_path, monkeypatch):
     assert read(file).agent.consensus == SlowGossip(pause=3)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"protocol": "exact-diffusion"}, Screening()),
-        ({"protocol": "penalty"}, None),
-        ({"agents": 1, "topology": "line"}, None),
-    ],
-)
-def test_neighbors_are_screened_where_functions_or_statistics_are_exchanged(tmp_path, options, expected):
-    (file, *_) = create_mesh(tmp_path / "mesh", MeshPlan(samples=1, **options))
-    assert read(file).agent.screening == expected
-
-
 def test_options_reach_the_files(tmp_path):
     made = read(
         create_mesh(tmp_path / "a", MeshPlan(agents=1, topology="line", mode="lock-step", rate=50, port=9, samples=1))[0]
@@ -148,7 +134,7 @@ def test_options_reach_the_files(tmp_path):
         ({"agents": 0}, "agents must be an integer >= 1, got 0"),
         ({"topology": "tree"}, "topology must be one of ring, line, star, complete, random, got 'tree'"),
         ({"partition": "two"}, "partition must be one of one-class, identical"),
-        ({"protocol": "local"}, "protocol must be one of diffusion, exact-diffusion"),
+        ({"protocol": "local"}, "protocol must be one of diffusion, hilbert"),
         ({"mode": "fast"}, "mode must be one of free, lock-step"),
         ({"port": 65533}, "port must leave room for 5 agents below 65536, got 65533"),
         ({"port": 0}, "port must be an integer >= 1"),

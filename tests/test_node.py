@@ -13,7 +13,6 @@ from kernelmesh import (
     Agent,
     Diffusion,
     Diverged,
-    ExactDiffusion,
     Gaussian,
     Graph,
     Hilbert,
@@ -22,13 +21,11 @@ from kernelmesh import (
     Local,
     Logistic,
     Penalty,
-    Proximal,
     Squared,
-    Symmetric,
     simulate,
 )
 from kernelmesh.errors import RefusedMessage
-from kernelmesh.messages import Function, Offer, Points, Probe, Terms, Values, decode, encode
+from kernelmesh.messages import Function, Points, Values, decode, encode
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.mailbox import Arrival, Request
@@ -41,18 +38,13 @@ from virtual import World, question
 PROTOCOLS = [
     Local(),
     Penalty(coupling=0.05),
-    Proximal(coupling=2.0),
-    Symmetric(coupling=2.0),
     Hilbert(coupling=0.02),
     Diffusion(),
-    ExactDiffusion(budget=0.02),
     Hilbert(coupling=0.01, every=2),
     Diffusion(every=3),
-    ExactDiffusion(budget=0.02, every=2),
-    ExactDiffusion(budget=0.02, every=4),
 ]
 TALKING = PROTOCOLS[1:]
-RELAYING = [Diffusion(), ExactDiffusion(budget=0.02), ExactDiffusion(budget=0.02, every=2)]
+RELAYING = [Diffusion(), Diffusion(every=2)]
 
 
 def kind(consensus):
@@ -218,11 +210,6 @@ class TestStartedAgain:
                 assert same(run.node.state.function, rounds[-1].functions[i]), f"{seed}: {run.node.membership.name}"
                 assert (run.node.state.samples, run.node.state.steps) == (rows[0], len(rounds))
                 assert same(run.node.state.sent, rounds[-1].states[i].sent)
-                assert run.node.state.edges.keys() == rounds[-1].states[i].edges.keys()
-                for name, edge in run.node.state.edges.items():
-                    then = rounds[-1].states[i].edges[name]
-                    assert (edge.epoch, edge.done, edge.acts) == (then.epoch, then.done, then.acts)
-                    assert same(edge.dual, then.dual)
                 for earlier in world.runs[run.node.membership.name]:
                     for turn, function in earlier.turns:
                         assert same(function, rounds[turn.number - 1].functions[i])
@@ -319,7 +306,7 @@ def saying(words):
 
 def crosses(agent):
     exchange = agent.consensus.exchange
-    return "points" if exchange.question else "offers" if exchange.numbered else "functions"
+    return "points" if exchange.question else "functions"
 
 
 def question_of(agent):
@@ -330,10 +317,6 @@ def question_of(agent):
 def function(order=3, dimension=2, outputs=3, scale=1.0):
     rng = np.random.default_rng(3)
     return rng.normal(size=(order, dimension)), scale * rng.normal(size=(order, outputs))
-
-
-def offer(centers, weights, terms=(0, 1, 0, 0, 0.5), dual=None):
-    return encode(Offer(centers, weights, Terms(*terms), dual))
 
 
 def bad_answers(agent):
@@ -355,19 +338,11 @@ def bad_answers(agent):
         }.items():
             yield name, encode(Values(values))
         yield "function", encode(Function(*function()))
-        yield "probe", encode(Probe(np.zeros((8, 2)), np.zeros((8, 3))))
     else:
         yield "values", encode(Values(np.zeros((8, 3))))
-        words = offer if style == "offers" else lambda *tables: encode(Function(*tables))
-        yield "dimension", words(*function(dimension=3))
-        yield "outputs", words(*function(outputs=2))
-        yield "nan", words(function()[0], nan)
-        other = Function(*function()) if style == "offers" else Offer(*function(), Terms(0, 1, 0, 0, 0.5))
-        yield "other kind", encode(other)
-    if style == "offers":
-        yield "dual of another dimension", offer(*function(), (1, 1, 0, 0, 0.5), Function(*function(dimension=3)))
-        yield "negative count", offer(*function(), (-1, 1, 0, 0, 0.5))
-        yield "count of 2^62", offer(*function(), (1 << 62, 1, 0, 0, 0.5))
+        yield "dimension", encode(Function(*function(dimension=3)))
+        yield "outputs", encode(Function(*function(outputs=2)))
+        yield "nan", encode(Function(function()[0], nan))
 
 
 @pytest.mark.parametrize("consensus", TALKING, ids=kind)
@@ -406,7 +381,6 @@ class TestFreeRunning:
         good = {
             "points": lambda payload: encode(Values(np.ones((len(decode(payload).points), 3)))) if payload else b"",
             "functions": encode(Function(*function())),
-            "offers": offer(*function()),
         }[style]
         quiet, heard = run_with(agent, silent), run_with(agent, saying(good))
         assert not same(heard.node.state.function, quiet.node.state.function)
@@ -439,7 +413,7 @@ class TestFreeRunning:
     def test_a_question_of_another_protocol_is_answered_or_refused(self, consensus):
         """Two agents whose files name different protocols must not bring each other down."""
         agent = make(consensus)
-        payloads = [b"", encode(Points(np.zeros((8, 2)))), encode(Probe(np.zeros((8, 2)), np.zeros((8, 3))))]
+        payloads = [b"", encode(Points(np.zeros((8, 2)))), encode(Function(*function()))]
         for payload in payloads:
             asked = Arrival("b", question(Header(step=1), payload, token=1))
             heard = run_with(agent, silent, at=[(1e-3, asked)])
@@ -463,9 +437,9 @@ class TestFreeRunning:
         agent, most = make(consensus), (1 << 62) - 1
         payload = question_of(agent)
         headers = [
-            (Header(step=step, share=share, epoch=count, done=count, age=age, full=full, ended=full), token)
-            for step, token, share, count, age, full in itertools.product(
-                (0, most), (0, 2**64 - 1), (0.0, 1.0), (0, most), (0.0, np.inf), (False, True)
+            (Header(step=step, share=share, age=age, ended=ended), token)
+            for step, token, share, age, ended in itertools.product(
+                (0, most), (0, 2**64 - 1), (0.0, 1.0), (0.0, np.inf), (False, True)
             )
         ]
         events = [
@@ -484,7 +458,6 @@ class TestFreeRunning:
         huge = {
             "points": lambda payload: encode(Values(np.full((len(decode(payload).points), 3), 1e300))) if payload else b"",
             "functions": encode(Function(*function(scale=1e300))),
-            "offers": offer(*function(scale=1e300)),
         }[style]
         heard = run_with(agent, saying(huge))
         assert same(heard.node.state.function, quiet.node.state.function)
@@ -551,8 +524,8 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("payload", "words"),
         [
-            (b"", "format 4"),
-            (b"x" * 100, "format 4"),
+            (b"", "format 5"),
+            (b"x" * 100, "format 5"),
             (encode(Points(np.zeros((2, 3)))), "have points with 2 columns"),
             (encode(Values(np.zeros((2, 3)))), "request: must be points, got values"),
             (encode(Points(np.full((2, 2), np.nan))), "finite"),
@@ -580,7 +553,7 @@ def test_any_bytes_are_a_frame_or_refused(data):
         assert decode_frame(encode_frame(frame), max_bytes=1 << 20) == frame
         assert 0.0 <= frame.header.share <= 1.0
         assert frame.header.age >= 0.0
-        assert max(frame.header.step, frame.header.epoch, frame.header.done) < 1 << 62
+        assert frame.header.step < 1 << 62
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, np.nan, np.inf])
@@ -640,8 +613,7 @@ class TestDivergence:
     def astray(self, consensus, folder):
         """A node that was killed while its neighbor sent huge functions and its own stream had ended."""
         agent = make(consensus)
-        words = function(scale=1e300)
-        huge = encode(Function(*words)) if isinstance(consensus, Diffusion) else offer(*words)
+        huge = encode(Function(*function(scale=1e300)))
 
         def puppet(sender, frame, answer):  # goes astray when the other's stream has ended
             answer(huge if frame.header.ended and not frame.header.ping else b"")

@@ -69,7 +69,7 @@ class HalfWay(Consensus):
     exchange = FUNCTIONS
     relays: ClassVar[bool] = True
 
-    def move(self, inputs, heard, edges):
+    def move(self, inputs, heard):
         there = [said.reply for said in heard if isinstance(said.reply, Function)]
         part = 0.5 / len(there) if there else 0.0
         push = -inputs.step_size / len(inputs.points) * inputs.slope
@@ -199,7 +199,7 @@ streams = [ArrayStream(*mixture.sample(640, rng=rng)) for _ in range(4)]
 points, labels = mixture.sample(500, rng=rng)
 assert min((f(points).argmax(axis=1) == labels).mean() for f in last.functions) > 0.7
 state = last.states[0]
-again = storage.unpack(agent, storage.pack(state, range(4), workspace=True), name=0, names=range(4))
+again = storage.unpack(agent, storage.pack(state, workspace=True), name=0)
 assert (agent.predict(again, points) == agent.predict(state, points)).all()
 assert agent.identity["rule"] == "Clipped"
 model = OnlineKernelClassifier(kernel=Cauchy(width=0.5), random_state=0).fit(points, labels)

@@ -75,17 +75,10 @@ def two(local):
         yield engine
 
 
-@pytest.mark.parametrize("protocol", ["symmetric", "exact-diffusion"])
+@pytest.mark.parametrize("protocol", ["penalty", "diffusion"])
 def test_rounds_are_those_of_the_simulation(two, protocol):
     """One protocol that asks and answers, and one that sends functions; all of them are in the slow tests."""
     assert_equal(rounds(two, protocol=protocol), rounds(protocol=protocol))
-
-
-def test_agents_replay_the_same_samples_on_ray(two):
-    settings = {"protocol": "symmetric", "replay": 16, "ends": {0: 1, 1: 2, 2: 2, 3: 1}}
-    ours = rounds(two, **settings)
-    assert_equal(ours, rounds(**settings))
-    assert any(info is not None and info.replayed for info in ours[-1].infos)
 
 
 def test_bytes_between_actors_are_those_of_the_crossing_edges(two):

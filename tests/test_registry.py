@@ -19,7 +19,6 @@ from kernelmesh import (
     Constant,
     Diffusion,
     Doubling,
-    ExactDiffusion,
     Gaussian,
     Graph,
     Hilbert,
@@ -39,11 +38,9 @@ from kernelmesh import (
     Penalty,
     Polynomial,
     Power,
-    Proximal,
     Schedule,
     Squared,
     SquaredHinge,
-    Symmetric,
     Uncompressed,
     registry,
 )
@@ -78,11 +75,9 @@ SETTINGS = [
     Graph.of([("a", "b"), ("b", "c")]),
     Local(),
     Penalty(coupling=Doubling(start=0.01, every=200)),
-    Proximal(coupling=2.0),
-    Symmetric(),
+    Penalty(coupling=2.0, implicit=True),
     Hilbert(coupling=0.02),
     Diffusion(),
-    ExactDiffusion(budget=0.02),
 ]
 
 
@@ -335,7 +330,7 @@ class TestRegister:
 
     def test_every_role_has_kinds_that_play_it(self):
         assert all(kinds(role) for role in ROLES if role in registry._SETTINGS)
-        assert set(kinds("consensus")) >= {"Local", "Penalty", "ExactDiffusion"}
+        assert set(kinds("consensus")) >= {"Local", "Penalty", "Diffusion"}
 
     def test_what_is_given_out_is_a_copy(self):
         kinds("kernel").clear()
@@ -401,7 +396,7 @@ class TestPlugins:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("ExactDiffusion", "exact-diffusion"), ("Local", "local"), ("Matern32", "matern32"), ("SquaredHinge", "squared-hinge")],
+    [("SecondOrder", "second-order"), ("Local", "local"), ("Matern32", "matern32"), ("SquaredHinge", "squared-hinge")],
 )
 def test_names_on_the_command_line(name, expected):
     assert kebab(name) == expected

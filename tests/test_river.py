@@ -28,7 +28,7 @@ from kernelmesh.estimators.river import KernelClassifier, KernelRegressor
 pytestmark = pytest.mark.filterwarnings("ignore::kernelmesh.ScaleWarning")  # river's checks do not scale
 
 LEARNERS = (KernelClassifier, KernelRegressor)
-RULES = ("second-order", "averaged", "gradient", "landmarks")
+RULES = ("second-order", "averaged", "gradient")
 
 
 def river_checks():

@@ -61,9 +61,6 @@ def test_it_is_json_that_anybody_can_read():
         "ignored": False,
         "refused": 0,
         "left_out": 0,
-        "disbelieved": 0,
-        "clipped": 0,
-        "doubt": "",
         "quarantined": False,
     }
     assert {name: found[name] for name in LEAST} == LEAST

@@ -42,15 +42,13 @@ def table(folder, name="table"):
 
 
 def test_settings_are_no_measures_and_what_is_better_is_not_guessed():
-    """`byzantine` reports its numbers of agents and seeds, and accuracies under names of its own."""
-    grid = Grid(experiment="byzantine", axes={"bad": (1, 2)})
-    results = [{"agents": 6, "bad": bad, "seeds": 1, "calm_during": 0.9, "seed": 0} for bad in (1, 2)]
+    """An experiment may report its settings, and accuracies under names of its own."""
+    grid = Grid(experiment="heterogeneous", axes={"passes": (1, 2)})
+    results = [{"agents": 6, "passes": passes, "seeds": 1, "calm_during": 0.9, "seed": 0} for passes in (1, 2)]
     assert _measures(grid, results) == ["calm_during"]
-    rows = [
-        {"bad": bad, "calm_during": 0.9 - 0.1 * bad, "accuracy_mean": 0.8 - 0.1 * bad, "loss": 0.1 * bad} for bad in (1, 2)
-    ]
+    rows = [{"passes": n, "calm_during": 0.9 - 0.1 * n, "accuracy_mean": 0.8 - 0.1 * n, "loss": 0.1 * n} for n in (1, 2)]
     assert _best(grid, rows, "calm_during") == {}
-    assert _best(grid, rows, "accuracy_mean")["best_bad"] == _best(grid, rows, "loss")["best_bad"] == 1
+    assert _best(grid, rows, "accuracy_mean")["best_passes"] == _best(grid, rows, "loss")["best_passes"] == 1
 
 
 def test_a_sweep_is_the_runs_it_is_made_of(tmp_path):

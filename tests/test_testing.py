@@ -24,7 +24,7 @@ from kernelmesh import (
     registry,
 )
 from kernelmesh.consensus import Consensus, Exchange
-from kernelmesh.messages import Function, Points, Values
+from kernelmesh.messages import Points, Values
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.testing import check_consensus, check_kernel, check_loss, check_rule
 
@@ -165,16 +165,16 @@ class Talkative(Diffusion):
 class Jealous(Diffusion):
     """The first neighbor that is heard counts twice."""
 
-    def move(self, inputs, heard, edges):
+    def move(self, inputs, heard):
         first = [said._replace(weight=2 * said.weight) for said in heard[:1]]
-        return super().move(inputs, [*first, *heard[1:]], edges)
+        return super().move(inputs, [*first, *heard[1:]])
 
 
 class Restless(Penalty):
     """Pulls even where nobody disagrees."""
 
-    def move(self, inputs, heard, edges):
-        update = super().move(inputs, heard, edges)
+    def move(self, inputs, heard):
+        update = super().move(inputs, heard)
         update.coefficients[:] *= 1.0 + len(heard)
         return update
 
@@ -184,9 +184,9 @@ class Demanding(Local):
     rate: float
 
 
-class Garbled(Diffusion):
-    def tell(self, function, edge, share, there=None):
-        return Function(function.centers, function.weights * np.nan)
+class Garbled(Penalty):
+    def answer(self, function, question):
+        return Values(np.full((len(question.points), function.outputs), np.nan))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_broken_protocols_are_named(protocol, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("protocol", [Silent(), Garbled()])
+@pytest.mark.parametrize("protocol", [Silent(), Garbled(coupling=0.1)])
 def test_protocols_that_send_nonsense_do_not_pass(protocol):
     with pytest.raises((AssertionError, ArithmeticError, AttributeError, ValueError)):
         check_consensus(protocol)
@@ -231,8 +231,8 @@ def test_settings_that_change_on_the_way_through_a_file_are_named(monkeypatch):
 
 def test_the_role_needs_only_move_and_an_exchange():
     class Alone(Consensus):
-        def move(self, inputs, heard, edges):
-            return Local().move(inputs, heard, edges)
+        def move(self, inputs, heard):
+            return Local().move(inputs, heard)
 
     check_consensus(Alone())
 
@@ -256,7 +256,7 @@ class Idle(Gradient):
 
 
 class Exploding(Gradient):
-    def shown(self, model, combined):
+    def shown(self, model):
         f = model.function
         return Expansion.trusted(f.kernel, f.centers, f.weights * np.inf)
 

@@ -33,7 +33,6 @@ ROLES: Mapping[str, str] = {
     "consensus": "kernelmesh.consensus",
     "rule": "kernelmesh.rules",
     "stream": "kernelmesh.streams",
-    "attack": "kernelmesh.runtimes.attacks",
     "experiment": "kernelmesh.experiments",
 }
 """Every role, and the module whose import registers the built-in kinds."""
@@ -55,7 +54,7 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     Parameters
     ----------
     role : str
-        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "stream", "attack",
+        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "stream",
         "experiment".
     kind : type or value, optional
         What to register; omitted when used as a decorator.

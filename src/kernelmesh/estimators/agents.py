@@ -276,8 +276,8 @@ class _Mesh(Learner):
 
     @property
     def _default_rule(self) -> str:
-        # large steps need a protocol without a penalty, whose stability limit they lower
-        return "gradient" if isinstance(self.consensus, Penalty | Hilbert) else "averaged"
+        # large steps need a loss with bounded slope, as for classes, and no penalty, whose stability limit they lower
+        return "averaged" if self._classifies and not isinstance(self.consensus, Penalty | Hilbert) else "gradient"
 
     @property
     def _faults(self) -> Faults | None:
@@ -374,8 +374,8 @@ class KernelMeshClassifier(Classification, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        The kernel κ; by default Gaussian(bandwidth=√(v / 2)). In `fit`, v is the sum of the features' variances;
-        `partial_fit` assumes standardized features, so that v is their number.
+        The kernel κ; by default Gaussian(bandwidth=√(v / 2)), or 0.7 √(v / 2) with the rule "second-order". In `fit`, v is
+        the sum of the features' variances; `partial_fit` assumes standardized features, so that v is their number.
     loss : Loss, optional
         The loss ℓ, with class targets; by default Logistic().
     graph : Graph, networkx graph or list of edges, optional
@@ -476,9 +476,8 @@ class KernelMeshRegressor(Regression, _Mesh):
         Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
         `partial_fit`. Not stored by `save`.
     rule : str or Rule, optional
-        The learning rule: "averaged" (the default) or "gradient" (the default with the protocols Penalty and Hilbert, which
-        need small steps), the name of another registered rule, or an object such as Averaged(fidelity=0.2). "second-order"
-        is for agents that learn alone, with consensus=Local().
+        The learning rule: "gradient" (the default) or "averaged", the name of another registered rule, or an object such as
+        Averaged(fidelity=0.2). "second-order" is for agents that learn alone, with consensus=Local().
     regularization : float, optional
         The regularization λ. With "second-order", it corresponds to 1/C of an SVM for each agent, and is by default 0.6 times
         the mean of κ(x, x) over the first rows. With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
@@ -503,8 +502,8 @@ class KernelMeshRegressor(Regression, _Mesh):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 5, with the rule
-        "second-order" 2 and with "gradient" 50. `partial_fit` makes one pass.
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 50, with the rule
+        "second-order" 2 and with "averaged" 5. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
         this fraction (below 1) of the lowest so far; None makes all passes.

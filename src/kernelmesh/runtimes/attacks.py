@@ -7,7 +7,6 @@ import numpy as np
 
 from kernelmesh.checks import Floats, integer, number, positive
 from kernelmesh.messages import Function, Message, Values
-from kernelmesh.registry import register
 
 __all__ = ["ATTACKS", "Attack", "Drift", "FarPoints", "Flood", "Huge", "NotFinite", "RandomFunction", "Replay"]
 __all__ += ["Scaled", "SignFlip", "Zero"]
@@ -44,7 +43,6 @@ class _OfWeights(Attack, Protocol):
         """The replacement of the weights or values."""
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Huge(_OfWeights):
     """Every weight is the same huge number, as from a stuck sensor or a wrong unit."""
@@ -58,7 +56,6 @@ class Huge(_OfWeights):
         return np.full_like(weights, self.value)
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class SignFlip(_OfWeights):
     """The opposite of what was learned."""
@@ -67,7 +64,6 @@ class SignFlip(_OfWeights):
         return -weights
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Scaled(_OfWeights):
     """The learned function, scaled up."""
@@ -81,7 +77,6 @@ class Scaled(_OfWeights):
         return self.factor * weights
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Zero(_OfWeights):
     """Always zero."""
@@ -90,7 +85,6 @@ class Zero(_OfWeights):
         return np.zeros_like(weights)
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class RandomFunction(_OfWeights):
     """Random weights of the usual size, redrawn in every round."""
@@ -100,7 +94,6 @@ class RandomFunction(_OfWeights):
         return (float(size) or 1.0) * rng.standard_normal(weights.shape)
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Drift(_OfWeights):
     """A slowly growing bias toward the first output."""
@@ -116,7 +109,6 @@ class Drift(_OfWeights):
         return out
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class NotFinite(_OfWeights):
     """Values that are not finite."""
@@ -125,7 +117,6 @@ class NotFinite(_OfWeights):
         return np.full_like(weights, np.nan)
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Replay(Attack):
     """The message from when the attack began, repeated."""
@@ -136,7 +127,6 @@ class Replay(Attack):
         return first
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class FarPoints(Attack):
     """The true function, plus points far from all data, new ones in every round."""
@@ -152,7 +142,6 @@ class FarPoints(Attack):
         return _with_points(message, self.distance * rng.standard_normal((self.points, _dimension(message))), rng)
 
 
-@register("attack")
 @dataclass(frozen=True, kw_only=True)
 class Flood(Attack):
     """The true function, plus thousands of points among the samples, new ones in every round."""

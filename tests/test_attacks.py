@@ -1,0 +1,129 @@
+"""Bad agents in simulation: what they say instead of the truth, and that it is noticed where it could not be sent."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    Diffusion,
+    Diverged,
+    Faults,
+    Gaussian,
+    Graph,
+    Komp,
+    Logistic,
+    Mixture,
+    Penalty,
+    simulate,
+)
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.messages import Function, Values
+from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Flood, NotFinite, Replay, Scaled, SignFlip, Zero
+from kernelmesh.runtimes.faults import Lie
+
+BAD, FIRST, LAST, ROUNDS = 3, 10, 15, 40
+GRAPH = Graph.complete(5)
+HONEST = [i for i in range(5) if i != BAD]
+MIXTURE = Mixture.draw(classes=3, rng=np.random.default_rng(1))
+
+
+def name(value):
+    return type(value).__name__
+
+
+def make(consensus):
+    return Agent(
+        dimension=2,
+        outputs=3,
+        kernel=Gaussian(bandwidth=0.6),
+        loss=Logistic(),
+        step_size=3.0,
+        compression=Komp(budget=0.2),
+        consensus=consensus,
+    )
+
+
+def rounds(consensus, attack):
+    faults = Faults(byzantine={BAD: [(attack, FIRST, LAST)]}, rng=np.random.default_rng(5))
+    streams = [ArrayStream(*MIXTURE.sample(16 * ROUNDS, rng=np.random.default_rng([3, i])), batch_size=16) for i in range(5)]
+    return list(simulate(make(consensus), GRAPH, streams, faults=faults))
+
+
+@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion()], ids=name)
+def test_only_the_rounds_of_an_attack_are_changed(consensus):
+    honest, lied = rounds(consensus, Scaled(factor=1.0)), rounds(consensus, SignFlip())
+    for one, other in zip(honest, lied, strict=True):
+        alike = [np.array_equal(one.functions[i].weights, other.functions[i].weights) for i in HONEST]
+        assert all(alike) if one.number < FIRST else not any(alike)
+
+
+def test_an_attack_does_harm_and_honest_agents_recover():
+    calm, lied = rounds(Diffusion(), Scaled(factor=1.0)), rounds(Diffusion(), SignFlip())
+
+    def gap(number):
+        return np.mean([lied[number - 1].functions[i].distance(calm[number - 1].functions[i]) for i in HONEST])
+
+    assert gap(LAST) > 0.1 * calm[LAST - 1].functions[0].norm()
+    assert gap(ROUNDS) < 0.5 * gap(LAST)
+
+
+def test_the_same_seed_tells_the_same_lies():
+    one, other = (rounds(Diffusion(), FarPoints())[-1] for _ in range(2))
+    for f, g in zip(one.functions, other.functions, strict=True):
+        np.testing.assert_array_equal(f.weights, g.weights)
+
+
+def test_what_is_not_finite_ends_the_run_of_whoever_hears_it():
+    with pytest.raises((Diverged, InvalidArgument)):
+        rounds(Diffusion(), NotFinite())
+
+
+FUNCTION = Function(np.zeros((4, 2)), np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=name)
+@pytest.mark.parametrize("message", [FUNCTION, Values(np.ones((4, 3)))], ids=name)
+def test_every_attack_says_something_of_the_same_kind(attack, message):
+    said = Lie(attack, 3, 1, 0).told(message, message, 0, 1)
+    assert type(said) is type(message)
+    assert [getattr(said, part).shape[1] for part in said.tables] == [getattr(message, part).shape[1] for part in said.tables]
+
+
+def test_attacks_with_points_leave_values_as_they_are():
+    values = Values(np.ones((4, 3)))
+    for attack in (Replay(), FarPoints(), Flood()):
+        assert Lie(attack, 3, 1, 0).told(values, Values(np.zeros((2, 3))), 0, 1) is values
+
+
+def test_attacks_must_return_what_could_be_sent():
+    class Odd(Zero):
+        def __init__(self, said):
+            object.__setattr__(self, "said", said)
+
+        def distort(self, message, first, age, rng):
+            return self.said
+
+    for said, reason in (
+        (Values(np.zeros((4, 3))), "return a message of the same type, Function, got Values"),
+        (replace(FUNCTION, weights=np.ones((3, 3))), r"distort: weights must have shape \(4, 3\)"),
+        (replace(FUNCTION, centers=np.ones((4, 1))), r"distort: centers must have shape \(4, 2\)"),
+    ):
+        with pytest.raises(InvalidArgument, match=reason):
+            Lie(Odd(said), 3, 1, 0).told(FUNCTION, FUNCTION, 0, 1)
+
+
+def test_refuses():
+    rng = np.random.default_rng(0)
+    for spans in ([(SignFlip(), 0, 3)], [(SignFlip(), 5, 3)], [(SignFlip, 1, 3)], [("SignFlip", 1, 3)], [(1, 3)], 7):
+        with pytest.raises(InvalidArgument, match=r"Faults: byzantine\[0\]"):
+            Faults(byzantine={0: spans}, rng=rng)
+    with pytest.raises(InvalidArgument, match="byzantine must be a mapping"):
+        Faults(byzantine=[1], rng=rng)
+    with pytest.raises(InvalidArgument, match="Faults: rng"):
+        Faults(byzantine={0: [(SignFlip(), 1, 2)]})
+    streams = [ArrayStream(*MIXTURE.sample(16, rng=rng)) for _ in range(2)]
+    with pytest.raises(InvalidArgument, match="byzantine must name agents"):
+        simulate(make(Diffusion()), Graph.line(2), streams, faults=Faults(byzantine={9: [(Zero(), 1, 2)]}, rng=rng))
