@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy
+import screening
 from rich.console import Console
 from rich.table import Table
 
@@ -25,7 +26,6 @@ import faults
 import processes
 import rules
 import scale
-import screening
 import sensitivity
 import sizes
 import uneven

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernelmesh.numerics.landmarks import agreed
 from threadpoolctl import threadpool_limits
 
 from cases import Line, at_least, at_most
@@ -46,7 +47,6 @@ from kernelmesh import (
     State,
     simulate,
 )
-from kernelmesh.numerics.landmarks import agreed
 from kernelmesh.report import style_of
 from kernelmesh.runtimes.engines import Processes
 from kernelmesh.runtimes.engines.partition import crossing

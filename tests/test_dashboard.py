@@ -20,6 +20,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from kernelmesh.experiments.slabs import EXPERIMENT as SLABS
+from kernelmesh.experiments.slabs import Config as SlabsConfig
 from PIL import Image
 
 from kernelmesh import ArrayStream, Diffusion, Faults, Graph, Penalty, Screening, simulate
@@ -43,8 +45,6 @@ from kernelmesh.experiments import Experiment, Findings, run
 from kernelmesh.experiments.events import Measured, NetworkStarted
 from kernelmesh.experiments.gmm import LOGISTIC, LogisticConfig
 from kernelmesh.experiments.mixture import Task
-from kernelmesh.experiments.slabs import EXPERIMENT as SLABS
-from kernelmesh.experiments.slabs import Config as SlabsConfig
 from kernelmesh.metrics import measure_agents, summarize
 from kernelmesh.runtimes.attacks import FarPoints, SignFlip
 from kernelmesh.runtimes.engines import Processes

@@ -3,7 +3,6 @@ import math
 import os
 import pickle
 import re
-from pathlib import Path
 
 import networkx as nx
 import numpy as np

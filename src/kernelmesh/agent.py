@@ -363,7 +363,7 @@ class Agent:
         return advance(self, state, points, targets, heard)
 
 
-def check_message(agent: Agent, owner: str, argument: str, message: Message | News, *, rows: int | None = None) -> None:
+def check_message(agent: Agent, owner: str, argument: str, message: Message, *, rows: int | None = None) -> None:
     """Reject a message whose matrices have the wrong number of columns or rows."""
     if isinstance(message, News):
         return  # a relay tests news itself, and excludes the neighbor if they fail
@@ -383,9 +383,9 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     state.model.check_ownership()
     try:
         if agent.consensus.shares:
-            memory, model = _hear(agent, state, heard)
-            model = cast(Landmarks, agent.rule).revisit(replace(model, age=model.age + 1), agent.loss)
-            return replace(state, model=_speak(agent, memory, model), steps=state.steps + 1, memory=memory)
+            memory, sums = _hear(agent, state, heard)
+            sums = cast(Landmarks, agent.rule).revisit(replace(sums, age=sums.age + 1), agent.loss)
+            return replace(state, model=_speak(agent, memory, sums), steps=state.steps + 1, memory=memory)
         model, update = state.model, agent.consensus.relay(state.model.function, heard)
         if not update.is_identity:
             model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
@@ -427,7 +427,7 @@ def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Seq
         raise
 
 
-def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] | None) -> tuple[State, Info]:
+def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
     step_size, memory, model = agent.step_size_at(state.samples), state.memory, state.model
     try:
         if memory is not None:

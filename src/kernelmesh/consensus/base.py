@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_chec
 import numpy as np
 
 from kernelmesh.checks import Floats, integer
-from kernelmesh.messages import Function, Message, News, Points, Values
+from kernelmesh.messages import Function, Message, Points, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.numerics.kernels import Kernel
@@ -25,7 +25,7 @@ class Exchange:
 
     question: type[Message] | None = None
     """The query about an agent's new points to all neighbors; None if nothing depends on them."""
-    replies: tuple[type[Message | News], ...] = ()
+    replies: tuple[type[Message], ...] = ()
     """The possible replies of a neighbor; empty if there are none."""
 
 
@@ -40,7 +40,7 @@ FUNCTIONS = Exchange(replies=(Function,))
 class Heard(NamedTuple):
     """What one neighbor sent in this round."""
 
-    reply: Message | News | None
+    reply: Message | None
     """Its values at our points, or its function; None if nothing arrived."""
     weight: float = 0.0
     """The Metropolis weight of the edge."""

@@ -8,10 +8,25 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from kernelmesh import Consensus, Diffusion, Expansion, Faults, Graph, Hilbert, Kernel, Local, Loss, Penalty, Rule, Schedule
+from kernelmesh import (
+    Consensus,
+    Diffusion,
+    Expansion,
+    Faults,
+    Graph,
+    Hilbert,
+    Kernel,
+    Landmarks,
+    Local,
+    Loss,
+    Penalty,
+    Relay,
+    Rule,
+    Schedule,
+)
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.estimators.base import Learner
+from kernelmesh.estimators.base import Learner, grouped
 from kernelmesh.estimators.defaults import TOLERANCE
 from kernelmesh.estimators.targets import Classification, Regression
 from kernelmesh.numerics.expansion import padded
@@ -276,8 +291,12 @@ class _Mesh(Learner):
 
     @property
     def _default_rule(self) -> str:
-        # large steps need a loss with bounded slope, as for classes, and no penalty, whose stability limit they lower
-        return "averaged" if self._classifies and not isinstance(self.consensus, Penalty | Hilbert) else "gradient"
+        if self.consensus is None or isinstance(self.consensus, Relay):
+            return "landmarks"
+        if isinstance(self.consensus, Local):
+            return "second-order"
+        # large steps need a protocol without a penalty, whose stability limit they lower
+        return "gradient" if isinstance(self.consensus, Penalty | Hilbert) else "averaged"
 
     @property
     def _faults(self) -> Faults | None:
@@ -295,13 +314,13 @@ class _Mesh(Learner):
 
     @property
     def dictionary_(self) -> Floats:
-        """The points of the average function: the dictionaries of all agents, stacked."""
-        return np.concatenate([f.centers for f in self._functions])
+        """The points of the average function: those that all agents share, or the dictionaries of all agents, stacked."""
+        return np.concatenate([f.centers for f in grouped(self._functions)])
 
     @property
     def weights_(self) -> Floats:
         """The weights of the average function."""
-        return np.concatenate([f.weights for f in self._functions]) / len(self._functions)
+        return np.concatenate([f.weights for f in grouped(self._functions)])
 
     @property
     def model_order_(self) -> Ints:
@@ -325,6 +344,9 @@ class _Mesh(Learner):
         if self.consensus is not None:
             return graph, self.consensus
         rule = self._chosen_rule(streaming=True)
+        if isinstance(rule, Landmarks):
+            # features of the default kernel count alike, whatever their units
+            return graph, Relay(scales=self.kernel is None)
         if not rule.listens:
             remedy = "add consensus=Local() for agents that learn alone, or omit rule"
             found = Verbatim(repr(self.rule))
@@ -346,7 +368,7 @@ class _Mesh(Learner):
             raise InvalidArgument(type(self).__name__, "agents", rule, found)
         numbers = np.array([self._number(_plain(name), "agents") for name in named], dtype=np.int64)
         dealt = [np.flatnonzero(numbers == i) for i in range(len(names))]
-        if rng is not None:
+        if rng is not None and not self._agent.consensus.shares:
             self._warn_of_idle([name for name, own in zip(names, dealt, strict=True) if not len(own)])
         return dealt
 

@@ -35,7 +35,7 @@ from kernelmesh.estimators.progress import Progress
 from kernelmesh.estimators.scale import warn_of_empty, warn_of_scales
 from kernelmesh.registry import describe, restore
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "grouped"]
 
 _SETTLED = ("kernel", "loss", "rule", "step_size", "regularization", "compression", "consensus")
 _WATCHED = 1000
@@ -211,7 +211,7 @@ class Learner(Parameters, ABC):
         self._sent = np.zeros((2, len(self._states)), dtype=np.int64)
         chooses = self.kernel is None and not self._cooperates and defaults_of(type(self._agent.rule)).suits
         self._beginning = Beginning.empty(self._agent) if chooses else None
-        if self.kernel is None:
+        if self.kernel is None and not self._scales:
             warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
 
     def _gone_on(self) -> Agent:
@@ -278,9 +278,9 @@ class Learner(Parameters, ABC):
 
     @property
     def kernel_(self) -> Kernel:
-        """The kernel, as given or chosen."""
+        """The kernel, as given or chosen; in networks with the scales of the features on which the agents have agreed."""
         check_is_fitted(self)
-        return self._agent.kernel
+        return self._functions[0].kernel
 
     def _outputs(self, X: Any, agent: Hashable | None) -> Floats:
         functions = self._functions
@@ -379,7 +379,19 @@ class Learner(Parameters, ABC):
 
 
 def _average(functions: Sequence[Expansion], X: Floats) -> Floats:
-    return np.asarray(sum(f(X) for f in functions) / len(functions))
+    return np.asarray(sum(f(X) for f in grouped(functions)))
+
+
+def grouped(functions: Sequence[Expansion]) -> list[Expansion]:
+    """Functions whose sum is the average of these: one for all that are over the same points."""
+    groups: list[tuple[Expansion, list[Floats]]] = []
+    for f in functions:
+        same = next((found for g, found in groups if g.kernel == f.kernel and np.array_equal(g.centers, f.centers)), None)
+        if same is None:
+            groups.append((f, [f.weights]))
+        else:
+            same.append(f.weights)
+    return [Expansion(f.kernel, f.centers, np.sum(weights, axis=0) / len(functions)) for f, weights in groups]
 
 
 def _sent(listed: Any, *, agents: int) -> Ints:

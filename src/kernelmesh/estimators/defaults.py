@@ -7,7 +7,7 @@ targets, so that values in units of the loss apply to targets of any size.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernelmesh.rules import Averaged, Rule, SecondOrder
+from kernelmesh.rules import Averaged, Landmarks, Rule, SecondOrder
 
 __all__ = ["TOLERANCE", "ByTargets", "Defaults", "defaults_of"]
 
@@ -95,6 +95,20 @@ _SECOND_ORDER = Defaults(
     half_life=10_000.0,
 )
 
+_LANDMARKS = Defaults(
+    # kept samples are linearized again as the model improves, which does what more passes would
+    passes=1,
+    network_passes=1,
+    width=ByTargets(classes=0.7, values=1.0),
+    # λ belongs to the network: n agents learn what one learner would
+    regularization=ByTargets(classes=0.05, values=0.6),
+    sums=True,
+    novelty=0.03,
+    # a sum of 500² / 2 numbers crosses each edge in each wave
+    max_order=500,
+    half_life=10_000.0,
+)
+
 TOLERANCE = 1e-3
 """`tol`: `fit` stops when a pass does not lower the mean loss by more than this fraction of it."""
 
@@ -105,5 +119,5 @@ def defaults_of(kind: type[Rule]) -> Defaults:
     >>> defaults_of(SecondOrder).max_order
     2000
     """
-    tables = {SecondOrder: _SECOND_ORDER, Averaged: _AVERAGED}
+    tables = {SecondOrder: _SECOND_ORDER, Averaged: _AVERAGED, Landmarks: _LANDMARKS}
     return next((table for rule, table in tables.items() if issubclass(kind, rule)), _GRADIENT)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from kernelmesh import Agent, Averaged, Consensus, Komp, Rule, Schedule
+from kernelmesh import Agent, Averaged, Consensus, Komp, Relay, Rule, Schedule
 from kernelmesh.checks import Floats, integer, non_negative
 from kernelmesh.errors import InvalidArgument, format_value
 from kernelmesh.estimators.defaults import TOLERANCE, ByTargets, defaults_of
@@ -77,6 +77,8 @@ class Parameters(BaseEstimator, ABC):
     _cooperates: bool
     _default_loss: Loss
     _size: float
+    _scales: bool
+    """Whether the agents agree on the scales of the features."""
     _began_with: dict[str, Any]
 
     @property
@@ -99,7 +101,12 @@ class Parameters(BaseEstimator, ABC):
             remedy = "use None to make all passes, or passes=2 to make two"
             raise InvalidArgument(owner, "tol", "be a fraction >= 0 and < 1", self.tol, remedy=remedy)
         rule = self._chosen_rule(streaming=not repeats)
-        kernel = self._default_kernel(X, rule, complete=repeats) if self.kernel is None else check_kernel(owner, self.kernel)
+        self._scales = isinstance(consensus, Relay) and consensus.scales
+        kernel = (
+            self._default_kernel(X, rule, complete=repeats and not self._scales)
+            if self.kernel is None
+            else check_kernel(owner, self.kernel)
+        )
         passes, usual = integer(owner, "passes", self._passes(rule, len(X)), minimum=1), defaults_of(type(rule))
         # a step moves f(x) by κ(x, x), and ‖f‖² scales with its inverse: the defaults are for κ = 1
         size = float(np.mean(kernel.diag(X[:1000]))) or 1.0

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
-from kernelmesh.messages import Function, Message, News
+from kernelmesh.messages import Function, Message
 from kernelmesh.numerics.expansion import Expansion
 
 __all__ = ["Outbox"]
@@ -53,7 +53,7 @@ class Outbox:
         if self._consensus.exchange.question is not None:
             self.question = self._consensus.ask(self._sent, points)
 
-    def reply(self, question: Message | None, neighbor: Hashable = None) -> Message | News | None:
+    def reply(self, question: Message | None, neighbor: Hashable = None) -> Message | None:
         """The reply to a neighbor that takes part in the round; None for no reply."""
         exchange = self._consensus.exchange
         if self._state is not None:

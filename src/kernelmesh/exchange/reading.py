@@ -19,7 +19,7 @@ _ANY = 1 << 31  # more rows than any message can have
 
 def check_points(what: str, message: Message, max_points: int) -> None:
     """Reject a message with more points than a step may process, whatever else it contains."""
-    found = max(len(getattr(message, name)) for name in message.tables)
+    found = max((len(getattr(message, name)) for name in message.tables), default=0)
     if found > max_points:
         raise RefusedMessage(f"{what}: must have at most {max_points} points", found)
 

@@ -34,7 +34,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Wire)
 
 
-def encode(message: Message | News) -> bytes:
+def encode(message: Message) -> bytes:
     """Encode a message.
 
     >>> import numpy as np
@@ -60,7 +60,7 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
     return wire.news
 
 
-def wire_size(message: Message | News) -> WireSize:
+def wire_size(message: Message) -> WireSize:
     """The numbers and bytes of a message on the wire.
 
     >>> import numpy as np

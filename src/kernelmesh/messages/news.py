@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import RefusedMessage
+from kernelmesh.messages.tables import Message
 from kernelmesh.numerics.sums import Sums
 
 __all__ = ["BITS", "NOBODY", "Hello", "ListPart", "News", "PackedSums", "Rows", "packed", "unpacked"]
@@ -96,7 +97,7 @@ class ListPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     points: Rows
 
 
-class News(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class News(Message, Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a member says to one neighbor at one tick."""
 
     hello: Hello

@@ -23,15 +23,15 @@ _FLOATS = np.dtype("<f8")
 
 
 class Message:
-    """A message: matrices. It never contains labels."""
+    """A message. It never contains labels."""
 
     __slots__ = ()
     kind: ClassVar[str]
-    inputs: ClassVar[tuple[str, ...]]
+    inputs: ClassVar[tuple[str, ...]] = ()
     """The matrices whose rows are points."""
-    outputs: ClassVar[tuple[str, ...]]
+    outputs: ClassVar[tuple[str, ...]] = ()
     """The matrices whose rows are values or weights, as many as those of the inputs."""
-    tables: ClassVar[tuple[str, ...]]
+    tables: ClassVar[tuple[str, ...]] = ()
     """All matrices: the inputs, then the outputs."""
     shapes: ClassVar[Callable[[Any], Any]]
     """The shapes of the matrices; a single shape is not in a tuple."""
@@ -41,7 +41,8 @@ class Message:
         cls.inputs = tuple(name for name in cls.__annotations__ if name in ("points", "centers"))
         cls.outputs = tuple(name for name in cls.__annotations__ if name in ("values", "weights"))
         cls.tables = (*cls.inputs, *cls.outputs)
-        cls.shapes = attrgetter(*(f"{name}.shape" for name in cls.tables))
+        if cls.tables:
+            cls.shapes = attrgetter(*(f"{name}.shape" for name in cls.tables))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kernelmesh.checks import integer
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import KernelMeshError, UnreadableFile
-from kernelmesh.messages import Message, News, decode, encode
+from kernelmesh.messages import Message, decode, encode
 from kernelmesh.runtimes.node import Entry
 from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.streams import Batch
@@ -144,6 +144,6 @@ def _record(path: Path, data: bytes) -> Record:
     return Record(entry, step.settings)
 
 
-def _message(data: bytes | None) -> Message | News | None:
-    message: Message | News | None = None if data is None else decode(data, max_bytes=_MAX_MESSAGE)
+def _message(data: bytes | None) -> Message | None:
+    message: Message | None = None if data is None else decode(data, max_bytes=_MAX_MESSAGE)
     return message

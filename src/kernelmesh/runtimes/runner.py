@@ -19,7 +19,19 @@ from kernelmesh.runtimes.expiry import Expiry
 from kernelmesh.runtimes.mailbox import Arrival, Mailbox, Presence, Request
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.name_list import NameList
-from kernelmesh.runtimes.node import Action, Entry, FreeRunning, GiveUp, LockStep, Node, Recover, Send, SharingNode, Stepped, Turn
+from kernelmesh.runtimes.node import (
+    Action,
+    Entry,
+    FreeRunning,
+    GiveUp,
+    LockStep,
+    Node,
+    Recover,
+    Send,
+    SharingNode,
+    Stepped,
+    Turn,
+)
 from kernelmesh.runtimes.node.attempt import without
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import Batch, Source

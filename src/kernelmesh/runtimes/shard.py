@@ -18,7 +18,7 @@ from kernelmesh.checks import Floats, Ints
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import Diverged
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import Message, News, decode, encode, wire_size
+from kernelmesh.messages import Message, decode, encode, wire_size
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.faults import Faults, Lie, Tie
 from kernelmesh.runtimes.plan import Plan
@@ -120,15 +120,15 @@ class Shard:
         self._sources: dict[int, Iterator[Batch]] = {i: islice(iter(own), skip, None) for i, own, skip in opened}
         self._waiting: dict[int, Batch | None] = dict.fromkeys(self.members)
         self._bad: frozenset[int] = frozenset()
-        self._first_words: dict[tuple[int, int], tuple[int, Message | News]] = {}
+        self._first_words: dict[tuple[int, int], tuple[int, Message]] = {}
         """The message of a bad agent over each edge in the first round of its latest attack, with the number of the round."""
         self._end_talk()
 
     def _end_talk(self) -> None:
         self._talks = False
         self._outboxes: dict[int, Outbox] = {}
-        self._questions: dict[int, Message | News | None] = {}
-        self._replies: dict[int, dict[int, Message | News | None]] = {i: {} for i in self.members}
+        self._questions: dict[int, Message | None] = {}
+        self._replies: dict[int, dict[int, Message | None]] = {i: {} for i in self.members}
         """Replies by receiver and sender."""
 
     def take(self, away: frozenset[int]) -> Facts:
@@ -261,7 +261,7 @@ class Shard:
             reply = self._lied(lie, tie.number, i, reply)
         return Heard(reply, tie.weight, tie.name)
 
-    def _lied(self, lie: Lie, sender: int, receiver: int, message: Message | News) -> Message | News:
+    def _lied(self, lie: Lie, sender: int, receiver: int, message: Message) -> Message:
         """The distorted message of a bad agent, computed by the receiver because non-finite values cannot be sent."""
         first, words = self._first_words.get((sender, receiver), (0, message))
         if first != lie.first:
@@ -269,7 +269,7 @@ class Shard:
             self._first_words[sender, receiver] = lie.first, words
         return lie.told(message, words, sender, receiver)
 
-    def _count(self, sender: int, message: Message | News, *receivers: int) -> None:
+    def _count(self, sender: int, message: Message, *receivers: int) -> None:
         size = wire_size(message)
         self.floats[sender] += len(receivers) * size.floats
         self.bytes[sender] += len(receivers) * size.bytes

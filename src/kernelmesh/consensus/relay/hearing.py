@@ -49,11 +49,10 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
 
 def _part_with(memory: Memory, peer: Peer) -> None:
     """A neighbor is not next to this member in the tree: what it said before does not count."""
-    clock = memory.tree.clock
     if peer.counted is not None:
-        peer.changed = clock
-    peer.counted, peer.told, peer.sent, peer.proposals = None, -1, 0, None
-    if not peer.link.alive(clock):
+        peer.counted, peer.changed = None, memory.tree.clock
+    peer.told, peer.sent, peer.proposals = -1, 0, None
+    if not peer.link.alive(memory.tree.clock):
         peer.newest = None
 
 
@@ -68,6 +67,8 @@ def _receive(settings: Settings, memory: Memory, name: Hashable, news: News, lis
     if peer.excluded or not heeded(memory.tree, peer.link, news.hello):
         return
     if not was_alive:  # it is new, or has come back
+        if peer.counted is not None:
+            peer.changed = memory.tree.clock + 1
         peer.newest = peer.counted = None
         memory.estates = {j: sums for j, sums in memory.estates.items() if j != number}
     peer.length, peer.digest = news.length, news.digest
@@ -187,9 +188,10 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
     chosen: dict[int, Received] = {}
     for j in near:
         received = memory.peers[j].newest
-        if received is not None and not received.sums.roll & forgotten:
-            if points.begins_with(received.length, received.digest):
-                chosen[j] = received
+        if received is None or received.sums.roll & forgotten:
+            continue
+        if points.begins_with(received.length, received.digest):
+            chosen[j] = received
     if not _are_disjoint(own_roll, chosen.values()):
         chosen = _disjoint(memory, near, own_roll, chosen)
     moved = False

@@ -46,7 +46,7 @@ class Peer(Struct):
     counted: Received | None = None
     """The last sums that were part of a total."""
     changed: int = 0
-    """When those last changed."""
+    """When those last changed, or ceased to be."""
     sent: int = 0
     """When sums were last sent to it; 0 if never."""
     told: int = -1
@@ -133,6 +133,10 @@ class Memory(Struct):
         found = ((j, self.peers[j].counted) for j in near)
         return [(j, received.sums) for j, received in found if received is not None]
 
+    def changed_for(self, j: int) -> int:
+        """When the sum of everything but what came from neighbor j last changed, if only by what no longer counts."""
+        return max([self.own_changed, *(peer.changed for other, peer in self.peers.items() if other != j)])
+
     def kept_sums(self) -> Iterator[tuple[Peer, str, Received]]:
         """All sums that are remembered of neighbors: whose, under which name, and the sums."""
         for peer in self.peers.values():
@@ -212,7 +216,7 @@ def store(memory: Memory) -> bytes:
         _roll(memory.roll),
         memory.is_ready,
         memory.leaving,
-        {j: tuple(out) for j, out in memory.outgoing.items()},
+        {j: (out.sums, out.part, out.proposals) for j, out in memory.outgoing.items()},
     )
     return _encoder.encode(stored)
 

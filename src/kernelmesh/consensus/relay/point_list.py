@@ -102,7 +102,7 @@ def _digest(roots: Ints, points: Floats, scales: Floats, scaler: int) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-EMPTY = _digest(np.empty(0), np.empty(0), np.empty(0), 0)
+EMPTY = _digest(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), 0)
 """The digest of the list with nothing in it."""
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from kernelmesh.checks import integer
-from kernelmesh.consensus.base import Consensus, Exchange, Tuning
+from kernelmesh.consensus.base import Consensus, Exchange, Heard, StepInputs, Tuning
 from kernelmesh.consensus.relay.hearing import forget, hear
 from kernelmesh.consensus.relay.memory import Memory
 from kernelmesh.consensus.relay.point_list import PointList
@@ -17,6 +19,7 @@ from kernelmesh.consensus.relay.tree import Tree
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import BITS, News
 from kernelmesh.numerics.basis import Basis
+from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.sums import Sums
 from kernelmesh.registry import register
 
@@ -52,7 +55,7 @@ class Relay(Consensus):
     'News'
     """
 
-    exchange: ClassVar[Exchange] = Exchange(replies=(News,))  # type: ignore[arg-type]
+    exchange: ClassVar[Exchange] = Exchange(replies=(News,))
     shares: ClassVar[bool] = True
     relays: ClassVar[bool] = True
 
@@ -68,6 +71,10 @@ class Relay(Consensus):
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
         return cls(every=tuning.every or cls.every)
+
+    def move(self, inputs: StepInputs, heard: Sequence[Heard]) -> Update:
+        """Nothing: the function follows from the sums."""
+        return Update(np.empty((0, inputs.function.dimension)), np.empty((0, inputs.function.outputs)))
 
     def exchanges(self, step: int) -> bool:
         """Whether agents exchange before this step: always, if only hellos."""

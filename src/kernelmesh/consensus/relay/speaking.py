@@ -69,8 +69,8 @@ def is_settled(memory: Memory) -> bool:
     near = memory.near
     for j in near:
         peer, hello = memory.peers[j], memory.peers[j].link.hello
-        news = max([memory.own_changed, *(memory.peers[other].changed for other in near if other != j)])
-        if news > peer.sent or hello is None or hello.heard < peer.sent or peer.digest != memory.points.digest:
+        news = memory.changed_for(j)
+        if news > peer.sent or hello is None or hello.heard < news or peer.digest != memory.points.digest:
             return False
     return True
 
@@ -145,13 +145,13 @@ def _due(settings: Settings, memory: Memory, mine: Sums, near: list[int]) -> lis
     due = []
     for j in near:
         peer, hello = memory.peers[j], memory.peers[j].link.hello
-        roll, news = mine.roll, memory.own_changed
+        roll, news = mine.roll, memory.changed_for(j)
         for other, sums in inbox:
             roll |= sums.roll if other != j else 0
-        news = max([news, *(memory.peers[other].changed for other in near if other != j)])
         pause = tree.clock - peer.sent
         is_wave = rises if j == tree.parent else falls
-        is_lost = peer.sent > 0 and hello is not None and hello.heard < peer.sent and pause >= every
+        # what the neighbor has may be older than what was sent last, if that says the same
+        is_lost = peer.sent > 0 and hello is not None and hello.heard < min(news, peer.sent) and pause >= every
         is_urgent = roll != peer.told and pause >= max(1, every // 4)
         if is_urgent or is_lost or (is_wave and (news > peer.sent or not peer.sent)):
             due.append(j)
@@ -175,5 +175,5 @@ def _all_but_one(mine: Sums, inbox: list[tuple[int, Sums]], due: list[int]) -> I
     for n in range(len(inbox) - 1, 0, -1):
         behind[n - 1] = [added([inbox[n][1], *behind[n]], outputs=outputs)]
     for j in due:
-        n = place.get(j)
-        yield j, ahead[-1] if n is None else added([ahead[n], *behind[n]], outputs=outputs)
+        at = place.get(j)
+        yield j, ahead[-1] if at is None else added([ahead[at], *behind[at]], outputs=outputs)

@@ -255,9 +255,7 @@ class SharingNode:
         self._said_before, self._said = self._said, {}
         nothing = Batch(np.empty((0, self.agent.dimension)), np.empty(0))
         position = self._position if batch is not None else None
-        entry = Entry(
-            step=self.state.steps, batch=batch or nothing, position=position, heard=heard, traffic=self.traffic
-        )
+        entry = Entry(step=self.state.steps, batch=batch or nothing, position=position, heard=heard, traffic=self.traffic)
         turn = None
         if info is not None:
             self._batch = self._position = None
@@ -319,7 +317,7 @@ class SharingNode:
         memory.tree.clock = max(memory.tree.clock, current.tree.clock)  # it never runs backward
         self.state, self._said, self._said_before = replace(state, memory=memory), {}, {}
 
-    def resume(self, state: State, previous: None, traffic: Traffic) -> None:
+    def resume(self, state: State, previous: object, traffic: Traffic) -> None:
         """Restore the agent from a checkpoint."""
         self.state = state
         self._floats, self._bytes = traffic
@@ -338,7 +336,8 @@ class SharingNode:
 
     def status(self, now: float) -> Status:
         """How the agent is doing, as far as a node can tell."""
-        memory, waiting = self.state.memory, ()
+        memory = self.state.memory
+        waiting: tuple[str, ...] = ()
         assert memory is not None
         if self.membership.lock_step and self._batch is not None:
             step = self.state.steps + 1
