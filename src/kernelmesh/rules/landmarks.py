@@ -37,20 +37,28 @@ class KeptRows:
 
     points: Floats
     targets: NDArray[Any]
+    outputs: Floats
+    """z, the outputs at which the losses were linearized."""
     weights: Floats
     """How much each counts: less than 1 for old samples of a stream that changes."""
 
     def __len__(self) -> int:
         return len(self.points)
 
-    def plus(self, points: Floats, targets: NDArray[Any]) -> "KeptRows":
+    def plus(self, points: Floats, targets: NDArray[Any], outputs: Floats) -> "KeptRows":
         """With more samples."""
-        weights = np.concatenate([self.weights, np.ones(len(points))])
-        return KeptRows(np.concatenate([self.points, points]), np.concatenate([self.targets, targets]), weights)
+        if not len(self):  # the targets have no type yet
+            return KeptRows(points, targets, outputs, np.ones(len(points)))
+        return KeptRows(
+            np.concatenate([self.points, points]),
+            np.concatenate([self.targets, targets]),
+            np.concatenate([self.outputs, outputs]),
+            np.concatenate([self.weights, np.ones(len(points))]),
+        )
 
     def at(self, rows: NDArray[np.int64]) -> "KeptRows":
         """Some of the samples."""
-        return KeptRows(self.points[rows], self.targets[rows], self.weights[rows])
+        return KeptRows(self.points[rows], self.targets[rows], self.outputs[rows], self.weights[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +113,7 @@ class LandmarksModel(Model):
             ),
             "kept.points": self.kept.points,
             "kept.targets": np.asarray(self.kept.targets),
+            "kept.outputs": self.kept.outputs,
             "kept.weights": self.kept.weights,
             "coordinates": self.coordinates,
             "revisited": self.revisited,
@@ -193,7 +202,7 @@ class Landmarks(Rule):
         # w₀ = (λ I)⁻¹ λ w₀
         own = dataclasses.replace(Sums.zero(function.outputs), moments=np.zeros(basis.order * (basis.order + 1) // 2))
         own = dataclasses.replace(own, weights=regularization * coordinates)
-        nothing = KeptRows(np.empty((0, function.dimension)), np.empty(0), np.empty(0))
+        nothing = KeptRows(np.empty((0, function.dimension)), np.empty(0), np.empty((0, function.outputs)), np.empty(0))
         return _solved(
             LandmarksModel(
                 function,
@@ -236,7 +245,10 @@ class Landmarks(Rule):
             frozen=frozen,
             others=others,
             kept=KeptRows(
-                points, arrays["kept.targets"], matrix("file", "model.kept.weights", arrays["kept.weights"][None])[0]
+                points,
+                arrays["kept.targets"],
+                matrix("file", "model.kept.outputs", arrays["kept.outputs"], rows=len(points), columns=outputs),
+                matrix("file", "model.kept.weights", arrays["kept.weights"][None], columns=len(points))[0],
             ),
             coordinates=coordinates,
             revisited=matrix("file", "model.revisited", arrays["revisited"], columns=outputs),
@@ -278,9 +290,9 @@ class Landmarks(Rule):
             rows = dataclasses.replace(model.kept, weights=kept * model.kept.weights)
             model = dataclasses.replace(model, own=model.own.times(kept), frozen=model.frozen.times(kept), kept=rows)
         if self.keep or not model.basis.order:
-            model = dataclasses.replace(model, kept=_appended(model.kept, points, targets))
+            model = dataclasses.replace(model, kept=model.kept.plus(points, targets, inputs.here))
         if model.basis.order:
-            gained = _gained(inputs.loss, features, inputs.here, targets, np.ones(len(points)))
+            gained = _gained(inputs.loss, features, inputs.here, inputs.here, targets, np.ones(len(points)))
             own = added([model.own, gained], outputs=inputs.function.outputs)
             frozen = model.frozen if self.keep else own
             model = _solved(dataclasses.replace(model, own=own, frozen=frozen, changed=True))
@@ -303,21 +315,31 @@ class Landmarks(Rule):
             turn = np.argsort((loss.slope(here, kept.targets) ** 2).sum(axis=1), kind="stable")
             out, stay = np.sort(turn[:over]), np.sort(turn[over:])
             gone = kept.at(out)
-            gained = _gained(loss, features[out], here[out], gone.targets, gone.weights)
+            gained = _gained(loss, features[out], here[out], gone.outputs, gone.targets, gone.weights)
             frozen = added([frozen, gained], outputs=here.shape[1])
             kept, features, here = kept.at(stay), features[stay], here[stay]
-        own = added([frozen, _gained(loss, features, here, kept.targets, kept.weights)], outputs=here.shape[1])
+        own = frozen
+        if len(kept):
+            own = added([frozen, _gained(loss, features, here, kept.outputs, kept.targets, kept.weights)], outputs=here.shape[1])
+        kept = dataclasses.replace(kept, outputs=here)
         new = dataclasses.replace(model, kept=kept, frozen=frozen, own=own, revisited=model.coordinates, age=0, changed=True)
         return _solved(new)
 
 
-def _appended(kept: KeptRows, points: Floats, targets: NDArray[Any]) -> KeptRows:
-    return KeptRows(points, targets, np.ones(len(points))) if not len(kept) else kept.plus(points, targets)
+def _gained(loss: Loss, features: Floats, here: Floats, before: Floats, targets: Any, weights: Floats) -> Sums:
+    """Σ h φ φᵀ and Σ φ (h z − ℓ'(z))ᵀ over samples whose losses are replaced by their parabolas at z.
 
-
-def _gained(loss: Loss, features: Floats, here: Floats, targets: Any, weights: Floats) -> Sums:
-    """Σ h φ φᵀ and Σ φ (h z − ℓ'(z))ᵀ over samples whose losses are replaced by their parabolas at z."""
+    h is the curvature at z, but at least what the parabola at the output before, z', should have had to meet the loss at z,
+    2 (ℓ(z) − ℓ(z') − ℓ'(z')ᵀ(z − z')) / ‖z − z'‖²: where a loss is flat, Newton steps go too far and back without end.
+    """
     slope, root = loss.slope(here, targets), np.maximum(curvature_root(loss, "curvature", here, targets), 1e-12)
+    if here is not before:
+        move = here - before
+        far = np.maximum((move**2).sum(axis=1), 1e-12)
+        value, old_slope = loss.value_and_slope(before, targets)
+        rise = loss.value(here, targets) - value - (old_slope * move).sum(axis=1)
+        met = np.clip(2.0 * rise / far, 0.0, getattr(loss, "most_curved", math.inf))
+        root = np.maximum(root, np.sqrt(met))
     size = np.sqrt(weights)[:, None]
     pull = root[:, None] * here - slope / root[:, None]
     return Sums.of(size * root[:, None] * features, size * pull, samples=float(weights.sum()))
