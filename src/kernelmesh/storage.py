@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import integer, matrix, non_negative
-from kernelmesh.consensus.relay.hearing import scaled
+from kernelmesh.consensus.relay.agreement import scaled
 from kernelmesh.consensus.relay.memory import load, store
 from kernelmesh.errors import MISSING, InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
 from kernelmesh.numerics.compression import Model
@@ -194,13 +194,13 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
     samples, steps = (integer("file", "clock", n, minimum=0) for n in arrays["clock"])
     centers = matrix("file", "function.centers", arrays["function.centers"], columns=agent.dimension)
     weights = matrix("file", "function.weights", arrays["function.weights"], columns=agent.outputs, rows=len(centers))
-    memory, kernel = None, agent.kernel
+    memory, kernel, regularization = None, agent.kernel, cast(float, agent.regularization)
     if agent.consensus.shares:
         data = arrays["memory"].astype(np.uint8).tobytes()
         memory = load(data, dimension=agent.dimension, outputs=agent.outputs, names=names)
-        kernel = scaled(kernel, memory.points.scales)
+        kernel, regularization = scaled(kernel, memory.points.scales), memory.points.strength * regularization
     function = Expansion(kernel, centers, weights)
-    model = agent.rule.start(function, agent.compression, cast(float, agent.regularization))
+    model = agent.rule.start(function, agent.compression, regularization)
     if model.function.order == len(centers):
         # the file has the points in order; `start` may have dropped some
         if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= _LATEST).all():

@@ -38,7 +38,7 @@ def mesh_init(
     ] = False,
     host: Annotated[str, typer.Option(help="The address that the agents listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port of the first agent; the others use the next ones.")] = 7450,
-    protocol: Annotated[str, typer.Option(help="The consensus protocol.")] = "diffusion",
+    protocol: Annotated[str, typer.Option(help="The consensus protocol.")] = "relay",
     mode: Annotated[str, typer.Option(help="free (each agent at its own pace) or lock-step.")] = "free",
     partition: Annotated[str, typer.Option(help="What each agent sees: one-class or identical.")] = "one-class",
     samples: Annotated[int, typer.Option(help="The number of samples per agent.")] = 60_000,

@@ -8,15 +8,15 @@ from typing import Any
 
 from kernelmesh.agent import Agent
 from kernelmesh.checks import non_negative
-from kernelmesh.consensus import Diffusion, Local
+from kernelmesh.consensus import Consensus, Diffusion, Local, Relay
 from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection
 from kernelmesh.deploy.tables import Table, declared, read_root, with_tables
 from kernelmesh.deploy.toml_positions import KeyPath, locate
-from kernelmesh.errors import InvalidArgument, InvalidConfig, MissingExtra, Problem, Verbatim
+from kernelmesh.errors import MISSING, InvalidArgument, InvalidConfig, MissingExtra, Problem, Verbatim
 from kernelmesh.numerics.compression import Komp
 from kernelmesh.numerics.schedules import Power, Schedule
 from kernelmesh.registry import kinds
-from kernelmesh.rules import Gradient, SecondOrder
+from kernelmesh.rules import Gradient, Landmarks, Rule, SecondOrder
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint_with
 from kernelmesh.schema import settings_of
 from kernelmesh.streams import Columns, Paced, Source, StreamKind
@@ -28,6 +28,7 @@ QUARANTINE = "quarantine.txt"
 
 # The default limits on the model order on hosts.
 _MAX_ORDER, _MAX_SECOND_ORDER = 500, 2000
+_OF_MEMBERSHIP = ("name", "number", "mesh", "listen", "patience", "max_bytes", "max_bytes_per_second", "insecure")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,8 @@ def read(path: str | os.PathLike[str]) -> Config:
     model, table, folder = (root.table(name) for name in ("model", "stream", "checkpoint"))
     agent = None if model is None else _agent(model, alone=not root.values.get("neighbors"))
     stream = None if table is None else _stream(table, model, agent)
+    if agent is not None:
+        _check_sharing(root, agent, top)
     max_points = top.max_points or _usual_points(agent, stream)
     parts: dict[str, Any] = {
         "agent": agent,
@@ -88,6 +91,21 @@ def read(path: str | os.PathLike[str]) -> Config:
     root.problems.check()
     quarantine = top.quarantine or path.absolute().parent / QUARANTINE
     return Config(path=path.absolute(), stay=top.at_end == "stay", log=top.log, quarantine=quarantine, **parts)
+
+
+def _check_sharing(root: Table, agent: Agent, top: AgentSection) -> None:
+    """Check the settings that only agents which share sums have, or that these do not have."""
+    shares, consensus = agent.consensus.shares, type(agent.consensus).__name__
+    if shares and top.number is None and root.ok("number"):
+        remedy = "number the agents of a mesh from 0 on; `kernelmesh mesh init` does"
+        root.wrong("number", f"be given with the consensus {consensus}", MISSING, remedy)
+    if shares and top.mode == "free" and "patience" in root:
+        remedy = "agents that share sums never wait for replies"
+        root.wrong("patience", f"be omitted with the consensus {consensus}", root.values["patience"], remedy)
+    if top.max_bytes_per_second is not None and not (shares and top.mode == "free"):
+        rule = f"be omitted with the consensus {consensus}" if not shares else 'be omitted with mode = "lock-step"'
+        remedy = "only agents that share sums freely can send less"
+        root.wrong("max_bytes_per_second", rule, top.max_bytes_per_second, remedy)
 
 
 def _usual_points(agent: Agent | None, stream: StreamSection | None) -> int:
@@ -110,7 +128,7 @@ def _membership(root: Table, top: AgentSection, tls: Tls | None, max_points: int
         "lock_step": lock_step,
         "tls": tls,
         "max_points": max_points,
-        **{key: getattr(top, key) for key in ("name", "mesh", "listen", "patience", "max_bytes", "insecure")},
+        **{key: getattr(top, key) for key in _OF_MEMBERSHIP},
     }
     return root.build(Membership, values) if root.ok("name") else None
 
@@ -165,9 +183,13 @@ def _agent(table: Table, *, alone: bool) -> Agent | None:
     values |= _capped(rule, values.get("compression"))
     values["consensus"] = table.value(settings["consensus"])
     if values["consensus"] is None:
-        values["consensus"] = Local() if alone else Diffusion()
+        values["consensus"] = Local() if alone else _usual_consensus(rule)
     table.finish(settings, tables=with_tables(settings))
     return table.build(Agent, values, settings=settings)
+
+
+def _usual_consensus(rule: Rule) -> Consensus:
+    return Relay() if isinstance(rule, Landmarks) else Diffusion()
 
 
 def _capped(rule: Any, compression: Any) -> dict[str, Any]:

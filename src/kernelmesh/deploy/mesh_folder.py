@@ -20,7 +20,7 @@ from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
 from kernelmesh.registry import kebab, kinds
-from kernelmesh.rules import Averaged
+from kernelmesh.rules import Averaged, Landmarks
 from kernelmesh.runtimes.membership import Membership, Tls
 from kernelmesh.runtimes.name_list import read_names
 from kernelmesh.schema import at_least, check_settings, did_you_mean, flag, one_of, setting
@@ -62,7 +62,7 @@ class MeshPlan:
     tls: bool = setting(False, check=flag, doc="whether to create an authority and a certificate for each agent")
     host: str = setting("127.0.0.1", doc="the address that agents listen on")
     port: int = setting(7450, check=at_least(1), doc="port of the first agent; the others use the next ones")
-    protocol: str = setting("diffusion", check=lambda *given: one_of(*protocols())(*given), doc="the consensus protocol")
+    protocol: str = setting("relay", check=lambda *given: one_of(*protocols())(*given), doc="the consensus protocol")
     mode: str = setting("free", check=one_of("free", "lock-step"), doc="as in an agent's file")
     partition: str = setting("one-class", check=one_of(*PARTITIONS), doc="what each agent sees")
     samples: int = setting(60_000, check=at_least(1), doc="samples per agent")
@@ -98,6 +98,7 @@ class MeshPlan:
             return [
                 Membership(
                     name=name,
+                    number=i,
                     listen=addresses[i],
                     neighbors={str(graph.names[j]): addresses[j] for j in graph.neighbors[i]},
                     mesh="demo",
@@ -193,6 +194,8 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
     )
     consensus = _rounded(protocols()[plan.protocol].tuned(tuning))
     model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "consensus": consensus}
+    if consensus.shares:
+        return model | {"rule": Landmarks(), "regularization": Landmarks.usual_regularization}
     if isinstance(consensus, Diffusion):
         averaged = {"rule": Averaged(), "step_size": _AVERAGED_STEP_SIZE, "compression": Komp(budget=_AVERAGED_BUDGET)}
         return model | {"regularization": 1e-6, **averaged}
@@ -214,8 +217,8 @@ def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
         f"After a change, `kernelmesh agent --check {member.name}.toml` reports every mistake with its line."
     )
     values: dict[str, dict[str, Any]] = {
-        "": {"name": member.name, "mesh": member.mesh, "listen": member.listen, "mode": plan.mode}
-        | ({"patience": member.patience} if plan.mode == "free" else {})
+        "": {"name": member.name, "number": member.number, "mesh": member.mesh, "listen": member.listen, "mode": plan.mode}
+        | ({"patience": member.patience} if plan.mode == "free" and not model["consensus"].shares else {})
         | {"at_end": "stay", "log": "info"},
         "neighbors": dict(member.neighbors),
         "model": dict(model),

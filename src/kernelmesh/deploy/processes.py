@@ -104,6 +104,7 @@ def check_together(configs: Sequence[Config]) -> None:
     from kernelmesh.runtimes.checkpoints import in_use
 
     by_name = {config.membership.name: config for config in configs}
+    by_number: dict[int | None, str] = {}
     first = configs[0]
     problems: list[Problem] = []
 
@@ -115,6 +116,8 @@ def check_together(configs: Sequence[Config]) -> None:
         for key, here in _common(config).items():
             if here != (there := _common(first)[key]):
                 add(config, key, f"be the same for all agents ({first.membership.name} has {there!r})", here)
+        if (twin := by_number.setdefault(member.number, member.name)) != member.name and config.agent.consensus.shares:
+            add(config, ("number",), f"be different for all agents ({twin} has it as well)", member.number)
         for name in member.neighbors:
             if name in by_name and member.name not in (others := by_name[name].membership.neighbors):
                 rule = f"also name {member.name}, which names {name}"
@@ -127,7 +130,11 @@ def check_together(configs: Sequence[Config]) -> None:
 
 def _common(config: Config) -> dict[KeyPath, object]:
     """The settings that all agents of a mesh must share."""
-    model: dict[KeyPath, object] = {("model", key): value for key, value in config.agent.identity.items()}
+    agent = config.agent
+    model: dict[KeyPath, object] = {("model", key): value for key, value in agent.identity.items()}
+    if agent.consensus.shares:  # the list of points is the same for all
+        model[("model", "rule", "max_order")] = agent.relaying.max_order
+        model[("model", "consensus", "scales")] = agent.relaying.scales
     return {("mesh",): config.membership.mesh, ("mode",): config.mode, **model}
 
 

@@ -17,7 +17,7 @@ from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.numerics.schedules import Schedule
 from kernelmesh.rules import Rule
-from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint, patience
+from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint, member_number, patience
 from kernelmesh.schema import at_least, flag, one_of, path, setting, texts
 from kernelmesh.streams import StreamKind
 
@@ -40,6 +40,13 @@ class AgentSection:
     mesh: str = setting(
         _MEMBERSHIP["mesh"], check=agent_name, doc="the same for all agents that learn together; other meshes are ignored"
     )
+    number: int | None = setting(
+        None,
+        check=member_number,
+        example="0",
+        unset="needed with the consensus Relay",
+        doc="a whole number that no other agent of the mesh has, from 0 on",
+    )
     listen: str = setting(
         check=endpoint,
         example='"tcp/127.0.0.1:7450"',
@@ -53,7 +60,8 @@ class AgentSection:
     patience: float = setting(
         _MEMBERSHIP["patience"],
         check=patience,
-        doc="how slow replies may be, in seconds: a query expires after twice as long, at least 2 s; not in lock step",
+        doc="how slow replies may be, in seconds: a query expires after twice as long, at least 2 s; not in lock step, and "
+        "not with Relay",
     )
     at_end: str = setting(
         "stay", check=one_of("stay", "leave"), doc='when the stream ends: "stay" and keep answering, or "leave"'
@@ -61,7 +69,13 @@ class AgentSection:
     log: str = setting("info", check=one_of("debug", "info", "warning", "error"), doc="debug, info, warning or error")
     insecure: bool = setting(_MEMBERSHIP["insecure"], check=flag, doc="true allows listening on a real network without TLS")
     max_bytes: int = setting(_MEMBERSHIP["max_bytes"], check=at_least(1024), doc="the largest accepted message, in bytes")
-
+    max_bytes_per_second: float | None = setting(
+        None,
+        check=positive,
+        example="20000",
+        unset="no limit",
+        doc="how much the agent may send its neighbors, with the consensus Relay and not in lock step",
+    )
     quarantine: Path | None = setting(
         None,
         check=path,
@@ -92,22 +106,22 @@ class ModelSection:
     rule: Rule | None = setting(
         None,
         role="rule",
-        example='{ kind = "Averaged" }',
+        example='{ kind = "Landmarks" }',
         unset="Gradient, as in the paper",
-        doc="the learning rule; SecondOrder (for an agent without neighbors) takes no "
-        "step_size and no compression, and its max_order defaults to 2000",
+        doc="the learning rule; Landmarks and SecondOrder (for an agent without neighbors, with a max_order of 2000) take no "
+        "step_size and no compression",
     )
     regularization: float | None = setting(
         None,
         check=non_negative,
         example="1e-6",
-        unset="1e-6, with SecondOrder 0.1",
+        unset="1e-6, with Landmarks and SecondOrder 0.1",
         doc="λ, the strength of the regularization",
     )
     step_size: Schedule | float = setting(
         role="schedule",
         example="3.0",
-        unset="omitted with SecondOrder",
+        unset="omitted with Landmarks and SecondOrder",
         doc="η, a number or a schedule; larger steps learn faster; with Squared or Huber, keep it below about 2 / κ(x, x)",
     )
     kernel: Kernel = setting(
@@ -121,15 +135,15 @@ class ModelSection:
     compression: Compression = setting(
         role="compression",
         example='{ kind = "Komp", budget = 0.2 }',
-        unset="omitted with SecondOrder",
+        unset="omitted with Landmarks and SecondOrder",
         doc="a smaller budget gives a finer model with more points; parsimony = K is short for the budget K η^1.5, "
         "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K; max_order defaults to 500",
     )
     consensus: Consensus | None = setting(
         None,
         role="consensus",
-        example='{ kind = "Diffusion" }',
-        unset="Diffusion, Local without neighbors",
+        example='{ kind = "Relay" }',
+        unset="Relay with the rule Landmarks, otherwise Diffusion; Local without neighbors",
         doc="the consensus protocol",
     )
     radius: float = setting(_AGENT["radius"], check=_positive_or_infinite, doc="the maximum norm of the function")

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from kernelmesh import storage
 from kernelmesh.agent import Agent, State
-from kernelmesh.checks import integer, matrix
+from kernelmesh.checks import integer
 from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
-from kernelmesh.numerics.expansion import Expansion
 from kernelmesh.registry import describe, fingerprint
 from kernelmesh.runtimes import journal
+from kernelmesh.runtimes.membership import agent_name
 from kernelmesh.runtimes.node import Entry
 from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.streams import Batch
@@ -52,8 +52,10 @@ class Checkpoint:
     pending: Batch | None = None
     """Samples read from a stream that cannot be read again, and not yet part of a mini-batch."""
     traffic: Traffic
-    previous: Expansion | None = None
+    previous: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """What neighbors may still ask about from the round before, in lock step."""
+    excluded: tuple[str, ...] = ()
+    """The neighbors that were quarantined."""
 
 
 class OtherAgent(KernelMeshError, ValueError):
@@ -156,9 +158,7 @@ class CheckpointStore:
         """Write a checkpoint and start a new journal; returns False, with the reason in `trouble`, if that fails."""
         state = checkpoint.state
         arrays = {f"state/{key}": value for key, value in storage.pack(state, workspace=True).items()}
-        if checkpoint.previous is not None:
-            arrays["previous/centers"] = checkpoint.previous.centers
-            arrays["previous/weights"] = checkpoint.previous.weights
+        arrays |= {f"previous/{key}": value for key, value in checkpoint.previous.items()}
         if checkpoint.pending is not None:
             arrays["pending/points"] = checkpoint.pending.points
             arrays["pending/targets"] = np.asarray(checkpoint.pending.targets)
@@ -166,6 +166,7 @@ class CheckpointStore:
             "name": str(state.name),
             "settings": self._settings,
             "position": None if checkpoint.position is None else dict(checkpoint.position),
+            "excluded": list(checkpoint.excluded),
             "counts": {"floats_sent": checkpoint.traffic.floats, "bytes_sent": checkpoint.traffic.bytes},
         }
         try:
@@ -284,16 +285,9 @@ class CheckpointStore:
             position=position,
             pending=Batch(pending["points"], pending["targets"]) if pending else None,
             traffic=Traffic(*(integer("checkpoint", key, counts[key], minimum=0) for key in ("floats_sent", "bytes_sent"))),
-            previous=self._previous(_under("previous/", arrays)),
+            previous=_under("previous/", arrays),
+            excluded=tuple(agent_name("checkpoint", "excluded", each) for each in about["excluded"]),
         )
-
-    def _previous(self, arrays: dict[str, NDArray[Any]]) -> Expansion | None:
-        if not arrays:
-            return None
-        agent = self._agent
-        centers = matrix("checkpoint", "previous/centers", arrays["centers"], columns=agent.dimension)
-        weights = matrix("checkpoint", "previous/weights", arrays["weights"], rows=len(centers), columns=agent.outputs)
-        return Expansion(agent.kernel, centers, weights)
 
     def _path(self, what: str, step: int) -> Path:
         return self.folder / f"{what}-{step:09d}.{'safetensors' if what == 'checkpoint' else 'bin'}"

@@ -16,10 +16,12 @@ from msgspec import Meta, Struct
 
 from kernelmesh.errors import RefusedMessage
 
-__all__ = ["PREFIX_BYTES", "Frame", "Header", "Prefix", "decode_frame", "encode_frame", "read_prefix"]
+__all__ = ["FRAME_BYTES", "PREFIX_BYTES", "Frame", "Header", "Prefix", "decode_frame", "encode_frame", "read_prefix"]
 
 _PREFIX = struct.Struct(">Q?Q")
 PREFIX_BYTES = _PREFIX.size
+FRAME_BYTES = PREFIX_BYTES + 48
+"""The size of a frame without its message, at most."""
 _Count = Annotated[int, Meta(ge=0, lt=1 << 62)]  # so that counting on never leaves 64 bits
 
 

@@ -12,13 +12,12 @@ from kernelmesh.errors import InvalidArgument
 from kernelmesh.numerics.graphs import share
 from kernelmesh.schema import path, setting, texts
 
-__all__ = ["ENDPOINT", "NAME", "Membership", "Tls", "agent_name", "endpoint", "endpoint_with", "patience"]
+__all__ = ["ENDPOINT", "NAME", "Membership", "Tls", "agent_name", "endpoint", "endpoint_with", "member_number", "patience"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Valid names of agents, clients and meshes, which become parts of zenoh keys and certificates."""
 
-MAX_MEMBERS = 1 << 16
-"""Numbers of agents are smaller than this."""
+_MAX_MEMBERS = 1 << 16
 
 ENDPOINT = re.compile(r"(tcp|tls)/(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})")
 """tcp/HOST:PORT or tls/HOST:PORT."""
@@ -47,6 +46,13 @@ def endpoint_with(tls: bool, owner: str, argument: str, value: object) -> str:
     if not found.startswith(f"{scheme}/"):
         raise InvalidArgument(owner, argument, f"be {scheme}/HOST:PORT ({which} TLS files)", value)
     return found
+
+
+def member_number(owner: str, argument: str, value: object) -> int:
+    """The number of an agent in its mesh."""
+    if (number := integer(owner, argument, value, minimum=0)) >= _MAX_MEMBERS:
+        raise InvalidArgument(owner, argument, f"be below {_MAX_MEMBERS}", value)
+    return number
 
 
 def patience(owner: str, argument: str, value: object) -> float:
@@ -130,8 +136,8 @@ class Membership:
         patience("Membership", "patience", self.patience)
         integer("Membership", "max_bytes", self.max_bytes, minimum=1024)
         integer("Membership", "max_points", self.max_points, minimum=1)
-        if self.number is not None and integer("Membership", "number", self.number, minimum=0) >= MAX_MEMBERS:
-            raise InvalidArgument("Membership", "number", f"be below {MAX_MEMBERS}", self.number)
+        if self.number is not None:
+            member_number("Membership", "number", self.number)
         if self.max_bytes_per_second is not None:
             positive("Membership", "max_bytes_per_second", self.max_bytes_per_second)
         if self.tls is None and not self.insecure and not _loopback(self.listen):

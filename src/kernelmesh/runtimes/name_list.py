@@ -67,6 +67,11 @@ class NameList:
             self._trouble = str(error)
         return self.names != before
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the names are those in the file."""
+        return not self._trouble
+
     def _stat(self) -> tuple[int, int, int] | None:
         try:
             found = self.path.stat()

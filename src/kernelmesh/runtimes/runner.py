@@ -92,7 +92,7 @@ class AgentRunner:
         tokens = secrets.randbits(62), secrets.randbits(61)
         self.node: Node | SharingNode
         if agent.consensus.shares:
-            self.node = SharingNode(agent, membership, tokens=tokens, now=clock())
+            self.node = SharingNode(agent, membership, tokens=tokens, stay=stay, now=clock())
         else:
             pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)
             self.node = Node(agent, membership, pacing, tokens=tokens, now=clock())
@@ -159,9 +159,10 @@ class AgentRunner:
         self._look_again = now + _LOOK_EVERY
         lists = [names for names in (self._quarantine, self._revoked) if names is not None]
         changed = [names for names in lists if names.changed(now)]
-        if changed:
-            names = frozenset().union(*(names.names for names in lists))
-            if self.membership.name in names:
+        names = frozenset().union(*(names.names for names in lists))
+        # what was quarantined before a restart may have been released since
+        if changed or (all(each.is_read for each in lists) and not names.issuperset(self.node.excluded)):
+            if changed and self.membership.name in names:
                 _log.warning("this agent is quarantined or revoked by %s: others do not listen to it", changed[0].path)
             self.node.exclude(names, now)
             self.save(now, again=True)  # what the operator has changed is in no journal
@@ -265,6 +266,7 @@ class AgentRunner:
             pending=source.pending,
             traffic=self.node.traffic,
             previous=self.node.previous_words(),
+            excluded=self.node.excluded,
         )
         self._watch_trouble(lambda: store.save(checkpoint))
 
@@ -286,7 +288,8 @@ class AgentRunner:
             return
         limit = min(wish.good, self._went_back_to - 1)
         found = None if store is None or self._attempts == _MOST_ATTEMPTS else store.good(limit, name=self.membership.name)
-        good = self.agent.start(name=self.membership.name) if found is None else found.state
+        name, number = self.membership.name, self.membership.number or 0
+        good = self.agent.start(name=name, number=number) if found is None else found.state
         self._went_back_to = good.steps
         where = "starting from scratch" if found is None else f"going back to the checkpoint of step {good.steps}"
         _log.error("this agent's own function is absurd (%s): %s; the stream continues", wish.reason, where)
@@ -314,7 +317,7 @@ class AgentRunner:
             return
         checkpoint, entries = store.restore(name=self.membership.name)
         if checkpoint is not None:
-            self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic)
+            self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic, checkpoint.excluded)
         position, taken = (None if checkpoint is None else checkpoint.position), 0
         for entry in entries:
             if not self._replay(store, entry):

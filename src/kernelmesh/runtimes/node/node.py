@@ -2,13 +2,14 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent, State, advance, relay
-from kernelmesh.checks import Floats
+from kernelmesh.checks import Floats, matrix
 from kernelmesh.consensus import Heard
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import Outbox, disagreement
@@ -83,6 +84,11 @@ class Node:
     def ended(self) -> bool:
         """Whether the stream has ended."""
         return self._talk.ended
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The neighbors that the operator has quarantined."""
+        return tuple(name for name, peer in self._talk.peers.items() if peer.excluded)
 
     @property
     def wants_batch(self) -> bool:
@@ -332,13 +338,19 @@ class Node:
         for peer in talk.peers.values():
             peer.reply, peer.reply_data = None, b""
 
-    def resume(self, state: State, previous: Expansion | None, traffic: Traffic) -> None:
-        """Restore the agent from a checkpoint."""
+    def resume(
+        self, state: State, previous: Mapping[str, NDArray[Any]], traffic: Traffic, excluded: Collection[str] = ()
+    ) -> None:
+        """Restore the agent from a checkpoint; those who are excluded will be excluded again."""
         self._talk.state, self._talk.traffic = state, traffic
         self._talk.current = self._pacing.next_round(self.agent, state)
-        if previous is not None:
-            step = state.steps - state.steps % self.agent.consensus.every
-            self._talk.previous = LocalRound(step, Outbox.restored(self.agent, step, previous))
+        if previous:
+            agent = self.agent
+            centers = matrix("checkpoint", "previous/centers", previous["centers"], columns=agent.dimension)
+            weights = matrix("checkpoint", "previous/weights", previous["weights"], rows=len(centers), columns=agent.outputs)
+            step = state.steps - state.steps % agent.consensus.every
+            function = Expansion(agent.kernel, centers, weights)
+            self._talk.previous = LocalRound(step, Outbox.restored(agent, step, function))
 
     def replay(self, entry: Entry) -> tuple[str, ...]:
         """Take a step again that is on record; returns the neighbors without whose words it had to be taken."""
@@ -357,10 +369,12 @@ class Node:
         self._talk.traffic = entry.traffic
         return (*offenders, *trial.offenders)
 
-    def previous_words(self) -> Expansion | None:
-        """What neighbors that are one exchange behind may still ask about; None where they never do."""
+    def previous_words(self) -> dict[str, NDArray[Any]]:
+        """What neighbors that are one exchange behind may still ask about."""
         before = self._talk.previous
-        return None if before is None or not self._pacing.everybody_waits else before.outbox.function
+        if before is None or not self._pacing.everybody_waits:
+            return {}
+        return {"centers": before.outbox.function.centers, "weights": before.outbox.function.weights}
 
     def status(self, now: float) -> Status:
         """How the agent is doing, as far as a node can tell."""

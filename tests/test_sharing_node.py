@@ -1,0 +1,413 @@
+"""Agents that share sums on a network that lives in memory: in lock step as in simulation, and running freely."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Landmarks, Logistic, simulate
+from kernelmesh.consensus import Local, Relay
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.sums import added
+from kernelmesh.runtimes.checkpoints import CheckpointStore
+from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.runner import AgentRunner
+from kernelmesh.streams import Mixture
+from test_node import ArraySource
+from virtual import World
+
+CLASSES = 4
+
+
+def make(**changes):
+    kernel, consensus = Gaussian(bandwidth=0.6), changes.pop("consensus", Relay(every=4))
+    rule = changes.pop("rule", Landmarks(max_order=60))
+    options = {"dimension": 2, "outputs": CLASSES, "kernel": kernel, "loss": Logistic(), "rule": rule}
+    return Agent(**{**options, "consensus": consensus, **changes})
+
+
+MIXTURE = Mixture.draw(classes=CLASSES, rng=np.random.default_rng(7))
+HELD_OUT = MIXTURE.sample(1000, rng=np.random.default_rng(1))
+
+
+def of_one_class(seed, rows):
+    """Samples of class `seed` mod 4 only."""
+    points, labels = MIXTURE.sample(8 * CLASSES * rows + 100, rng=np.random.default_rng(seed))
+    own = np.flatnonzero(labels == seed % CLASSES)[:rows]
+    return points[own], labels[own]
+
+
+def accuracy(state):
+    points, labels = HELD_OUT
+    return float((state.function(points).argmax(axis=1) == labels).mean())
+
+
+def alone(agent, rows):
+    """The accuracy of one learner with the samples of all, in turns."""
+    agent = make(consensus=Local(), rule=agent.rule)
+    state = agent.start()
+    batches = [list(ArrayStream(*of_one_class(i, n), batch_size=8)) if n else [] for i, n in enumerate(rows)]
+    for batch in itertools.chain.from_iterable(itertools.zip_longest(*batches)):
+        if batch is not None:
+            state, _ = agent.step(state, *batch)
+    return accuracy(state)
+
+
+class PacedSource(ArraySource):
+    """Mini-batches that come at a rate, in a world's time."""
+
+    def __init__(self, world, points, targets, *, rate):
+        super().__init__(points, targets)
+        self._world, self._rate, self._start = world, rate, world.now
+
+    def take(self):
+        due = (self._world.now - self._start) * self._rate
+        return super().take() if self._next < due else None
+
+
+class Nobody:
+    """A stream without samples."""
+
+    refused, pending, ended, position = 0, None, True, None
+
+    def take(self):
+        return None
+
+    def give_back(self):
+        raise AssertionError
+
+    def seek(self, position, pending=None):
+        pass
+
+    def close(self):
+        pass
+
+
+def members(graph, **options):
+    names = [f"agent-{i}" for i in range(len(graph))]
+    around = [{names[j]: "tcp/127.0.0.1:2" for j in graph.neighbors[i]} for i in range(len(graph))]
+    return [
+        Membership(name=name, number=i, listen="tcp/127.0.0.1:1", neighbors=near, **options)
+        for i, (name, near) in enumerate(zip(names, around, strict=True))
+    ]
+
+
+def source(world, i, rows, *, rate=30.0):
+    return PacedSource(world, *of_one_class(i, rows), rate=rate) if rows else Nobody()
+
+
+def start(world, agent, graph, rows, *, rate=30.0, membership=None, **options):
+    for i, member in enumerate(members(graph, **(membership or {}))):
+        world.add(agent, member, source(world, i, rows[i], rate=rate), **options)
+
+
+def states(world):
+    return {name: runs[-1].runner.state for name, runs in world.runs.items()}
+
+
+def total(state, agent):
+    return added([state.model.own, state.model.others], outputs=agent.outputs)
+
+
+def assert_exact(found, agent, *, of=None):
+    """Every total is the sum over the own samples of these agents, which all others use."""
+    truth = added([found[name].model.own for name in of or found], outputs=agent.outputs)
+    for name in of or found:
+        ours = total(found[name], agent)
+        assert ours.samples == truth.samples, (name, ours.samples, truth.samples)
+        assert np.allclose(ours.moments, truth.moments, rtol=1e-5, atol=1e-6 * truth.moments.max())
+
+
+# -- lock step -----------------------------------------------------------------------------------------------------------
+
+
+def simulated(agent, graph, rows):
+    named = Graph(tuple(f"agent-{i}" for i in range(len(graph))), graph.neighbors)
+    streams = [ArrayStream(*of_one_class(i, n), batch_size=8) if n else [] for i, n in enumerate(rows)]
+    return list(simulate(agent, named, streams))
+
+
+def run_lock_step(world, agent, graph, rows, **options):
+    for i, member in enumerate(members(graph, lock_step=True)):
+        batches = ArraySource(*of_one_class(i, rows[i])) if rows[i] else Nobody()
+        world.add(agent, member, batches, stay=False, **options)
+    return world.run()
+
+
+def digest(state):
+    function, memory = state.function, state.memory
+    return function.centers.tobytes(), function.weights.tobytes(), memory.tree.clock, memory.others.moments.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("graph", "rows"),
+    [(Graph.ring(4), [64] * 4), (Graph.line(4), [160, 16, 0, 80]), (Graph.star(4), [8, 64, 40, 24])],
+    ids=["ring", "line", "star"],
+)
+@pytest.mark.parametrize("faults", [{}, {"loss": 0.1, "delay": 0.3, "twice": 0.2}], ids=["calm", "faults"])
+def test_in_lock_step_rounds_are_those_of_the_simulation(graph, rows, faults):
+    agent = make()
+    rounds = simulated(agent, graph, rows)
+    runs = run_lock_step(World(seed=3, **faults), agent, graph, rows)
+    for i, state in enumerate(rounds[-1].states):
+        assert digest(runs[f"agent-{i}"].runner.state) == digest(state)
+        assert runs[f"agent-{i}"].node.traffic == (rounds[-1].floats_sent[i], rounds[-1].bytes_sent[i])
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_in_lock_step_agents_end_where_they_would_have_wherever_they_are_killed(how, tmp_path):
+    agent, graph, rows = make(), Graph.ring(3), [96, 48, 24]
+    rounds = simulated(agent, graph, rows)
+    world = World(seed=2, delay=0.02)
+    begun = dict.fromkeys(range(3), 0)
+    everywhere = members(graph, lock_step=True)
+
+    def begin(i):
+        begun[i] += 1
+        store = CheckpointStore(tmp_path / str(i), agent=agent, every=3)
+        world.add(agent, everywhere[i], ArraySource(*of_one_class(i, rows[i])), store=store, stay=False)
+
+    def end(i):
+        run = world.newest(f"agent-{i}")
+        if run.ended:
+            return
+        if how == "kill":
+            world.kill(run)
+        else:
+            run.runner.stop()
+            run.wake = world.now
+        world.at(world.now + 0.2, lambda: begin(i) if run.ended else end(i))
+
+    for i in range(3):
+        begin(i)
+        for _ in range(2):
+            world.at(0.05 + 0.8 * world.rng.random(), lambda i=i: end(i))
+    runs = world.run()
+    assert sum(begun.values()) > 5
+    for i, state in enumerate(rounds[-1].states):
+        assert digest(runs[f"agent-{i}"].runner.state) == digest(state)
+        assert runs[f"agent-{i}"].node.traffic == (rounds[-1].floats_sent[i], rounds[-1].bytes_sent[i])
+
+
+# -- running freely ------------------------------------------------------------------------------------------------------
+
+
+def run_freely(world, seconds):
+    world.at(seconds, world.stop)
+    world.run()
+    return states(world)
+
+
+ROWS = [200, 120, 0, 60, 160]
+
+
+@pytest.mark.parametrize("faults", [{}, {"loss": 0.3, "delay": 0.1, "twice": 0.3, "garbage": 0.05}], ids=["calm", "faults"])
+def test_all_agents_learn_all_classes_though_streams_differ_and_one_has_no_samples(faults):
+    world, agent = World(seed=1, **faults), make()
+    start(world, agent, Graph.ring(5), ROWS)
+    found = run_freely(world, 40.0)
+    assert_exact(found, agent)
+    assert min(map(accuracy, found.values())) >= alone(agent, ROWS) - 0.02
+
+
+def test_a_quiet_network_says_nothing_but_hellos():
+    world, agent = World(), make()
+    start(world, agent, Graph.ring(3), [80] * 3)
+    sizes = []
+    world.at(20.0, lambda: record(world, sizes))
+    run_freely(world, 30.0)
+    assert 3 * 2 * 4 * 10 <= len(sizes) <= 3 * 2 * 6 * 10
+    assert max(size for _, _, size in sizes) < 150
+
+
+def record(world, sizes):
+    """From now on, note when who sends how many bytes."""
+    before = world.network.send
+
+    def send(sender, receiver, data):
+        sizes.append((world.now, sender, len(data)))
+        before(sender, receiver, data)
+
+    world.network.send = send
+
+
+@pytest.mark.parametrize("rate", [4000.0, 20_000.0])
+def test_no_agent_sends_more_than_it_may_in_any_ten_seconds(rate):
+    world, agent = World(seed=4, delay=0.05), make(rule=Landmarks(max_order=60), consensus=Relay(every=2))
+    sizes, rows = [], [3000] * 4
+    record(world, sizes)
+    start(world, agent, Graph.ring(4), rows, rate=25.0, membership={"max_bytes_per_second": rate})
+    found = run_freely(world, 60.0)
+    for name in found:
+        own = np.array([(when, size) for when, sender, size in sizes if sender == name])
+        times, bytes_before = own[:, 0], np.concatenate([[0.0], np.cumsum(own[:, 1])])
+        last = np.searchsorted(times, times + 10.0, side="left")
+        assert max(bytes_before[last] - bytes_before[: len(times)]) <= 1.0 * 10.0 * rate
+    assert_exact(found, agent)
+
+
+def test_a_thin_link_does_not_slow_a_stream_down():
+    speeds = []
+    for rate in (None, 4000.0):
+        world, agent = World(), make()
+        start(world, agent, Graph.ring(3), [4000] * 3, rate=100.0, membership={"max_bytes_per_second": rate})
+        speeds.append(min(state.samples for state in run_freely(world, 12.0).values()))
+    assert speeds[1] >= 0.95 * speeds[0]
+
+
+def test_a_rate_at_which_sums_could_never_be_sent_is_refused():
+    member = members(Graph.line(2), max_bytes_per_second=500.0)[0]
+    with pytest.raises(InvalidArgument, match="max_bytes_per_second must be at least"):
+        AgentRunner(make(), member, Nobody(), World().network.carrier("agent-0", []))
+
+
+def test_without_a_number_no_sums_are_shared():
+    member = Membership(name="north", listen="tcp/127.0.0.1:1")
+    with pytest.raises(InvalidArgument, match="number"):
+        AgentRunner(make(), member, Nobody(), World().network.carrier("north", []))
+
+
+def test_a_killed_agent_resumes_to_the_last_bit_and_its_clock_never_runs_backward(tmp_path):
+    world, agent, graph = World(seed=5, delay=0.01), make(), Graph.ring(3)
+    everywhere, rows = members(graph), [400, 240, 320]
+    last, resumed = {}, []
+
+    def begin(i):
+        store = CheckpointStore(tmp_path / str(i), agent=agent, every=7)
+        runner = world.add(agent, everywhere[i], source(world, i, rows[i]), store=store)
+        if i in last:
+            resumed.append(digest(runner.state) == last[i])
+
+    def kill(i):
+        last[i] = digest(world.newest(f"agent-{i}").runner.state)
+        world.kill(world.newest(f"agent-{i}"))
+        world.at(world.now + 1.0, lambda: begin(i))
+
+    for i in range(3):
+        begin(i)
+    for number, i in enumerate([0, 1, 2, 0, 0, 1]):
+        world.at(2.0 + 2.3 * number, lambda i=i: kill(i))
+    found = run_freely(world, 60.0)
+    assert resumed == [True] * 6
+    assert [state.samples for state in found.values()] == rows
+    assert_exact(found, agent)
+
+
+def test_a_quarantined_member_is_forgotten_by_all_until_it_is_released(tmp_path):
+    world, agent, graph = World(), make(), Graph.ring(4)
+    start(world, agent, graph, [120] * 4)
+    world.at(10.0, lambda: exclude(world, ["agent-1"]))
+    during = {}
+    world.at(20.0, lambda: during.update(states(world)))
+    world.at(20.0, lambda: exclude(world, []))
+    found = run_freely(world, 35.0)
+    others = ["agent-0", "agent-2", "agent-3"]
+    assert_exact(during, agent, of=others)
+    assert min(accuracy(during[name]) for name in others) < 0.8
+    assert_exact(found, agent)
+    assert min(map(accuracy, found.values())) > 0.85
+
+
+def exclude(world, names):
+    """What the operator writes into the file that all agents read."""
+    for run in [runs[-1] for runs in world.runs.values()]:
+        run.node.exclude(names, world.now)
+
+
+def test_a_member_released_while_nobody_ran_is_admitted_again(tmp_path):
+    quarantine, agent, graph = tmp_path / "quarantine.txt", make(), Graph.line(3)
+
+    def session(seconds):
+        from kernelmesh.runtimes.name_list import NameList
+
+        world = World()
+        for i, member in enumerate(members(graph)):
+            store = CheckpointStore(tmp_path / str(i), agent=agent)
+            world.add(agent, member, source(world, i, 80), store=store, quarantine=NameList(quarantine))
+        return run_freely(world, seconds)
+
+    session(10.0)
+    quarantine.write_text("agent-2\n")
+    assert_exact(session(10.0), agent, of=["agent-0", "agent-1"])
+    quarantine.write_text("# nobody\n")
+    assert_exact(session(10.0), agent)
+
+
+@pytest.mark.parametrize("graph", [Graph.line(3), Graph.ring(4), Graph.star(4)], ids=["line", "ring", "star"])
+@pytest.mark.parametrize("leaver", [0, 2], ids=["root", "other"])
+def test_the_samples_of_an_agent_that_leaves_stay(graph, leaver):
+    world, agent = World(seed=6, loss=0.05, delay=0.02), make()
+    for i, member in enumerate(members(graph)):
+        rows = 80 if i == leaver else 400
+        world.add(agent, member, source(world, i, rows), stay=i != leaver)
+    gone = []
+    world.at(30.0, lambda: gone.append(world.newest(f"agent-{leaver}").ended))
+    found = run_freely(world, 45.0)
+    assert gone == [True]
+    if graph == Graph.star(4) and leaver == 0:  # nothing connects the others any more
+        return
+    assert_exact_but(found, agent, leaver)
+
+
+def assert_exact_but(found, agent, leaver):
+    truth = added([state.model.own for state in found.values()], outputs=agent.outputs)
+    for name, state in found.items():
+        if name != f"agent-{leaver}":
+            assert total(state, agent).samples == truth.samples, name
+
+
+def test_when_all_leave_the_last_one_has_what_all_had():
+    world, agent = World(seed=8, delay=0.01), make()
+    start(world, agent, Graph.ring(4), rows := [80, 120, 160, 100], stay=False)
+    runs = world.run(seconds=120.0)
+    assert all(run.ended for run in runs.values())
+    assert world.now < 60.0
+    assert max(total(run.runner.state, agent).samples for run in runs.values()) == sum(rows)
+
+
+def test_an_agent_that_is_back_after_it_left_counts_once(tmp_path):
+    world, agent, everywhere = World(seed=9), make(), members(Graph.ring(3))
+    for i, member in enumerate(everywhere):
+        store = CheckpointStore(tmp_path / str(i), agent=agent)
+        world.add(agent, member, source(world, i, 80), store=store, stay=i != 1)
+
+    def again():
+        assert world.newest("agent-1").ended
+        store = CheckpointStore(tmp_path / "1", agent=agent)
+        world.add(agent, everywhere[1], source(world, 1, 160), store=store)
+
+    world.at(30.0, again)
+    found = run_freely(world, 50.0)
+    assert [state.samples for state in found.values()] == [80, 160, 80]
+    assert_exact(found, agent)
+
+
+@pytest.mark.parametrize("slow", [0.3, 1.0])
+def test_a_slow_agent_slows_nobody_down_and_is_learned_from(slow):
+    world, agent = World(), make()
+    start(world, agent, Graph.ring(3), [800] * 3, rate=50.0)
+    freeze(world, world.newest("agent-1"), slow)
+    found = run_freely(world, 150.0)
+    assert_exact(found, agent)
+
+
+def freeze(world, run, seconds):
+    """From now on, every step of an agent takes this long."""
+
+    def once():
+        run.frozen = world.now + seconds
+        world.at(run.frozen + 0.002, once)
+
+    once()
+
+
+def test_agents_of_other_settings_are_not_listened_to():
+    world = World()
+    first, second = members(Graph.line(2))
+    world.add(make(), first, source(world, 0, 80))
+    world.add(make(rule=Landmarks(max_order=61)), second, source(world, 1, 80))
+    found = run_freely(world, 20.0)
+    assert [state.memory.others.samples for state in found.values()] == [0.0, 0.0]
+    assert world.newest("agent-0").node.status(20.0).refused > 0
