@@ -13,6 +13,7 @@ from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
 from kernelmesh.consensus import Consensus, Heard, Local, StepInputs
 from kernelmesh.consensus.base import NOTHING
 from kernelmesh.consensus.relay import Memory, PointList, Relay
+from kernelmesh.consensus.relay.agreement import POINTS, SCALED, candidates
 from kernelmesh.consensus.relay.settings import Settings
 from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
 from kernelmesh.messages import Message, News
@@ -302,15 +303,21 @@ class Agent:
             every=consensus.every,
             bits=consensus.bits,
             scales=consensus.scales and not math.isinf(rule.novelty),
+            tunes=consensus.tunes and not math.isinf(rule.novelty),
             novelty=rule.novelty,
             max_order=rule.max_order,
             kernel=self.kernel,
+            regularization=cast(float, self.regularization),
+            typical_curvature=getattr(self.loss, "typical_curvature", 1.0),
             limit=getattr(self.loss, "most_curved", math.inf) * largest_value(self.kernel),
         )
 
     def wants(self, state: State) -> bool:
-        """Whether the agent is ready for a mini-batch: until its network stands, it takes only one, to propose points."""
-        return state.memory is None or state.memory.is_ready or state.samples == 0
+        """Whether the agent is ready for a mini-batch; until its network stands, it takes only a few, to propose points."""
+        if state.memory is None or state.memory.is_ready or state.samples == 0:
+            return True
+        kept, most = len(cast(LandmarksModel, state.model).kept), cast(Landmarks, self.rule).keep
+        return not len(state.memory.points) and 2 * kept < most
 
     def is_settled(self, state: State) -> bool:
         """Whether another round without samples would change nothing, here or at a neighbor."""
@@ -384,7 +391,8 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     try:
         if agent.consensus.shares:
             memory, sums = _hear(agent, state, heard)
-            sums = cast(Landmarks, agent.rule).revisit(replace(sums, age=sums.age + 1), agent.loss)
+            if memory.is_ready:
+                sums = cast(Landmarks, agent.rule).revisit(replace(sums, age=sums.age + 1), agent.loss)
             return replace(state, model=_speak(agent, memory, sums), steps=state.steps + 1, memory=memory)
         model, update = state.model, agent.consensus.relay(state.model.function, heard)
         if not update.is_identity:
@@ -405,13 +413,17 @@ def _hear(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Memory, L
     model = cast(LandmarksModel, state.model)
     said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
     memory, basis = cast(Relay, agent.consensus).hear(agent.relaying, state.memory, model.basis, said)
-    return memory, cast(Landmarks, agent.rule).adopt(model, basis, memory.others, agent.loss)
+    regularization = memory.points.strength * cast(float, agent.regularization)
+    model = cast(Landmarks, agent.rule).adopt(model, basis, memory.others, regularization)
+    return memory, cast(Landmarks, agent.rule).begin(model, agent.loss) if memory.is_ready else model
 
 
 def _speak(agent: Agent, memory: Memory, model: LandmarksModel) -> LandmarksModel:
     """The second half of a tick: what is sent before the next."""
-    settings = agent.relaying
-    own = model.shared(1 << memory.tree.name, features=settings.scales and not memory.points.scales.size)
+    settings, points = agent.relaying, memory.points
+    if points.stage == SCALED < settings.stages and model.is_untried(min(len(points), POINTS)):
+        model = model.tried(candidates(settings, points), agent.loss)
+    own = model.shared(1 << memory.tree.name, learns=points.stage >= settings.stages)
     protocol = cast(Relay, agent.consensus)
     protocol.speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
     return replace(model, changed=False, candidates=model.candidates[:0])

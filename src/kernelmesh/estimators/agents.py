@@ -346,7 +346,7 @@ class _Mesh(Learner):
         rule = self._chosen_rule(streaming=True)
         if isinstance(rule, Landmarks):
             # features of the default kernel count alike, whatever their units
-            return graph, Relay(scales=self.kernel is None)
+            return graph, Relay(scales=self.kernel is None, tunes=self.kernel is None and self.regularization is None)
         if not rule.listens:
             remedy = "add consensus=Local() for agents that learn alone, or omit rule"
             found = Verbatim(repr(self.rule))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from kernelmesh import Consensus, Diffusion, Gaussian, Graph, Local, Penalty, register, simulate
+from kernelmesh import Consensus, Diffusion, Gaussian, Graph, Local, Penalty, Relay, register, simulate
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, brodatz
 from kernelmesh.experiments.alone import WARM_UP
 from kernelmesh.experiments.learning import LearningSettings, agent_for, rules
@@ -177,6 +177,7 @@ def methods(task: str, config: Config) -> dict[str, Method]:
         for prefix, settings in (("", learning), ("averaged_", averaged)):
             title = f"kernelmesh, {prefix.replace('_', ', ')}"
             out[f"{prefix}diffusion"] = ours(f"{title}diffusion", settings, Diffusion())
+        out["relay"] = ours("kernelmesh, relay sums", dataclasses.replace(learning, rule="landmarks"), Relay())
     return out
 
 

@@ -19,7 +19,7 @@ from kernelmesh.consensus import Tuning
 from kernelmesh.experiments import Cell, Experiment, Findings, Network, Session, Trial, settings_of
 from kernelmesh.experiments.alone import learn_alone, warm_up
 from kernelmesh.experiments.learning import LearningSettings, agent_for
-from kernelmesh.experiments.protocols import ProtocolName, check_every
+from kernelmesh.experiments.protocols import ProtocolName
 from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive
 from kernelmesh.experiments.textures.histograms import HISTOGRAMS, Patches, features
 from kernelmesh.experiments.textures.images import load
@@ -58,7 +58,6 @@ class Config(LearningSettings, owner="brodatz"):
     )
     concentration: Positive = setting(0.1, doc="α of the uneven partition; smaller means fewer classes for each agent")
     epochs: Count = setting(10, doc="epochs; each agent sees all its training samples in each")
-    every: Count = setting(1, doc="rounds between exchanges, for protocols that support it")
     textons: Count = setting(256, doc="clusters of filter responses that the histograms count")
     patch: Count = setting(24, doc="pixels along each side of a patch")
     histogram: Annotated[str, one_of(*HISTOGRAMS)] = setting(
@@ -72,10 +71,6 @@ class Config(LearningSettings, owner="brodatz"):
     coupling: Positive = setting(0.02, doc="c, constant")
     measure_every: Index = setting(0, doc="rounds between measurements; 0 means one epoch")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_every(self.owner, self.every, self.protocol)
-
     @property
     def kernel(self) -> Gaussian:
         """κ(x, z) = exp(−‖x − z‖² / (2σ²))."""
@@ -86,11 +81,11 @@ class Config(LearningSettings, owner="brodatz"):
         tuning = Tuning(
             step_size=self.initial_step_size,
             coupling=Doubling(start=self.coupling, every=_NEVER),
-            limit=math.inf if self.rule == "gradient" else _SAFE,
+            limit=math.inf if self.learns_by == "gradient" else _SAFE,
             kernel=self.kernel,
             batches=[patches.points[: self.batch_size]],
             stiffness=graph.stiffness,
-            every=self.every,
+            every=self.every or None,
         )
         return agent_for(self, (self.textons, classes), self.kernel, self.consensus(tuning))
 
@@ -102,7 +97,7 @@ class Config(LearningSettings, owner="brodatz"):
 
     def centralized(self, patches: Patches, classes: int) -> float:
         """The accuracy of one learner with the same rule, all training samples and as many epochs."""
-        own = dataclasses.replace(self, agents=1, protocol="local", every=1)
+        own = dataclasses.replace(self, agents=1, protocol="local", rule=self.learns_by, every=0)
         stream = ArrayStream(
             patches.points, patches.labels, batch_size=self.batch_size, passes=self.epochs, rng=_rng(self).spawn(1)[0]
         )
@@ -117,7 +112,8 @@ def run(config: Config, session: Session) -> Findings:
         results[other] = _train(dataclasses.replace(config, split=other), session)
     main = results[config.split]
     summary = {
-        **{name: getattr(config, name) for name in ("rule", "seed", "protocol", "agents", "split", "partition")},
+        "rule": config.learns_by,
+        **{name: getattr(config, name) for name in ("seed", "protocol", "agents", "split", "partition")},
         **main.trial.summary(),
         "overlap": main.patches.overlap,
         "svm_accuracy": main.svm,

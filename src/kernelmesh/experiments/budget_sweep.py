@@ -11,7 +11,6 @@ from kernelmesh import register
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, heterogeneous, means
 from kernelmesh.experiments.alone import warm_up
 from kernelmesh.experiments.mixture import Task
-from kernelmesh.experiments.protocols import protocols
 from kernelmesh.experiments.settings import Count
 from kernelmesh.report import style_of
 from kernelmesh.schema import setting
@@ -23,6 +22,7 @@ _SWEPT = {
     "gradient": ("parsimony", (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)),
     "averaged": ("averaged_parsimony", (0.015, 0.03, 0.06, 0.12, 0.24, 0.48)),
     "second-order": ("second_order_budget", (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)),
+    "landmarks": ("landmarks_novelty", (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)),
 }
 
 
@@ -50,10 +50,10 @@ def reference(config: Config) -> Mapping[str, Any]:
 
 def run(config: Config, session: Session) -> Findings:
     """All protocols at all budgets, then all rules, over the seeds."""
-    budget, values = _SWEPT.get(config.rule, _SWEPT["gradient"])
-    networks = {(name, k): f"{name}-{k:g}" for name in protocols() for k in values}
+    budgets = {name: _budget(config, name) for name in config.fitting}
+    networks = {(name, k): f"{name}-{k:g}" for name, (_, values) in budgets.items() for k in values}
     cells = {
-        group: Cell(heterogeneous.cell, _with_budget(config, budget, k, protocol=name))
+        group: Cell(heterogeneous.cell, _with_budget(config, budgets[name][0], k, protocol=name))
         for (name, k), group in networks.items()
     }
     alone = {(rule, k): f"alone-{rule}-{k:g}" for rule, (_, values) in _SWEPT.items() for k in values}
@@ -65,14 +65,14 @@ def run(config: Config, session: Session) -> Findings:
     table = []
     for (name, k), group in networks.items():
         if rows := [row for row in done[group] if row["complete"]]:
-            table.append({"protocol": name, budget: k, **means(rows, _NUMBERS)})
+            table.append({"protocol": name, "setting": budgets[name][0], "value": k, **means(rows, _NUMBERS)})
     rules = [
         {"rule": rule, "setting": _SWEPT[rule][0], "value": k, **means(rows, ("accuracy", "model_order", "cpu_seconds"))}
         for (rule, k), group in alone.items()
         if (rows := done[group])
     ]
     limits = means(done["reference"], ("svm", "bayes"))
-    figures = {"figure": _draw_protocols(table, config, values)} if table else {}
+    figures = {"figure": _draw_protocols(table, config)} if table else {}
     return Findings(
         summary={
             **{name: getattr(config, name) for name in ("rule", "partition", "seeds")},
@@ -84,6 +84,12 @@ def run(config: Config, session: Session) -> Findings:
         paragraphs=_PARAGRAPHS,
         printed=("table", "rules"),
     )
+
+
+def _budget(config: Config, protocol: str) -> tuple[str, tuple[float, ...]]:
+    """The setting that is the budget of networks with a protocol, and its values."""
+    rule = dataclasses.replace(config, protocol=protocol, every=0).learns_by
+    return _SWEPT.get(rule, _SWEPT["gradient"])
 
 
 def _with_budget(config: Config, setting: str, value: float, **others: Any) -> Config:
@@ -98,10 +104,10 @@ _PARAGRAPHS = (
 )
 
 
-def _draw_protocols(table: Sequence[Mapping[str, Any]], config: Config, values: Sequence[float]) -> Figure:
+def _draw_protocols(table: Sequence[Mapping[str, Any]], config: Config) -> Figure:
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for index, name in enumerate(protocols()):
+    for index, name in enumerate(config.fitting):
         lines = [line for line in table if line["protocol"] == name]
         accuracy = [100 * line["accuracy_worst"] for line in lines]
         left.plot([line["model_order_mean"] for line in lines], accuracy, **style_of(index), label=name)
@@ -114,9 +120,7 @@ def _draw_protocols(table: Sequence[Mapping[str, Any]], config: Config, values: 
         axes.grid(alpha=0.3, which="both")
     left.set_xlim(left=0.7)  # less than a point on average is nothing
     left.legend(fontsize=9)
-    figure.suptitle(
-        f"K from {values[-1]:g} (few points) to {values[0]:g} (many), {config.rule}, partition {config.partition}"
-    )
+    figure.suptitle(f"budgets from 8 times the default (few points) to a quarter of it (many), partition {config.partition}")
     return figure
 
 

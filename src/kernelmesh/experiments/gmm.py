@@ -30,7 +30,10 @@ def run(config: MixtureConfig, session: Session) -> Findings:
 def findings(task: Task, trial: Trial) -> Findings:
     """What one network learned, next to the Bayes limit of its data."""
     config = task.config
-    setup = {name: getattr(config, name) for name in ("seed", "protocol", "partition", "agents", "rule")}
+    setup = {
+        "rule": config.learns_by,
+        **{name: getattr(config, name) for name in ("seed", "protocol", "partition", "agents")},
+    }
     return Findings(
         summary={**setup, **trial.summary(), "bayes_accuracy": task.bayes},
         tables={"rounds": trial.rounds},
@@ -91,7 +94,7 @@ def table(config: MixtureConfig, session: Session) -> Findings:
     done = session.compute({name: Cell(cell, dataclasses.replace(config, seed=s)) for s, name in names.items()})
     unselected = [done[names[seed]] for seed in seeds if names[seed] in done]
     alike = [row for row in done.values() if row["seed"] in similar]
-    summary: dict[str, Any] = {"rule": config.rule, "protocol": config.protocol, "seeds": len(unselected)}
+    summary: dict[str, Any] = {"rule": config.learns_by, "protocol": config.protocol, "seeds": len(unselected)}
     if unselected:
 
         def median(name: str) -> float:
@@ -104,7 +107,7 @@ def table(config: MixtureConfig, session: Session) -> Findings:
             "median_accuracy": median("accuracy_mean"),
             "diverged": sum(not row["complete"] for row in unselected),
         }
-        if config.rule == "gradient":  # what is printed was reached with it
+        if config.learns_by == "gradient":  # what is printed was reached with it
             summary |= {
                 "median_model_order_lower_limit": printed.orders[0],
                 "median_model_order_upper_limit": printed.orders[1],
@@ -170,7 +173,7 @@ def _draw_paths(task: Task, trial: Trial) -> Figure:
     regions.set_title(f"agent {shown} (dashed: 90 % sure, dotted: 50 %)", fontsize="medium")
     figure.suptitle(
         ("DIVERGED: " if isinstance(trial.outcome, Diverged) else "")
-        + f"{config.agents} agents, {config.rule}, {config.protocol}, seed {config.seed}: "
+        + f"{config.agents} agents, {config.learns_by}, {config.protocol}, seed {config.seed}: "
         f"accuracy {trial.last.score_mean:.1%} (worst agent {trial.last.score_worst:.1%}), Bayes limit {task.bayes:.1%}"
     )
     return figure

@@ -1,15 +1,16 @@
 """The learning rules by name, and agents built from an experiment's settings."""
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Local, SecondOrder
+from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Landmarks, Local, Relay, SecondOrder
 from kernelmesh.consensus import Tuning
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.experiments.protocols import ProtocolName, protocol
+from kernelmesh.experiments.protocols import ProtocolName, check_every, protocol, protocols, shares
 from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive, PositiveOrInf, Settings
 from kernelmesh.numerics.losses import Logistic, Loss
 from kernelmesh.numerics.schedules import Schedule
@@ -29,7 +30,7 @@ def rules() -> dict[str, type[Rule]]:
     ['gradient', 'averaged', 'second-order']
     """
     known = {kebab(name): kind for name, kind in kinds("rule").items()}
-    return {name: known.pop(name) for name in ("gradient", "averaged", "second-order")} | known
+    return {name: known.pop(name) for name in ("gradient", "averaged", "second-order", "landmarks")} | known
 
 
 def describe_rules() -> dict[str, str]:
@@ -75,21 +76,44 @@ class LearningSettings(Settings, owner="network"):
     second_order_iterations: Count = setting(
         SecondOrder.iterations, doc="maximum majorize-minimize iterations per step of `second-order`"
     )
+    landmarks_regularization: Positive = setting(
+        Landmarks.usual_regularization, doc="λ of `landmarks`, for the whole network"
+    )
+    landmarks_novelty: Positive = setting(
+        Landmarks.novelty, doc="ν of `landmarks`: samples closer² than ν κ(x, x) to the span of the list do not become points"
+    )
+    landmarks_keep: Index = setting(
+        Landmarks.keep, doc="samples that an agent with `landmarks` keeps, to linearize their losses again"
+    )
     half_life: PositiveOrInf = setting(
         math.inf, doc="number of samples after which old data counts half, for all rules but `gradient`"
     )
+    every: Index = setting(
+        0, doc="rounds between exchanges of functions, or between waves of `relay`; 0 means the protocol's default"
+    )
+    bits: Count = setting(Relay.bits, doc="size of a number on the wire with `relay`: 16, 32 or 64")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.agents > 1 and self.protocol != "local" and not self.listens:
-            rule = f"be local with the rule {self.rule}, which learns alone"
-            remedy = "`--protocol local`, or a network of one with `--agents 1`"
-            raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
+        check_every(self.owner, self.every, self.protocol)
+        if self.fitting == ["local"]:  # other rules may be for a table with several protocols
+            self._check_protocol()
 
     @property
-    def listens(self) -> bool:
-        """Whether the rule can learn from neighbors."""
-        return rules()[self.rule].listens
+    def learns_by(self) -> str:
+        """The name of the rule: agents that share sums have `landmarks` in place of the default."""
+        return "landmarks" if self.rule == "gradient" and shares(self.protocol) else self.rule
+
+    @property
+    def fitting(self) -> list[str]:
+        """The protocols by which agents with the rule can learn."""
+        return [name for name in protocols() if self.suits(name)]
+
+    def suits(self, name: str) -> bool:
+        """Whether agents with the rule can learn by a protocol."""
+        if name == "local":
+            return True
+        return self.rule in ("gradient", "landmarks") if shares(name) else rules()[self.rule].listens
 
     @property
     def initial_step_size(self) -> float:
@@ -104,7 +128,15 @@ class LearningSettings(Settings, owner="network"):
 
     def consensus(self, tuning: Tuning) -> Consensus:
         """The protocol, set up for a network; rules that learn alone have none."""
-        return protocol(self.protocol, tuning) if self.listens else Local()
+        self._check_protocol()
+        found = protocol(self.protocol, tuning) if self.suits(self.protocol) else Local()
+        return dataclasses.replace(found, bits=self.bits) if isinstance(found, Relay) else found
+
+    def _check_protocol(self) -> None:
+        if self.agents > 1 and not self.suits(self.protocol):
+            rule = f"be {' or '.join(self.fitting)} with the rule {self.rule}"
+            remedy = "`--protocol local`, or a network of one with `--agents 1`"
+            raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
 
     def learning_rule(self) -> Rule:
         """The rule with its settings; one from elsewhere has its own defaults."""
@@ -117,9 +149,15 @@ class LearningSettings(Settings, owner="network"):
                 "half_life": self.half_life,
                 "iterations": self.second_order_iterations,
             },
+            "landmarks": {
+                "novelty": self.landmarks_novelty,
+                "max_order": self.max_order or Landmarks.max_order,
+                "keep": self.landmarks_keep,
+                "half_life": self.half_life,
+            },
         }
-        kind: Callable[..., Rule] = rules()[self.rule]
-        return kind(**own.get(self.rule, {}))
+        kind: Callable[..., Rule] = rules()[self.learns_by]
+        return kind(**own.get(self.learns_by, {}))
 
 
 class Rates(NamedTuple):
@@ -159,8 +197,8 @@ def agent_for(
         "consensus": consensus,
     }
     if not rule.takes_step_size:
-        own = {"second-order": settings.second_order_regularization}
-        return Agent(**shared, rule=rule, regularization=own.get(settings.rule))
+        own = {"second-order": settings.second_order_regularization, "landmarks": settings.landmarks_regularization}
+        return Agent(**shared, rule=rule, regularization=own.get(settings.learns_by))
     if isinstance(rule, Averaged):
         compression = Komp.averaging(eta, parsimony=settings.averaged_parsimony, max_order=cap)
     else:

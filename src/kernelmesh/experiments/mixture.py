@@ -16,7 +16,7 @@ from kernelmesh.consensus import Tuning
 from kernelmesh.experiments.alone import Alone, learn_alone
 from kernelmesh.experiments.learning import LearningSettings, agent_for
 from kernelmesh.experiments.network import Network
-from kernelmesh.experiments.protocols import ProtocolName, check_every
+from kernelmesh.experiments.protocols import ProtocolName
 from kernelmesh.experiments.samples import Samples
 from kernelmesh.experiments.settings import Count, Index, Positive, PositiveOrInf, settings_of
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
@@ -68,13 +68,8 @@ class MixtureConfig(LearningSettings, owner="mixture"):
     penalty_limit: PositiveOrInf = setting(
         math.inf, doc="cap on c of `penalty` and `hilbert`, as a fraction of the stability limit; the paper has no cap"
     )
-    every: Count = setting(1, doc="rounds between exchanges, for protocols that exchange functions")
     measure_every: Count = setting(4, doc="rounds between measurements")
     measure_agents: Index = setting(0, doc="number of agents and edges to measure, redrawn each time; 0 means all")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_every(self.owner, self.every, self.protocol)
 
     @property
     def steps(self) -> Schedule | float:
@@ -132,7 +127,7 @@ class Task(Samples):
             batches=[part.stream.points[: config.batch_size] for part in self.streams],
             stiffness=self.graph.stiffness,
             step_size=config.initial_step_size,
-            every=config.every,
+            every=config.every or None,
         )
         return config.consensus(tuning)
 

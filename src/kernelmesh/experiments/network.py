@@ -33,5 +33,10 @@ class Network:
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are."""
+        """How many rounds there are; at least, if agents share sums."""
         return max(len(stream) for stream in self.streams)
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether there may be more rounds: agents that share sums form a network first, and settle at the end."""
+        return self.agent.consensus.shares

@@ -1,4 +1,4 @@
-"""Agents that each see one class: alone, with the paper's update, and with diffusion."""
+"""Agents that each see one class: alone, with the paper's update, and with relay sums."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.experiments import Experiment, Findings, Session, Trial
 from kernelmesh.experiments.mixture import CLASSES, MixtureConfig, Partition, Task
+from kernelmesh.experiments.protocols import ProtocolName, takes_every
 from kernelmesh.experiments.settings import Count, Index
 from kernelmesh.registry import register
 from kernelmesh.report import draw_decision_regions, draw_samples, style_of
@@ -17,11 +18,7 @@ from kernelmesh.schema import setting
 
 __all__ = ["EXPERIMENT", "Config"]
 
-_NETWORKS = {
-    "alone": ("local", "alone"),
-    "paper": ("capped-penalty", "the paper's update"),
-    "diffusion": ("diffusion", "diffusion"),
-}
+_NETWORKS = {"alone": ("local", "alone"), "paper": ("capped-penalty", "the paper's update"), "relay": ("relay", "relay sums")}
 """Protocol and title of each network, by the name of its part."""
 
 
@@ -29,6 +26,7 @@ _NETWORKS = {
 class Config(MixtureConfig, owner="one-class"):
     """Agents i, i + 5, … see class i alone; three networks learn from the same streams."""
 
+    protocol: ProtocolName = "relay"
     partition: Partition = "one-class"
     passes: Count = 1
     measure_every: Count = 1
@@ -51,13 +49,15 @@ def run(config: Config, session: Session) -> Findings:
     task = Task.draw(config)
     for part, (protocol, _) in _NETWORKS.items():
         if session.complete:
-            task = Task.draw(dataclasses.replace(config, protocol=protocol))
+            every = config.every if takes_every(protocol) else 0
+            task = Task.draw(dataclasses.replace(config, protocol=protocol, every=every))
             trials[part] = session.train(dataclasses.replace(task.network(), part=part))
     svm = task.svm()
     summary = {"seed": config.seed, "agents": config.agents, "svm_accuracy": svm, "bayes_accuracy": task.bayes}
     for part, trial in trials.items():
         last = trial.last
         summary |= {f"{part}_accuracy_mean": last.score_mean, f"{part}_accuracy_worst": last.score_worst}
+        summary[f"{part}_bytes_per_sample"] = last.bytes_per_sample
     rows = [{"network": part, **line} for part, trial in trials.items() for line in trial.rounds]
     figures = {"figure": _figure(task, trials, svm)} if trials else {}
     return Findings(summary=summary, tables={"rounds": rows}, figures=figures, paragraphs=_PARAGRAPHS)
@@ -65,8 +65,8 @@ def run(config: Config, session: Session) -> Findings:
 
 _PARAGRAPHS = (
     "Every agent sees samples of only one class. Alone, it always predicts that class, and the same happens with the "
-    "paper's update, which makes neighbors agree only where their own samples are. With diffusion, agents "
-    "average their functions, and each learns all classes. The batch SVM has all samples at once.",
+    "paper's update, which makes neighbors agree only where their own samples are. With relay sums, every "
+    "agent has the sums of all agents' samples, and learns all classes. The batch SVM has all samples at once.",
 )
 
 
@@ -104,7 +104,7 @@ def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
     axes.legend(loc="center right")
 
 
-_ABOUT = "agents that each see one class of five: alone, with the paper's update, and with diffusion"
+_ABOUT = "agents that each see one class of five: alone, with the paper's update, and with relay sums"
 _SWEPT = ("protocol", "partition", "rule")
 EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

@@ -1,5 +1,6 @@
 """Trains one network to the end, with measurements along the way; can be stopped and resumed."""
 
+import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -108,12 +109,13 @@ def learn(
     try:
         for now in _rounds(network, newest, engine):
             newest = now
-            if now.number in (1, total) or (not only_ends and now.number % network.measure_every == 0):
+            total = max(total, now.number)
+            if now.number in (1, network.rounds) or (not only_ends and now.number % network.measure_every == 0):
                 take_measures(now)
             if save_every and now.number % save_every == 0 and now.number < total:
                 save(now)
             publish(Progress(done=now.number, total=total, unit="rounds", part=network.part))
-            if now.number < total and stop():
+            if (now.number < total or network.is_open_ended) and stop():
                 raise KeyboardInterrupt
     except (errors.Diverged, KeyboardInterrupt) as cause:
         if newest is None:  # there is nothing to show
@@ -127,7 +129,7 @@ def learn(
     if newest is None:
         raise InvalidArgument("run", "samples", "be enough for one mini-batch somewhere", Verbatim("none"))
     save(newest)  # also at the end: should measuring or the report be interrupted, nothing is lost
-    if not record or (record[-1].round != newest.number and isinstance(outcome, Interrupted)):
+    if not record or (record[-1].round != newest.number and not isinstance(outcome, Diverged)):
         take_measures(newest)
     seconds = spent + time.perf_counter() - began
     return Trial(record=record, newest=newest, outcome=outcome, seconds=seconds, seconds_before=spent)
@@ -138,10 +140,21 @@ def _rounds(network: Network, before: Round | None, engine: Engine | None) -> It
     if before is None:
         yield from simulate(network.agent, network.graph, network.streams, engine=engine)
         return
-    rest = [StreamSlice(part.stream, part.start + before.number, part.stop) for part in network.streams]
+    rest = [_rest(part, samples) for part, samples in zip(network.streams, before.samples, strict=True)]
     for now in simulate(network.agent, network.graph, rest, states=before.states, engine=engine):
         sent = {name: getattr(now, name) + getattr(before, name) for name in _SENT}
         yield dataclasses.replace(now, number=now.number + before.number, **sent)
+
+
+def _rest(part: StreamSlice, samples: int) -> StreamSlice:
+    """What is left of a stream after so many samples."""
+    start, stream = part.start, part.stream
+    again = dataclasses.replace(stream, rng=copy.deepcopy(stream.rng))  # the generator of the stream itself stays as it is
+    for batch in StreamSlice(again, part.start, part.stop):
+        if samples <= 0:
+            break
+        start, samples = start + 1, samples - len(batch.points)
+    return StreamSlice(stream, start, part.stop)
 
 
 _SENT = ("floats_sent", "bytes_sent", "edge_bytes")

@@ -84,6 +84,8 @@ class PackedSums(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     features: Rows | None = None
     estate: bool = False
     """Whether these are the sums of a member that leaves, to be kept for it."""
+    trials: Annotated[list[PackedSums], Meta(max_length=16)] = []
+    """Sums with kernels that are compared before learning."""
 
 
 class ListPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -91,6 +93,10 @@ class ListPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
     start: _Length
     digest: _Digest
+    stage: Annotated[int, Meta(ge=0, lt=8)]
+    """How much the network has agreed on before it learns."""
+    strength: Annotated[float, Meta(gt=0.0, le=1e9)]
+    """The factor on λ that it has agreed on."""
     scaler: Number
     scales: bytes
     roots: bytes
@@ -117,9 +123,8 @@ class News(Message, Struct, frozen=True, array_like=True, forbid_unknown_fields=
         """How many numbers of sums and points it holds."""
         tables = (self.proposals, self.part.points if self.part else None, self.sums.features if self.sums else None)
         count = sum(len(rows.data) // 8 for rows in tables if rows is not None)
-        if self.sums is not None:
-            order = self.sums.order
-            count += order * (order + 1) // 2 + order * self.sums.outputs
+        for sums in () if self.sums is None else (self.sums, *self.sums.trials):
+            count += sums.order * (sums.order + 1) // 2 + sums.order * sums.outputs
         return count
 
 
@@ -132,7 +137,8 @@ def packed(sums: Sums, *, bits: int, estate: bool = False) -> PackedSums:
         else b"".join(table.astype(f"<f{bits // 8}").tobytes() for table in (sums.moments, sums.weights))
     )
     features = Rows.of(sums.features) if sums.features.size else None
-    return PackedSums(sums.order, sums.weights.shape[1], bits, sums.samples, roll, data, features, estate)
+    trials = [packed(trial, bits=bits) for trial in sums.trials]
+    return PackedSums(sums.order, sums.weights.shape[1], bits, sums.samples, roll, data, features, estate, trials)
 
 
 def unpacked(wire: PackedSums) -> Sums:
@@ -152,7 +158,8 @@ def unpacked(wire: PackedSums) -> Sums:
     if not (finite(moments) and finite(weights) and np.isfinite(wire.samples)):
         raise RefusedMessage("news: every number of sums must be finite")
     features = np.empty((0, 0)) if wire.features is None else wire.features.table("features")
-    return Sums(moments, weights, wire.samples, int.from_bytes(wire.roll, "little"), features)
+    trials = tuple(unpacked(trial) for trial in wire.trials)
+    return Sums(moments, weights, wire.samples, int.from_bytes(wire.roll, "little"), features, trials)
 
 
 def _narrow(sums: Sums) -> bytes:

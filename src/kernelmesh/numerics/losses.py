@@ -85,6 +85,8 @@ class _Defaults:
 
     most_curved = math.inf
     """The largest curvature of any sample."""
+    typical_curvature = 1.0
+    """About that of most samples when learning is done."""
     refines = True
     """Whether an implicit step gains from more than one iteration: not where its bound is exact, nor at kinks."""
 
@@ -138,6 +140,7 @@ class Logistic(ClassTargets):
     """
 
     most_curved = 0.5
+    typical_curvature = 0.1
 
     def value(self, z: Floats, y: Ints) -> Floats:
         return self.value_and_slope(z, y)[0]

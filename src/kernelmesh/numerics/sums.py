@@ -34,6 +34,8 @@ class Sums:
         The members whose samples these are, one bit each. Sums with a member in common are never added.
     features : ndarray of shape (2, p) or (0, 0)
         Σ x and Σ x², until the agents have agreed on the scales of the features.
+    trials : tuple of Sums
+        Sums with kernels that are compared, until the agents have agreed on one.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Sums:
     samples: float = 0.0
     roll: int = 0
     features: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    trials: tuple[Sums, ...] = ()
 
     @classmethod
     def zero(cls, outputs: int, *, roll: int = 0) -> Sums:
@@ -132,7 +135,7 @@ def added(parts: Iterable[Sums], *, outputs: int) -> Sums:
         return parts[0]
     order = max((part.order for part in parts), default=0)
     moments, weights = np.zeros(order * (order + 1) // 2), np.zeros((order, outputs))
-    samples, roll, features = 0.0, 0, None
+    samples, roll, features, trials = 0.0, 0, None, []
     for part in parts:
         moments[: len(part.moments)] += part.moments
         weights[: part.order] += part.weights
@@ -140,7 +143,12 @@ def added(parts: Iterable[Sums], *, outputs: int) -> Sums:
         roll |= part.roll
         if part.features.size:
             features = part.features if features is None else features + part.features
-    return Sums(moments, weights, samples, roll, np.empty((0, 0)) if features is None else features)
+        if part.trials:
+            trials.append(part.trials)
+    # those over fewer points than others are out of date
+    newest = max((each[0].order for each in trials), default=0)
+    tried = tuple(added(each, outputs=outputs) for each in zip(*(t for t in trials if t[0].order == newest), strict=True))
+    return Sums(moments, weights, samples, roll, np.empty((0, 0)) if features is None else features, tried)
 
 
 def _diagonal(order: int) -> Ints:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from kernelmesh.rules.base import Move, Rule, check_curved
 __all__ = ["KeptRows", "Landmarks", "LandmarksModel"]
 
 # Samples that an agent remembers between two ticks of its network, to propose them as points.
-_CANDIDATES = 64
+_CANDIDATES = 256
 # Steps between two looks at the kept samples.
 _REVISIT = 8
 # The model has settled when it has moved by less than this share of its norm since the kept samples were linearized.
@@ -87,14 +87,16 @@ class LandmarksModel(Model):
     """Whether `own` has changed since the others were told last."""
     candidates: Floats = dataclasses.field(kw_only=True)
     """Samples since then that would be worth a point."""
+    trials: tuple[Sums, ...] = dataclasses.field(kw_only=True, default=())
+    """Over two halves of the kept samples for each kernel that is compared before the agents learn."""
 
-    def shared(self, roll: int, *, features: bool) -> Sums:
-        """The sums to be added to those of others; with Σ x and Σ x² of the kept samples if `features`."""
-        found = dataclasses.replace(self.own, roll=roll)
-        if not features:
+    def shared(self, roll: int, *, learns: bool) -> Sums:
+        """The sums to be added to those of others; before agents learn, those of the kept samples that they agree by."""
+        found, points = dataclasses.replace(self.own, roll=roll), self.kept.points
+        if learns:
             return found
-        points = self.kept.points
-        return dataclasses.replace(found, samples=float(len(points)), features=np.stack([points.sum(0), (points**2).sum(0)]))
+        features = np.stack([points.sum(0), (points**2).sum(0)])
+        return dataclasses.replace(found, samples=float(len(points)), features=features, trials=self.trials)
 
     def without_samples(self) -> "LandmarksModel":
         """The same model, which can be shown to others: all its samples are only in its sums."""
@@ -119,7 +121,33 @@ class LandmarksModel(Model):
             "revisited": self.revisited,
             "candidates": self.candidates,
             "clock": np.array([self.age, self.changed], dtype=np.int64),
+            **(self._trial_arrays() if self.trials else {}),
         }
+
+    def _trial_arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "trials.moments": np.stack([each.moments for each in self.trials]),
+            "trials.weights": np.concatenate([each.weights for each in self.trials]),
+            "trials.samples": np.array([each.samples for each in self.trials]),
+        }
+
+    def is_untried(self, order: int) -> bool:
+        """Whether the kept samples are not yet in sums over so many points for the kernels that are compared."""
+        have = self.trials[:2]
+        return bool(order and len(self.kept)) and (
+            not have or have[0].order != order or sum(half.samples for half in have) != len(self.kept)
+        )
+
+    def tried(self, bases: Sequence[Basis], loss: Loss) -> "LandmarksModel":
+        """The model with sums over two halves of the kept samples in the coordinates of each basis, with labels as values."""
+        values, outputs = self.kept.targets, self.own.weights.shape[1]
+        if loss.classifies:
+            values = (np.arange(outputs) == values[:, None]) - 1.0 / outputs
+        trials = []
+        for basis in bases:
+            features = basis.features(self.kept.points)
+            trials += [Sums.of(features[half::2], values[half::2], samples=float(len(values[half::2]))) for half in (0, 1)]
+        return dataclasses.replace(self, trials=tuple(trials), changed=True)
 
     @property
     def is_due(self) -> bool:
@@ -256,20 +284,24 @@ class Landmarks(Rule):
             candidates=matrix("file", "model.candidates", arrays["candidates"], columns=dimension),
             age=age,
             changed=bool(changed),
+            trials=_trials(arrays, outputs) if "trials.samples" in arrays else (),
         )
 
-    def adopt(self, model: LandmarksModel, basis: Basis, others: Sums, loss: Loss) -> LandmarksModel:
-        """The model with other sums of the others, over a list of points that may have changed."""
-        if basis is model.basis and others is model.others:
+    def adopt(self, model: LandmarksModel, basis: Basis, others: Sums, regularization: float) -> LandmarksModel:
+        """The model with other sums of the others, over a list of points and with a λ that may have changed."""
+        if basis is model.basis and others is model.others and regularization == model.regularization:
             return model
+        model = dataclasses.replace(model, regularization=regularization)
         if basis is not model.basis:
-            if not model.basis.order:
+            if not model.own.samples:
                 model = dataclasses.replace(model, candidates=model.kept.points[:_CANDIDATES])
             model = _rebased(model, basis)
-        model = _solved(dataclasses.replace(model, others=others))
-        if basis.order and len(model.kept) and not model.own.samples:  # what was kept while there were no points
-            model = self._revisited(model, loss)
-        return model
+        return _solved(dataclasses.replace(model, others=others))
+
+    def begin(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
+        """Learn from what was kept while there were no points."""
+        is_new = model.basis.order and len(model.kept) and not model.own.samples
+        return self._revisited(dataclasses.replace(model, trials=()), loss) if is_new else model
 
     def learn(
         self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
@@ -290,7 +322,7 @@ class Landmarks(Rule):
             rows = dataclasses.replace(model.kept, weights=kept * model.kept.weights)
             model = dataclasses.replace(model, own=model.own.times(kept), frozen=model.frozen.times(kept), kept=rows)
         if self.keep or not model.basis.order:
-            model = dataclasses.replace(model, kept=model.kept.plus(points, targets, inputs.here))
+            model = dataclasses.replace(model, kept=model.kept.plus(points, targets, inputs.here), changed=True)
         if model.basis.order:
             gained = _gained(inputs.loss, features, inputs.here, inputs.here, targets, np.ones(len(points)))
             own = added([model.own, gained], outputs=inputs.function.outputs)
@@ -320,7 +352,9 @@ class Landmarks(Rule):
             kept, features, here = kept.at(stay), features[stay], here[stay]
         own = frozen
         if len(kept):
-            own = added([frozen, _gained(loss, features, here, kept.outputs, kept.targets, kept.weights)], outputs=here.shape[1])
+            own = added(
+                [frozen, _gained(loss, features, here, kept.outputs, kept.targets, kept.weights)], outputs=here.shape[1]
+            )
         kept = dataclasses.replace(kept, outputs=here)
         new = dataclasses.replace(model, kept=kept, frozen=frozen, own=own, revisited=model.coordinates, age=0, changed=True)
         return _solved(new)
@@ -343,6 +377,16 @@ def _gained(loss: Loss, features: Floats, here: Floats, before: Floats, targets:
     size = np.sqrt(weights)[:, None]
     pull = root[:, None] * here - slope / root[:, None]
     return Sums.of(size * root[:, None] * features, size * pull, samples=float(weights.sum()))
+
+
+def _trials(arrays: Mapping[str, NDArray[Any]], outputs: int) -> tuple[Sums, ...]:
+    counts = matrix("file", "model.trials.samples", arrays["trials.samples"][None])[0]
+    weights = matrix("file", "model.trials.weights", arrays["trials.weights"], columns=outputs)
+    order = len(weights) // max(len(counts), 1)
+    size = order * (order + 1) // 2
+    moments = matrix("file", "model.trials.moments", arrays["trials.moments"], rows=len(counts), columns=size)
+    matrix("file", "model.trials.weights", weights, rows=len(counts) * order)
+    return tuple(Sums(own, weights[n * order : (n + 1) * order], float(counts[n])) for n, own in enumerate(moments))
 
 
 def _rebased(model: LandmarksModel, basis: Basis) -> LandmarksModel:

@@ -111,7 +111,7 @@ def simulate(
 
 
 # Rounds after the streams have ended, for each agent, as sums go up a line and down again; and waves, as models improve.
-_ROUNDS_PER_AGENT, _WAVES = 2, 4
+_ROUNDS_PER_AGENT, _WAVES = 10, 10
 
 
 def _numbered(agent: Agent, states: Sequence[State]) -> list[State]:

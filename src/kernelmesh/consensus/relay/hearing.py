@@ -6,17 +6,17 @@ from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 
+from kernelmesh.consensus.relay.agreement import scaled
 from kernelmesh.consensus.relay.memory import Memory, Peer, Received
 from kernelmesh.consensus.relay.point_list import PointList, merged
-from kernelmesh.consensus.relay.settings import CALM, PATIENCE, POOL, Settings
+from kernelmesh.consensus.relay.settings import PATIENCE, POOL, Settings
 from kernelmesh.consensus.relay.tree import Neighbor, grow, heeded
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import ListPart, News, unpacked
 from kernelmesh.numerics.basis import Basis
-from kernelmesh.numerics.kernels import Kernel, Weighted
 from kernelmesh.numerics.sums import Sums, added
 
-__all__ = ["exclude", "forget", "hear", "scaled"]
+__all__ = ["exclude", "forget", "hear"]
 
 # Rounding on the wire may exceed the limits of what sums can be by this fraction.
 _ROUNDING = 1e-3
@@ -42,8 +42,9 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     shape, roll = (memory.tree.root, *near), own_roll | memory.others.roll
     if shape != memory.shape or roll != memory.roll:
         memory.shape, memory.roll, memory.since = shape, roll, clock
-    stands = clock - memory.since >= CALM or clock >= PATIENCE
-    memory.is_ready = memory.is_ready or (len(memory.points) > 0 and stands)
+    # samples of which none is worth a point are not waited for
+    agreed = memory.points.stage >= settings.stages and len(memory.points) > 0
+    memory.is_ready = memory.is_ready or (memory.stands and agreed) or clock - memory.since >= PATIENCE
     return memory, basis
 
 
@@ -153,10 +154,15 @@ def _merge(settings: Settings, memory: Memory, part: ListPart, lists: list[Point
 def _adopt(settings: Settings, memory: Memory, old: Basis, points: PointList) -> Basis:
     """Another list takes the place of the own one: the sums of others are read in its coordinates."""
     before, same = memory.points, memory.points.common(points)
-    memory.points, memory.since = points, memory.tree.clock
+    memory.points, memory.since, memory.extended = points, memory.tree.clock, memory.tree.clock
     if same == len(before):
         return old.extended(points.points[same:])
     basis = Basis.over(scaled(settings.kernel, points.scales), points.points)
+    if before.stage != points.stage:  # nothing has been learned with the earlier list
+        memory.held, memory.others, memory.estates = None, Sums.zero(memory.others.weights.shape[1]), {}
+        for peer, what, _ in list(memory.kept_sums()):
+            setattr(peer, what, None)
+        return basis
     if not len(before):
         return basis
     across = basis.across(old)
@@ -175,11 +181,6 @@ def _adopt(settings: Settings, memory: Memory, old: Basis, points: PointList) ->
     return basis
 
 
-def scaled(kernel: Kernel, scales: np.ndarray) -> Kernel:
-    """The kernel of features divided by their scales."""
-    return Weighted(kernel, weights=tuple(1.0 / scales)) if scales.size else kernel
-
-
 def _select(memory: Memory, near: list[int], own_roll: int) -> None:
     """Which sums count: the newest of each tree neighbor if their rolls are disjoint, else earlier ones that are."""
     points, forgotten = memory.points, memory.forgotten
@@ -187,11 +188,14 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
         own_roll |= sums.roll
     chosen: dict[int, Received] = {}
     for j in near:
-        received = memory.peers[j].newest
-        if received is None or received.sums.roll & forgotten:
-            continue
-        if points.begins_with(received.length, received.digest):
-            chosen[j] = received
+        peer = memory.peers[j]
+        # sums over points that are still on their way count when these have arrived
+        for received in (peer.newest, peer.counted):
+            if received is None or received.sums.roll & forgotten:
+                continue
+            if points.begins_with(received.length, received.digest):
+                chosen[j] = received
+                break
     if not _are_disjoint(own_roll, chosen.values()):
         chosen = _disjoint(memory, near, own_roll, chosen)
     moved = False
@@ -203,8 +207,8 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
         return
     live = added([received.sums for received in chosen.values()], outputs=memory.others.weights.shape[1])
     held = memory.held
-    # while the tree changes, the last sum of the others stays in use until a new one has as many samples
-    if held is None or live.samples >= held.samples or held.roll & own_roll:
+    # while the tree changes, members that are missing stay in use until a new sum has as many samples
+    if held is None or not held.roll & ~live.roll or live.samples >= held.samples or held.roll & own_roll:
         memory.held = held = live
     memory.others = held
 

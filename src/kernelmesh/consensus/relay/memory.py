@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from kernelmesh.checks import Floats
 from kernelmesh.consensus.relay.point_list import PointList, merged, part_of
+from kernelmesh.consensus.relay.settings import CALM, PATIENCE
 from kernelmesh.consensus.relay.tree import Neighbor, Tree
 from kernelmesh.errors import InvalidArgument, RefusedMessage, Verbatim
 from kernelmesh.messages import ListPart, PackedSums, Rows, packed, unpacked
@@ -90,6 +91,8 @@ class Memory(Struct):
     """The digest of the list for which they were last filtered."""
     own_changed: int = 0
     """When the own sums last changed."""
+    extended: int = 0
+    """When the list of points last changed."""
     shape: tuple[int, ...] = ()
     """The root and the tree neighbors."""
     roll: int = 0
@@ -118,6 +121,11 @@ class Memory(Struct):
     def forgotten(self) -> int:
         """The members that do not count, as a roll."""
         return sum(1 << j for j, count in self.standing.items() if count % 2)
+
+    @property
+    def stands(self) -> bool:
+        """Whether tree, roll and list have not changed for some ticks, or this has been waited for long enough."""
+        return self.tree.clock - self.since >= CALM or self.tree.clock >= PATIENCE
 
     @property
     def near(self) -> list[int]:
@@ -183,7 +191,7 @@ class _Stored(Struct, array_like=True, forbid_unknown_fields=True):
     standing: dict[int, int]
     proposals: Rows | None
     clocks: list[int]
-    """proposed, filtered, own_changed, since, up, down."""
+    """proposed, filtered, own_changed, extended, since, up, down."""
     shape: list[int]
     roll: bytes
     is_ready: bool
@@ -221,7 +229,7 @@ def store(memory: Memory) -> bytes:
     return _encoder.encode(stored)
 
 
-_CLOCKS = ("proposed", "filtered", "own_changed", "since", "up", "down")
+_CLOCKS = ("proposed", "filtered", "own_changed", "extended", "since", "up", "down")
 
 
 def load(data: bytes, *, dimension: int, outputs: int, names: Sequence[Hashable] | None = None) -> Memory:

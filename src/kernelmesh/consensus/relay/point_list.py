@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,10 @@ class PointList:
         The root that chose the scales.
     digest : int
         32 bits that identify the list.
+    stage : int
+        How much has been agreed on: a list of a later stage is newer.
+    strength : float
+        The factor on λ that was agreed on.
     """
 
     roots: Ints
@@ -41,11 +46,16 @@ class PointList:
     scales: Floats
     scaler: int
     digest: int
+    stage: int = 0
+    strength: float = 1.0
 
     @classmethod
-    def of(cls, roots: Ints, points: Floats, scales: Floats, scaler: int = 0) -> PointList:
+    def of(
+        cls, roots: Ints, points: Floats, scales: Floats, scaler: int = 0, *, stage: int = 0, strength: float = 1.0
+    ) -> PointList:
         """A list with its digest."""
-        return cls(roots, points, scales, scaler, _digest(roots, points, scales, scaler))
+        digest = _digest(roots, points, scales, scaler, stage, strength)
+        return cls(roots, points, scales, scaler, digest, stage, strength)
 
     @classmethod
     def empty(cls, dimension: int) -> PointList:
@@ -63,7 +73,11 @@ class PointList:
     def extended(self, points: Floats, root: int) -> PointList:
         """The list after a root has added points."""
         roots = np.concatenate([self.roots, np.full(len(points), root)])
-        return PointList.of(roots, np.concatenate([self.points, points]), self.scales, self.scaler)
+        return self.with_entries(roots, np.concatenate([self.points, points]))
+
+    def with_entries(self, roots: Ints, points: Floats) -> PointList:
+        """Other points under the same agreement."""
+        return PointList.of(roots, points, self.scales, self.scaler, stage=self.stage, strength=self.strength)
 
     def begins_with(self, length: int, digest: int) -> bool:
         """Whether the first points are those of a list with this length and digest."""
@@ -71,45 +85,49 @@ class PointList:
             return True
         if length == 0 and digest == EMPTY:
             return True
-        return length < len(self) and digest == _digest(self.roots[:length], self.points[:length], self.scales, self.scaler)
+        return length < len(self) and digest == self.with_entries(self.roots[:length], self.points[:length]).digest
 
     def common(self, other: PointList) -> int:
         """How many points both lists begin with; −1 if even their scales differ."""
-        if self.scaler != other.scaler or not np.array_equal(self.scales, other.scales):
+        if self._agreed != other._agreed:
             return -1
         both = min(len(self), len(other))
         same = (self.roots[:both] == other.roots[:both]) & (self.points[:both] == other.points[:both]).all(axis=1)
         return both if same.all() else int(np.argmin(same))
 
+    @property
+    def _agreed(self) -> tuple[int, int, bytes, float]:
+        """The order of agreements: the smaller is newer."""
+        return -self.stage, self.scaler, self.scales.tobytes(), self.strength
+
     def is_newer(self, other: PointList) -> bool:
         """Whether this list takes the place of another one."""
         at = self.common(other)
         if at < 0:
-            if not (self.scales.size and other.scales.size):
-                return bool(self.scales.size)
-            return (self.scaler, self.scales.tobytes()) < (other.scaler, other.scales.tobytes())
+            return self._agreed < other._agreed
         if at in (len(self), len(other)):
             return len(self) > len(other)
         ours, theirs = ((int(each.roots[at]), each.points[at].tobytes()) for each in (self, other))
         return ours < theirs
 
 
-def _digest(roots: Ints, points: Floats, scales: Floats, scaler: int) -> int:
+def _digest(roots: Ints, points: Floats, scales: Floats, scaler: int, stage: int, strength: float) -> int:
     digest = hashlib.blake2b(roots.astype("<i8").tobytes(), digest_size=4)
     for table in (points, scales):
         digest.update(table.astype("<f8").tobytes())
-    digest.update(scaler.to_bytes(4, "little"))
+    digest.update(struct.pack("<IId", scaler, stage, strength))
     return int.from_bytes(digest.digest(), "little")
 
 
-EMPTY = _digest(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), 0)
+EMPTY = _digest(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), 0, 0, 1.0)
 """The digest of the list with nothing in it."""
 
 
 def part_of(points: PointList, start: int, digest: int) -> ListPart:
     """The end of a list for a neighbor that has the beginning."""
     scales, roots = points.scales.astype("<f8").tobytes(), points.roots[start:].astype("<i8").tobytes()
-    return ListPart(start, digest, points.scaler, scales, roots, Rows.of(points.points[start:]))
+    agreed = points.stage, points.strength, points.scaler, scales
+    return ListPart(start, digest, *agreed, roots, Rows.of(points.points[start:]))
 
 
 def merged(points: PointList, part: ListPart, *, trusted: bool = False) -> PointList | None:
@@ -123,6 +141,5 @@ def merged(points: PointList, part: ListPart, *, trusted: bool = False) -> Point
     if len(scales) and not (finite(scales) and (scales > 0.0).all()):
         raise RefusedMessage("news: scales must be positive")
     known = slice(0, part.start)
-    return PointList.of(
-        np.concatenate([points.roots[known], roots]), np.concatenate([points.points[known], tail]), scales, part.scaler
-    )
+    roots, tail = np.concatenate([points.roots[known], roots]), np.concatenate([points.points[known], tail])
+    return PointList.of(roots, tail, scales, part.scaler, stage=part.stage, strength=part.strength)

@@ -48,6 +48,9 @@ class Relay(Consensus):
     scales : bool
         Whether the agents agree on the scales of the features before they learn, so that features in different units count
         alike.
+    tunes : bool
+        Whether they then agree on the width of the kernel and on λ: on half, once or twice the given width, and 1/64 to 4
+        times the given λ, by how well these predict the first samples of all agents.
 
     Examples
     --------
@@ -62,11 +65,14 @@ class Relay(Consensus):
     every: int = 8
     bits: int = 32
     scales: bool = False
+    tunes: bool = False
 
     def __post_init__(self) -> None:
         integer("Relay", "every", self.every, minimum=1)
         if self.bits not in BITS:
             raise InvalidArgument("Relay", "bits", f"be one of {BITS}", self.bits)
+        if self.tunes and not self.scales:
+            raise InvalidArgument("Relay", "tunes", "be False without scales", self.tunes)
 
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:

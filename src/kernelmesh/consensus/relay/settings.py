@@ -9,9 +9,9 @@ from kernelmesh.numerics.kernels import Kernel
 
 __all__ = ["CALM", "PATIENCE", "POOL", "Settings"]
 
-CALM, PATIENCE = 4, 24
+CALM, PATIENCE = 4, 192
 """Ticks without a change after which the tree counts as standing, and after which nobody waits for that any longer."""
-POOL = 64
+POOL = 256
 """The number of points that a member remembers to propose."""
 
 
@@ -25,8 +25,18 @@ class Settings:
     """The size of a number on the wire."""
     scales: bool
     """Whether the members agree on the scales of the features."""
+    tunes: bool
+    """Whether they then agree on the width of the kernel and on λ."""
     novelty: float
     max_order: int
     kernel: Kernel
+    regularization: float
+    typical_curvature: float
+    """The curvature of the loss of most samples, by which a squared error stands for it."""
     limit: float = math.inf
     """The most that one sample can add to tr Θ."""
+
+    @property
+    def stages(self) -> int:
+        """The stage of a list of points with which members learn."""
+        return self.scales + self.tunes

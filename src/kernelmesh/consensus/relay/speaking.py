@@ -7,12 +7,14 @@ reaches everybody within k + 2 · depth ticks. A changed roll is passed on soone
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from kernelmesh.checks import Floats
+from kernelmesh.consensus.relay.agreement import POINTS, SCALED, standardized, tuned
 from kernelmesh.consensus.relay.memory import Memory, Outgoing, Peer
-from kernelmesh.consensus.relay.point_list import EMPTY, PointList, part_of
+from kernelmesh.consensus.relay.point_list import EMPTY, part_of
 from kernelmesh.consensus.relay.settings import CALM, PATIENCE, POOL, Settings
 from kernelmesh.consensus.relay.tree import greet
 from kernelmesh.messages import ListPart, News, Rows, packed
@@ -22,7 +24,7 @@ from kernelmesh.numerics.sums import Sums, added
 __all__ = ["is_settled", "speak", "tell"]
 
 # Points that a member proposes at a time.
-_PROPOSALS = 32
+_PROPOSALS = 128
 
 
 def speak(settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Floats) -> None:
@@ -79,30 +81,35 @@ def is_settled(memory: Memory) -> bool:
 
 
 def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Floats, mine: Sums) -> None:
-    """Which points this member proposes; a root whose tree stands adds them to the list."""
-    tree, points = memory.tree, memory.points
-    stands = tree.clock - memory.since >= CALM or tree.clock >= PATIENCE
-    if settings.scales and not points.scales.size:
+    """Which points this member proposes; a root whose tree stands adds them to the list, and decides what is agreed on."""
+    tree, points, decides = memory.tree, memory.points, memory.tree.is_root and memory.stands
+    if settings.scales and points.stage < SCALED:
         total = added([mine, memory.others], outputs=mine.weights.shape[1])
-        if tree.is_root and stands and total.samples > 1 and total.features.size:
-            memory.next_points = PointList.of(points.roots, points.points, _agreed_scales(total), tree.name)
+        if decides and total.samples > 1 and total.features.size:
+            memory.next_points = standardized(points, total, tree.name)
         memory.proposals = candidates[:POOL] if memory.proposals is None else memory.proposals
         return
-    room = settings.max_order - len(points)
+    compares = points.stage < settings.stages
+    room = min(settings.max_order, POINTS if compares else settings.max_order) - len(points)
     pools = [memory.proposals, candidates, *(memory.peers[j].proposals for j in memory.near if j != tree.parent)]
     fresh = [pool for pool in pools if pool is not None and len(pool)]
     for peer in memory.peers.values():
         peer.proposals = None
-    if room <= 0 or not fresh:
+    if room > 0 and fresh:
+        pool = np.concatenate(fresh)
+        if memory.proposals is None or len(pool) > len(memory.proposals) or memory.filtered != points.digest:
+            pool = pool[np.sort(basis.novel(pool, novelty=settings.novelty, room=POOL))]
+            memory.filtered, memory.proposed = points.digest, 0
+        if decides and len(pool):
+            memory.next_points, pool = points.extended(pool[:room], tree.name), pool[:0]
+        memory.proposals = pool if len(pool) else None
+    else:
         memory.proposals = None
-        return
-    pool = np.concatenate(fresh)
-    if memory.proposals is None or len(pool) > len(memory.proposals) or memory.filtered != points.digest:
-        pool = pool[np.sort(basis.novel(pool, novelty=settings.novelty, room=POOL))]
-        memory.filtered, memory.proposed = points.digest, 0
-    if tree.is_root and stands and len(pool):
-        memory.next_points, pool = points.extended(pool[:room], tree.name), pool[:0]
-    memory.proposals = pool if len(pool) else None
+    if compares and decides and memory.next_points is None and len(points):
+        total = added([mine, memory.others], outputs=mine.weights.shape[1])
+        is_complete = sum(half.samples for half in total.trials[:2]) == total.samples
+        if is_complete or memory.tree.clock - memory.since >= PATIENCE:
+            memory.next_points = tuned(settings, points, total.trials, tree.name)
 
 
 def _proposed(settings: Settings, memory: Memory) -> Rows | None:
@@ -117,20 +124,15 @@ def _proposed(settings: Settings, memory: Memory) -> Rows | None:
 def _part(memory: Memory, peer: Peer) -> ListPart | None:
     """The points that a neighbor lacks; all of them if its list is another one."""
     points, clock = memory.points, memory.tree.clock
-    if peer.digest == points.digest or clock - peer.listed < CALM:
+    if peer.digest == points.digest or (
+        peer.listed >= memory.extended and (clock - peer.listed < CALM or not _by_lot(clock))
+    ):
         return None
     begins = points.begins_with(peer.length, peer.digest)
     if not begins and peer.length > len(points):
         return None  # it may have more, and will send it
     peer.listed = clock
     return part_of(points, peer.length, peer.digest) if begins else part_of(points, 0, EMPTY)
-
-
-def _agreed_scales(total: Sums) -> Floats:
-    """The standard deviations of the features over all samples; 1 where a feature is constant."""
-    mean = total.features[0] / total.samples
-    variance = total.features[1] / total.samples - mean**2
-    return np.where(variance > 1e-12 * mean**2, np.sqrt(np.maximum(variance, 0.0)), 1.0)
 
 
 # -- sums --------------------------------------------------------------------------------------------------------------
@@ -151,15 +153,23 @@ def _due(settings: Settings, memory: Memory, mine: Sums, near: list[int]) -> lis
         pause = tree.clock - peer.sent
         is_wave = rises if j == tree.parent else falls
         # what the neighbor has may be older than what was sent last, if that says the same
-        is_lost = peer.sent > 0 and hello is not None and hello.heard < min(news, peer.sent) and pause >= every
+        is_late = peer.sent > 0 and hello is not None and hello.heard < min(news, peer.sent)
+        is_lost = is_late and 2 * pause > every and _by_lot(tree.clock)
         is_urgent = roll != peer.told and pause >= max(1, every // 4)
         if is_urgent or is_lost or (is_wave and (news > peer.sent or not peer.sent)):
             due.append(j)
     out = []
     for j, value in _all_but_one(mine, inbox, due):
         memory.peers[j].sent, memory.peers[j].told = tree.clock, value.roll
+        if j != tree.parent:  # only the root decides what is agreed on
+            value = replace(value, features=np.empty((0, 0)), trials=())
         out.append((j, value))
     return out
+
+
+def _by_lot(clock: int) -> bool:
+    """One tick in four, at irregular intervals: a rhythm could keep missing an edge that comes and goes in the same one."""
+    return 0x9E3779B1 * clock % (1 << 32) < 1 << 30
 
 
 def _all_but_one(mine: Sums, inbox: list[tuple[int, Sums]], due: list[int]) -> Iterable[tuple[int, Sums]]:

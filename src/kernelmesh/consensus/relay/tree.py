@@ -16,9 +16,24 @@ from kernelmesh.messages import NOBODY, Hello
 __all__ = ["Neighbor", "Tree", "greet", "grow", "heeded"]
 
 _NEVER = -(1 << 62)
-# A neighbor or a root is given up after this many of its usual pauses, and some ticks more.
-_PAUSES, _GRACE = 5.0, 4.0
-_LONGEST = 50  # ticks; a longer pause says nothing about the usual one
+# A neighbor or a root is given up after twice its longest usual pause, and some ticks more.
+_PAUSES, _GRACE = 2.0, 4.0
+# How fast a long pause is forgotten.
+_MEMORY = 0.05
+_AHEAD = 50  # ticks by which waves may run ahead of the root's beats
+# Waves that run ahead of the root's beats lose one tick in so many.
+_COAST = 8
+
+
+def _patience(pause: float) -> float:
+    """After how many ticks nothing more is expected."""
+    return _PAUSES * pause + _GRACE
+
+
+def _longest(pause: float, last: int) -> float:
+    """The longest usual pause after another one; a pause that was given up counts no more than patience lasts."""
+    counted = min(last, _patience(pause))
+    return max(counted, pause + _MEMORY * (counted - pause))
 
 
 class Neighbor(Struct):
@@ -28,13 +43,13 @@ class Neighbor(Struct):
     at: int = _NEVER
     """When the newest hello came."""
     pause: float = 1.0
-    """The usual number of ticks between two hellos."""
+    """The longest usual pause between two hellos."""
     rose: int = _NEVER
     """When the neighbor last announced another root, or a higher count of the same."""
 
     def alive(self, clock: int) -> bool:
         """Whether it has said something lately."""
-        return self.hello is not None and clock - self.at <= _PAUSES * self.pause + _GRACE
+        return self.hello is not None and clock - self.at <= _patience(self.pause)
 
 
 class Tree(Struct):
@@ -50,7 +65,7 @@ class Tree(Struct):
     rose: int = 0
     """When the count of the root last rose."""
     pause: float = 1.0
-    """The usual number of ticks between two rises."""
+    """The longest usual pause between two rises."""
     given_up: dict[int, int] = {}
     """Roots that were given up, and their counts then: they are believed again only when they count on."""
     waves: int = 0
@@ -72,7 +87,7 @@ def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
     if before is not None and hello.clock <= before.clock and neighbor.alive(tree.clock):
         return False  # a neighbor that was silent for long may have lost its clock
     if neighbor.at > _NEVER:
-        neighbor.pause += 0.1 * (min(tree.clock - neighbor.at, _LONGEST) - neighbor.pause)
+        neighbor.pause = _longest(neighbor.pause, tree.clock - neighbor.at)
     if before is None or hello.root != before.root or hello.count > before.count:
         neighbor.rose = tree.clock
     neighbor.at, neighbor.hello = tree.clock, hello
@@ -89,7 +104,7 @@ def greet(tree: Tree, heard: int) -> Hello:
 def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
     """A tick: count if this is the root, give up a root that is silent, and choose the parent."""
     tree.clock += 1
-    limit = _PAUSES * tree.pause + _GRACE
+    limit = _patience(tree.pause)
     if tree.root == tree.name:
         tree.count = max(tree.count + 1, tree.clock)
     elif tree.clock - tree.rose > limit:
@@ -99,10 +114,11 @@ def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
     options = {j: neighbor for j, neighbor in neighbors.items() if _can_lead(tree, j, neighbor)}
     if options:
         _follow(tree, options, limit)
-    beat = tree.count + tree.hops
-    tree.waves += 1
-    # between the root's beats the waves run on own ticks, as the beats may come in bursts
-    if not beat <= tree.waves <= beat + _LONGEST:
+    leader = neighbors[tree.parent].hello if tree.parent in neighbors else None
+    beat = tree.hops + (tree.count if leader is None else leader.count)
+    # between the root's beats, which may come in bursts, the waves run on own ticks, a little slower
+    tree.waves += tree.clock % _COAST > 0
+    if not beat <= tree.waves <= beat + _AHEAD:
         tree.waves = beat
 
 
@@ -129,6 +145,6 @@ def _follow(tree: Tree, options: dict[int, Neighbor], limit: float) -> None:
     if root != tree.root:
         tree.root, tree.count, tree.rose = root, chosen.count, tree.clock
     elif chosen.count > tree.count:
-        tree.pause += 0.1 * (min(tree.clock - tree.rose, _LONGEST) - tree.pause)
+        tree.pause = _longest(tree.pause, tree.clock - tree.rose)
         tree.count, tree.rose = chosen.count, tree.clock
     tree.hops = chosen.hops + 1
