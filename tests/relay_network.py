@@ -84,12 +84,6 @@ class Network:
 
     def _tick(self, i):
         inbox, self._inboxes[i] = self._inboxes[i], []
-        for sender, news in inbox:
-            said = decode(news) if self.wire else news
-            if sender in self.leaving and said.sums is not None and said.sums.estate:
-                self.down.add(sender)
-                self.leaving.discard(sender)
-                self.left.add(sender)
         heard = [Heard(reply=decode(news) if self.wire else news, neighbor=f"agent {j}") for j, news in inbox]
         state, taken = self.states[i], self.learned[i]
         if taken < len(self.batches[i]) and self.agent.wants(state):
@@ -97,6 +91,10 @@ class Network:
             self.learned[i] += 1
         else:
             self.states[i] = relay(self.agent, state, heard)
+        for sender in self.leaving & self.states[i].memory.estates.keys():
+            self.down.add(sender)
+            self.leaving.discard(sender)
+            self.left.add(sender)
         if self.after_tick is not None:
             self.after_tick(i)
 
@@ -195,7 +193,9 @@ class Network:
 
     def error(self):
         """The largest error of any total, relative to the largest number in it; infinite if one has other points."""
-        truth = added([self.own(i) for i in sorted(self.should_count())], outputs=self.agent.outputs)
+        own = [self.own(i) for i in self.living if i not in self.forgotten]
+        estates = [sums for i in self.living for sums in self.states[i].memory.estates.values()]
+        truth = added([*own, *estates], outputs=self.agent.outputs)
         worst = 0.0
         for i in self.living:
             if i in self.forgotten:

@@ -87,10 +87,9 @@ class Sums:
             return True
         upper = _upper(self.moments, self.order)
         diagonal = upper.T.reshape(-1)[:: self.order + 1]
-        if not (diagonal >= 0.0).all():
-            return False
         diagonal *= 1.0 + tolerance
-        diagonal += 1e-12 * float(diagonal.max())
+        # where the truth is 0, sums in other coordinates may be less by rounding; sums of no samples are 0 everywhere
+        diagonal += max(1e-12 * float(diagonal.max()), np.finfo(float).tiny)
         return not lapack.dpotrf(upper, lower=0, clean=0, overwrite_a=1)[1]
 
     def times(self, factor: float) -> Sums:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 
 from kernelmesh.consensus.relay.agreement import scaled
-from kernelmesh.consensus.relay.memory import Memory, Peer, Received
+from kernelmesh.consensus.relay.memory import REREAD, Memory, Peer, Received
 from kernelmesh.consensus.relay.point_list import PointList, merged
 from kernelmesh.consensus.relay.settings import PATIENCE, POOL, Settings
 from kernelmesh.consensus.relay.tree import Neighbor, grow, heeded
@@ -18,8 +20,8 @@ from kernelmesh.numerics.sums import Sums, added
 
 __all__ = ["exclude", "forget", "hear"]
 
-# Rounding on the wire may exceed the limits of what sums can be by this fraction.
-_ROUNDING = 1e-3
+# Rounding to 16 bits, once for every hop, may exceed the limits of what sums can be by this fraction.
+_ROUNDING = 1e-2
 
 
 def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple[Hashable, News]]) -> tuple[Memory, Basis]:
@@ -29,7 +31,7 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     memory.next_points = None
     for name, news in heard:
         _receive(settings, memory, name, news, lists)
-    grow(memory.tree, {j: peer.link for j, peer in memory.peers.items() if not peer.excluded})
+    grow(memory.tree, memory.links)
     for points in lists:
         if points.is_newer(memory.points):
             basis = _adopt(settings, memory, basis, points)
@@ -67,7 +69,9 @@ def _receive(settings: Settings, memory: Memory, name: Hashable, news: News, lis
     was_alive = peer.link.alive(memory.tree.clock)
     if peer.excluded or not heeded(memory.tree, peer.link, news.hello):
         return
-    if not was_alive:  # it is new, or has come back
+    if number in memory.estates and news.sums is not None and news.sums.estate:
+        peer.link.left = True  # it repeats its farewell
+    elif not was_alive:  # it is new, or has come back
         if peer.counted is not None:
             peer.changed = memory.tree.clock + 1
         peer.newest = peer.counted = None
@@ -105,9 +109,13 @@ def _keep(settings: Settings, memory: Memory, peer: Peer, news: News) -> None:
     if not sums.is_definite(_ROUNDING):
         raise RefusedMessage("news: Θ must have no negative eigenvalues")
     if news.sums.estate:
-        memory.estates = {**memory.estates, news.hello.name: sums}
-        memory.own_changed = memory.tree.clock + 1
-        peer.link, peer.newest = Neighbor(), None  # it has left
+        others = {j: estate for j, estate in memory.estates.items() if j != news.hello.name}
+        taken = _union(1 << memory.tree.name, *(estate.roll for estate in others.values()), memory.forgotten)
+        counts = not memory.forgotten >> memory.tree.name & 1
+        if counts and memory.points.begins_with(news.length, news.digest) and not sums.roll & taken:  # until then, it stays
+            memory.estates = {**others, news.hello.name: sums}
+            memory.own_changed = memory.tree.clock + 1
+            peer.link.left, peer.newest = True, None
     elif peer.newest is None or clock > peer.newest.clock:
         peer.newest = Received(clock, sums, news.length, news.digest)
 
@@ -119,8 +127,8 @@ def _stand(memory: Memory, standing: Mapping[int, int]) -> None:
         return
     memory.standing = {**memory.standing, **known}
     gone = memory.forgotten
-    if memory.held is not None and memory.held.roll & gone:
-        memory.held = None
+    if memory.others.roll & gone:
+        memory.others = Sums.zero(memory.others.weights.shape[1])
     for peer, what, received in list(memory.kept_sums()):
         if received.sums.roll & gone:
             setattr(peer, what, None)
@@ -138,7 +146,7 @@ def forget(memory: Memory, number: int, *, forgotten: bool) -> None:
 def exclude(memory: Memory, number: int, reason: str) -> None:
     """Do not listen to a neighbor any longer: what it has said vanishes at once, and the tree finds another way."""
     memory.peers[number] = Peer(Neighbor(), excluded=reason)
-    memory.held = None
+    memory.others = Sums.zero(memory.others.weights.shape[1])
 
 
 def _merge(settings: Settings, memory: Memory, part: ListPart, lists: list[PointList]) -> None:
@@ -159,33 +167,31 @@ def _adopt(settings: Settings, memory: Memory, old: Basis, points: PointList) ->
         return old.extended(points.points[same:])
     basis = Basis.over(scaled(settings.kernel, points.scales), points.points)
     if before.stage != points.stage:  # nothing has been learned with the earlier list
-        memory.held, memory.others, memory.estates = None, Sums.zero(memory.others.weights.shape[1]), {}
+        memory.others, memory.estates = Sums.zero(memory.others.weights.shape[1]), {}
         for peer, what, _ in list(memory.kept_sums()):
             setattr(peer, what, None)
         return basis
     if not len(before):
         return basis
-    across = basis.across(old)
+    across, memory.own_changed = basis.across(old), memory.tree.clock
 
     def read(sums: Sums) -> Sums:
         return sums.within(across[:, : sums.order])
 
-    memory.held = None if memory.held is None else read(memory.held)
     memory.others = read(memory.others)
     memory.estates = {j: read(sums) for j, sums in memory.estates.items()}
     for peer, what, received in list(memory.kept_sums()):
         if before.begins_with(received.length, received.digest):
-            setattr(peer, what, Received(received.clock, read(received.sums), len(points), points.digest))
+            setattr(peer, what, Received(REREAD, read(received.sums), len(points), points.digest))
     lost = before.points[max(same, 0) :]  # are proposed again
     memory.proposals = lost if memory.proposals is None else np.concatenate([lost, memory.proposals])[:POOL]
     return basis
 
 
 def _select(memory: Memory, near: list[int], own_roll: int) -> None:
-    """Which sums count: the newest of each tree neighbor if their rolls are disjoint, else earlier ones that are."""
+    """Which sums count: the newest of each tree neighbor, unless they overlap."""
     points, forgotten = memory.points, memory.forgotten
-    for sums in memory.estates.values():
-        own_roll |= sums.roll
+    own_roll = _union(own_roll, *(sums.roll for sums in memory.estates.values()))
     chosen: dict[int, Received] = {}
     for j in near:
         peer = memory.peers[j]
@@ -196,40 +202,34 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
             if points.begins_with(received.length, received.digest):
                 chosen[j] = received
                 break
-    if not _are_disjoint(own_roll, chosen.values()):
-        chosen = _disjoint(memory, near, own_roll, chosen)
+    chosen = _disjoint(own_roll, chosen)
     moved = False
     for j in near:
         peer, now = memory.peers[j], chosen.get(j)
         if now is not peer.counted:
             peer.counted, peer.changed, moved = now, memory.tree.clock, True
-    if not moved and memory.held is not None:
+    parts = [*memory.estates.values(), *(received.sums for received in chosen.values())]
+    before = memory.others
+    if not moved and not any(part.roll & ~before.roll for part in parts):
         return
-    live = added([received.sums for received in chosen.values()], outputs=memory.others.weights.shape[1])
-    held = memory.held
+    live = added(parts, outputs=before.weights.shape[1])
     # while the tree changes, members that are missing stay in use until a new sum has as many samples
-    if held is None or not held.roll & ~live.roll or live.samples >= held.samples or held.roll & own_roll:
-        memory.held = held = live
-    memory.others = held
+    if not before.roll & ~live.roll or live.samples >= before.samples:
+        memory.others = live
 
 
-def _are_disjoint(roll: int, received: Iterable[Received]) -> bool:
-    for each in received:
-        if roll & each.sums.roll:
-            return False
-        roll |= each.sums.roll
-    return True
+def _union(*rolls: int) -> int:
+    return functools.reduce(operator.or_, rolls)
 
 
-def _disjoint(memory: Memory, near: list[int], union: int, newest: Mapping[int, Received]) -> dict[int, Received]:
-    """Sums that have no member in common: those that counted before, each replaced by a newer one where that fits."""
+def _disjoint(roll: int, newest: Mapping[int, Received]) -> dict[int, Received]:
+    """Of sums that overlap, the larger ones.
+
+    Earlier sums are no way out: two neighbors that each keep one, because the newest of the other contains it, would keep
+    them for ever.
+    """
     chosen: dict[int, Received] = {}
-    for j in near:
-        received = memory.peers[j].counted
-        if received is not None and not union & received.sums.roll:
-            chosen[j], union = received, union | received.sums.roll
     for j, received in sorted(newest.items(), key=lambda item: -item[1].sums.roll.bit_count()):
-        rest = union & ~(chosen[j].sums.roll if j in chosen else 0)
-        if not rest & received.sums.roll:
-            chosen[j], union = received, rest | received.sums.roll
+        if not roll & received.sums.roll:
+            chosen[j], roll = received, roll | received.sums.roll
     return chosen

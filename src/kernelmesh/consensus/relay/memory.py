@@ -14,12 +14,16 @@ from kernelmesh.consensus.relay.point_list import PointList, merged, part_of
 from kernelmesh.consensus.relay.settings import CALM, PATIENCE
 from kernelmesh.consensus.relay.tree import Neighbor, Tree
 from kernelmesh.errors import InvalidArgument, RefusedMessage, Verbatim
-from kernelmesh.messages import ListPart, PackedSums, Rows, packed, unpacked
+from kernelmesh.messages import NOBODY, ListPart, PackedSums, Rows, packed, unpacked
 from kernelmesh.numerics.sums import Sums
 
-__all__ = ["Memory", "Outgoing", "Peer", "Received", "load", "store"]
+__all__ = ["REREAD", "Memory", "Outgoing", "Peer", "Received", "load", "store"]
 
 _NEVER = -(1 << 62)
+
+
+REREAD = 1
+"""The clock of sums that were read in other coordinates: older than any change, so that the neighbor sends them again."""
 
 
 class Received(NamedTuple):
@@ -52,8 +56,6 @@ class Peer(Struct):
     """When sums were last sent to it; 0 if never."""
     told: int = -1
     """The roll of those sums."""
-    repeats: int = 0
-    """How often a changed roll is still to be sent again."""
     length: int = 0
     digest: int = 0
     """The list of points that it has."""
@@ -70,15 +72,13 @@ class Memory(Struct):
     tree: Tree
     points: PointList
     others: Sums
-    """The samples of the others that are in use."""
+    """The samples of the others that are in use, estates included."""
     next_points: PointList | None = None
     """The list that holds from the next tick on, if this member is the root and has changed it."""
     peers: dict[int, Peer] = {}
     """By number."""
     numbers: dict[Hashable, int] = {}
     """The numbers of the neighbors, by name."""
-    held: Sums | None = None
-    """The last sum of the others with the most samples."""
     estates: dict[int, Sums] = {}
     """The sums that members have left to this one, by number."""
     standing: dict[int, int] = {}
@@ -89,7 +89,7 @@ class Memory(Struct):
     """When they were last sent; 0 if never."""
     filtered: int = 0
     """The digest of the list for which they were last filtered."""
-    own_changed: int = 0
+    own_changed: int = REREAD + 1
     """When the own sums last changed."""
     extended: int = 0
     """When the list of points last changed."""
@@ -106,6 +106,8 @@ class Memory(Struct):
     """The latest waves."""
     leaving: bool = False
     """Whether this member says farewell."""
+    heir: int = NOBODY
+    """To whom."""
     outgoing: dict[int, Outgoing] = {}
 
     def copied(self) -> Memory:
@@ -130,7 +132,13 @@ class Memory(Struct):
     @property
     def near(self) -> list[int]:
         """The tree neighbors: the parent, and the children that are alive."""
-        return [j for j, peer in self.peers.items() if not peer.excluded and self._is_near(j, peer.link)]
+        return [j for j, link in self.links.items() if self._is_near(j, link)]
+
+    @property
+    def links(self) -> dict[int, Neighbor]:
+        """The neighbors that the tree may use."""
+        gone = self.forgotten
+        return {j: peer.link for j, peer in self.peers.items() if not peer.excluded and not gone >> j & 1}
 
     def _is_near(self, j: int, link: Neighbor) -> bool:
         is_child = link.hello is not None and link.hello.parent == self.tree.name and link.alive(self.tree.clock)
@@ -171,7 +179,6 @@ class _StoredPeer(Struct, array_like=True, forbid_unknown_fields=True):
     changed: int
     sent: int
     told: bytes | None
-    repeats: int
     length: int
     digest: int
     listed: int
@@ -184,8 +191,6 @@ class _Stored(Struct, array_like=True, forbid_unknown_fields=True):
     points: ListPart
     next_points: ListPart | None
     others: PackedSums
-    held: PackedSums | None
-    others_are_held: bool
     peers: dict[int, _StoredPeer]
     estates: dict[int, PackedSums]
     standing: dict[int, int]
@@ -196,6 +201,7 @@ class _Stored(Struct, array_like=True, forbid_unknown_fields=True):
     roll: bytes
     is_ready: bool
     leaving: bool
+    heir: int
     outgoing: dict[int, tuple[PackedSums | None, ListPart | None, Rows | None]]
 
 
@@ -213,8 +219,6 @@ def store(memory: Memory) -> bytes:
         part_of(memory.points, 0, 0),
         None if memory.next_points is None else part_of(memory.next_points, 0, 0),
         packed(memory.others, bits=64),
-        None if memory.held is None else packed(memory.held, bits=64),
-        memory.others is memory.held,
         peers,
         {j: packed(sums, bits=64) for j, sums in memory.estates.items()},
         memory.standing,
@@ -224,6 +228,7 @@ def store(memory: Memory) -> bytes:
         _roll(memory.roll),
         memory.is_ready,
         memory.leaving,
+        memory.heir,
         {j: (out.sums, out.part, out.proposals) for j, out in memory.outgoing.items()},
     )
     return _encoder.encode(stored)
@@ -240,17 +245,15 @@ def load(data: bytes, *, dimension: int, outputs: int, names: Sequence[Hashable]
         points = merged(empty, stored.points, trusted=True)
         next_points = None if stored.next_points is None else merged(empty, stored.next_points, trusted=True)
         assert points is not None
-        held = None if stored.held is None else unpacked(stored.held)
         peers = {j: _loaded_peer(peer) for j, peer in stored.peers.items()}
         called = {j: peer.name for j, peer in stored.peers.items()} if names is None else dict(enumerate(names))
         memory = Memory(
             stored.tree,
             points,
-            held if stored.others_are_held and held is not None else unpacked(stored.others),
+            unpacked(stored.others),
             next_points,
             peers,
             {name: j for j in peers if (name := called.get(j)) is not None},
-            held,
             {j: unpacked(sums) for j, sums in stored.estates.items()},
             stored.standing,
             None if stored.proposals is None else stored.proposals.table("proposals"),
@@ -258,6 +261,7 @@ def load(data: bytes, *, dimension: int, outputs: int, names: Sequence[Hashable]
             roll=int.from_bytes(stored.roll, "little"),
             is_ready=stored.is_ready,
             leaving=stored.leaving,
+            heir=stored.heir,
             outgoing={j: Outgoing(*out) for j, out in stored.outgoing.items()},
         )
         for name, clock in zip(_CLOCKS, stored.clocks, strict=True):
@@ -283,7 +287,6 @@ def _stored_peer(peer: Peer, name: str | int | None) -> _StoredPeer:
         peer.changed,
         peer.sent,
         None if peer.told < 0 else _roll(peer.told),
-        peer.repeats,
         peer.length,
         peer.digest,
         peer.listed,
@@ -301,7 +304,6 @@ def _loaded_peer(stored: _StoredPeer) -> Peer:
         stored.changed,
         stored.sent,
         -1 if stored.told is None else int.from_bytes(stored.told, "little"),
-        stored.repeats,
         stored.length,
         stored.digest,
         stored.listed,

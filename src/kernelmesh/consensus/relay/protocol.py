@@ -17,7 +17,7 @@ from kernelmesh.consensus.relay.settings import Settings
 from kernelmesh.consensus.relay.speaking import is_settled, speak, tell
 from kernelmesh.consensus.relay.tree import Tree
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.messages import BITS, News
+from kernelmesh.messages import BITS, NOBODY, News
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.sums import Sums
@@ -117,5 +117,5 @@ class Relay(Consensus):
     def left(self, memory: Memory) -> Memory:
         """The memory of a member whose next message is its farewell: its samples stay in the network."""
         memory = memory.copied()
-        memory.leaving = True
+        memory.leaving, memory.heir = True, NOBODY
         return memory

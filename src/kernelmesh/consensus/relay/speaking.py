@@ -17,7 +17,7 @@ from kernelmesh.consensus.relay.memory import Memory, Outgoing, Peer
 from kernelmesh.consensus.relay.point_list import EMPTY, part_of
 from kernelmesh.consensus.relay.settings import CALM, PATIENCE, POOL, Settings
 from kernelmesh.consensus.relay.tree import greet
-from kernelmesh.messages import ListPart, News, Rows, packed
+from kernelmesh.messages import NOBODY, ListPart, News, Rows, packed
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.sums import Sums, added
 
@@ -37,19 +37,25 @@ def speak(settings: Settings, memory: Memory, basis: Basis, own: Sums, *, change
         memory.own_changed = tree.clock
     outputs = own.weights.shape[1]
     mine = added([own, *memory.estates.values()], outputs=outputs)
-    _propose(settings, memory, basis, candidates, mine)
+    _propose(settings, memory, basis, candidates, own)
     if memory.leaving:
-        heir = tree.parent if not tree.is_root else min(near, default=None)
-        if heir is not None:
-            memory.outgoing = {heir: Outgoing(packed(mine, bits=settings.bits, estate=True))}
-        return
-    sums = {j: packed(value, bits=settings.bits) for j, value in _due(settings, memory, mine, near)}
-    proposals = _proposed(settings, memory)
+        sums, proposals = {_heir(memory, near): packed(mine, bits=settings.bits, estate=True)}, None
+    else:
+        sums = {j: packed(value, bits=settings.bits) for j, value in _due(settings, memory, mine, near)}
+        proposals = _proposed(settings, memory)
     for j, peer in memory.peers.items():
         part = None if peer.excluded or not peer.link.alive(tree.clock) else _part(memory, peer)
         out = Outgoing(sums.get(j), part, proposals if j == tree.parent else None)
         if any(out):
             memory.outgoing[j] = out
+
+
+def _heir(memory: Memory, near: list[int]) -> int:
+    """To whom a member that leaves says farewell: to one alone, as long as that one lives."""
+    heir = memory.links.get(memory.heir)
+    if heir is None or not heir.alive(memory.tree.clock):
+        memory.heir = memory.tree.parent if memory.tree.parent in near else min(near, default=NOBODY)
+    return memory.heir
 
 
 def tell(memory: Memory, name: Hashable) -> News | None:
@@ -80,11 +86,11 @@ def is_settled(memory: Memory) -> bool:
 # -- points ------------------------------------------------------------------------------------------------------------
 
 
-def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Floats, mine: Sums) -> None:
+def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Floats, own: Sums) -> None:
     """Which points this member proposes; a root whose tree stands adds them to the list, and decides what is agreed on."""
     tree, points, decides = memory.tree, memory.points, memory.tree.is_root and memory.stands
     if settings.scales and points.stage < SCALED:
-        total = added([mine, memory.others], outputs=mine.weights.shape[1])
+        total = added([own, memory.others], outputs=own.weights.shape[1])
         if decides and total.samples > 1 and total.features.size:
             memory.next_points = standardized(points, total, tree.name)
         memory.proposals = candidates[:POOL] if memory.proposals is None else memory.proposals
@@ -106,7 +112,7 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
     else:
         memory.proposals = None
     if compares and decides and memory.next_points is None and len(points):
-        total = added([mine, memory.others], outputs=mine.weights.shape[1])
+        total = added([own, memory.others], outputs=own.weights.shape[1])
         is_complete = sum(half.samples for half in total.trials[:2]) == total.samples
         if is_complete or memory.tree.clock - memory.since >= PATIENCE:
             memory.next_points = tuned(settings, points, total.trials, tree.name)
@@ -129,7 +135,7 @@ def _part(memory: Memory, peer: Peer) -> ListPart | None:
     ):
         return None
     begins = points.begins_with(peer.length, peer.digest)
-    if not begins and peer.length > len(points):
+    if not begins and peer.length > len(points) and clock - memory.extended < CALM:
         return None  # it may have more, and will send it
     peer.listed = clock
     return part_of(points, peer.length, peer.digest) if begins else part_of(points, 0, EMPTY)

@@ -46,10 +46,12 @@ class Neighbor(Struct):
     """The longest usual pause between two hellos."""
     rose: int = _NEVER
     """When the neighbor last announced another root, or a higher count of the same."""
+    left: bool = False
+    """Whether that hello was its farewell."""
 
     def alive(self, clock: int) -> bool:
         """Whether it has said something lately."""
-        return self.hello is not None and clock - self.at <= _patience(self.pause)
+        return self.hello is not None and not self.left and clock - self.at <= _patience(self.pause)
 
 
 class Tree(Struct):
@@ -84,14 +86,14 @@ class Tree(Struct):
 def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
     """Take note of a hello; False if it is late or a duplicate."""
     before = neighbor.hello
-    if before is not None and hello.clock <= before.clock and neighbor.alive(tree.clock):
+    if before is not None and hello.clock <= before.clock and (neighbor.left or neighbor.alive(tree.clock)):
         return False  # a neighbor that was silent for long may have lost its clock
     if neighbor.at > _NEVER:
         neighbor.pause = _longest(neighbor.pause, tree.clock - neighbor.at)
     if before is None or hello.root != before.root or hello.count > before.count:
         neighbor.rose = tree.clock
-    neighbor.at, neighbor.hello = tree.clock, hello
-    if hello.root == tree.name and hello.count > tree.count:
+    neighbor.at, neighbor.hello, neighbor.left = tree.clock, hello, False
+    if hello.root == tree.root == tree.name and hello.count > tree.count:
         tree.count = hello.count  # this member was restored from an earlier state: the others know more
     return True
 

@@ -1,0 +1,370 @@
+"""Relay sums on whole networks: exact on every graph, no sample counted twice, and no fault that lasts."""
+
+import numpy as np
+import pytest
+
+import relay_network
+from kernelmesh import Agent, Gaussian, Graph, Landmarks, Logistic, Relay
+from relay_network import Network, half, is_connected, line, random_graph, random_tree, ring, star
+
+CLASSES = 5
+ANGLES = 2.0 * np.pi * np.arange(CLASSES) / CLASSES
+CORNERS = 2.5 * np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
+
+
+def drawn(labels, rng):
+    return CORNERS[labels] + 0.7 * rng.normal(size=(len(labels), 2)), labels
+
+
+HELD, TRUTH = drawn(np.random.default_rng(99).integers(CLASSES, size=1000), np.random.default_rng(98))
+
+
+def batches_of(label, count, rng, size=4):
+    """Mini-batches of one class."""
+    return [drawn(np.full(size, label), rng) for _ in range(count)]
+
+
+def network(graph, *, seed=0, batches=20, unequal=True, every=8, bits=64, keep=512, **faults):
+    """Agents with one class each, and so many mini-batches; if unequal, from none to twice as many."""
+    rng = np.random.default_rng(seed)
+    agent = Agent(
+        dimension=2,
+        outputs=CLASSES,
+        kernel=Gaussian(bandwidth=1.0),
+        loss=Logistic(),
+        rule=Landmarks(max_order=60, keep=keep),
+        consensus=Relay(every=every, bits=bits),
+    )
+    counts = rng.integers(2 * batches + 1, size=len(graph)) if unequal else [batches] * len(graph)
+    streams = [batches_of(i % CLASSES, count, rng) for i, count in enumerate(counts)]
+    return Network(agent, graph, streams, seed=seed, **faults)
+
+
+def geometric(agents, seed=0):
+    graph = Graph.geometric(agents, degree=8, rng=np.random.default_rng(seed))
+    return graph.neighbors
+
+
+def finish(mesh, limit=400):
+    """Until all streams have ended."""
+    mesh.run_until(lambda: mesh.streams_ended, limit=limit)
+
+
+def settle(mesh, limit=400):
+    """Until nobody has anything new to say."""
+    finish(mesh)
+    mesh.run_until(lambda: all(mesh.agent.is_settled(mesh.states[i]) for i in mesh.living), limit=limit)
+
+
+def recovers(mesh):
+    """All is calm again: within 40 rounds, every member is in every total, and in the end all totals are exact."""
+    mesh.calm()
+    finish(mesh)
+    mesh.run(40)
+    assert mesh.rolls_are_right()
+    settle(mesh)
+    assert mesh.is_exact()
+
+
+def worst(mesh):
+    return min(mesh.accuracy(HELD, TRUTH).values())
+
+
+def checked(mesh):
+    """Let the network check after every tick that nothing is counted twice."""
+
+    def check(i):
+        assert mesh.rolls_are_disjoint(i), f"round {mesh.round}: a member is in two sums of agent {i}"
+        assert mesh.counted_twice(i) <= 1e-6, f"round {mesh.round}: agent {i} has counted samples twice"
+
+    mesh.after_tick = check
+    return mesh
+
+
+def lowest(mesh, rounds):
+    """The lowest accuracy of any agent in so many rounds."""
+    reached = []
+    for _ in range(rounds):
+        mesh.step()
+        reached.append(worst(mesh))
+    return min(reached)
+
+
+def leaf_of(mesh):
+    """A member whose absence leaves the others connected, and that leads nobody."""
+    leaders = {tree.parent for tree in mesh.trees().values()}
+    return max(i for i in set(mesh.living) - leaders if is_connected(mesh.neighbors, set(mesh.living) - {i}))
+
+
+def leader_of(mesh):
+    """A member that others follow, not the root, whose absence leaves the others connected."""
+    leaders = {tree.parent for i, tree in mesh.trees().items() if i} - {relay_network.NOBODY, 0}
+    return max(i for i in leaders if is_connected(mesh.neighbors, set(mesh.living) - {i}))
+
+
+def can_spare(mesh, one):
+    """Whether the others are connected without it."""
+    rest = set(mesh.living) - mesh.forgotten - mesh.leaving - {one}
+    return len(rest) > 3 and is_connected(mesh.neighbors, rest)
+
+
+ROLES = {"leaf": leaf_of, "leader": leader_of, "root": lambda _: 0}
+
+
+def well_connected(seed):
+    """A random graph that stays connected without its root."""
+    return next(
+        graph
+        for graph in (random_graph(20, seed + 1000 * n) for n in range(100))
+        if is_connected(graph, range(1, 20)) and any(is_connected(graph, set(range(20)) - {i}) for i in range(1, 20))
+    )
+
+
+class TestExact:
+    """Totals equal the sum over all members k + 2 · depth rounds after the last sample."""
+
+    @pytest.mark.parametrize("every", [1, 8, 16])
+    @pytest.mark.parametrize("graph", [ring(20), star(20), line(20), random_graph(20, 3), random_tree(20, 4)], ids=len)
+    def test_small_graphs(self, graph, every):
+        mesh = network(graph, every=every, keep=0)
+        finish(mesh)
+        mesh.run(every + 2 * mesh.depth())
+        assert mesh.is_one_tree()
+        assert mesh.is_exact()
+
+    @pytest.mark.parametrize("agents", [200, pytest.param(1000, marks=pytest.mark.slow)])
+    def test_geometric_graphs(self, agents):
+        mesh = network(geometric(agents), keep=0)
+        finish(mesh)
+        mesh.run(8 + 2 * mesh.depth())
+        assert mesh.is_exact()
+
+    def test_samples_that_are_linearized_again_are_replaced_in_every_total(self):
+        mesh = network(random_graph(20, 5), batches=10)
+        settle(mesh)
+        assert mesh.is_exact()
+
+    def test_messages_as_bytes_change_nothing(self):
+        meshes = [network(random_graph(8, 6), batches=5, wire=wire) for wire in (False, True)]
+        for mesh in meshes:
+            settle(mesh)
+        for i in meshes[0].living:
+            assert np.array_equal(meshes[0].total(i).moments, meshes[1].total(i).moments)
+
+    def test_agents_without_samples_learn_too(self):
+        mesh = network(line(6), batches=10)
+        mesh.batches[3] = mesh.batches[5] = []
+        settle(mesh)
+        assert mesh.total(5).samples == sum(mesh.own(i).samples for i in mesh.living) > 0
+        assert mesh.is_exact()
+
+    def test_a_pause_of_all_streams_costs_only_hellos(self):
+        mesh = network(random_graph(12, 7), batches=10)
+        settle(mesh)
+        for _ in range(50):
+            mesh.step()
+            for i in mesh.living:
+                for j in mesh.neighbors[i]:
+                    news = mesh.agent.tell(mesh.states[i], f"agent {j}")
+                    assert news.sums is None
+                    assert news.part is None
+
+
+class TestFaults:
+    """What a fault costs while it lasts, and that nothing of it stays."""
+
+    @pytest.mark.parametrize("loss", [0.0, 0.3])
+    @pytest.mark.parametrize("role", ROLES)
+    def test_a_kill_while_streams_go_on(self, role, loss):
+        mesh = checked(network(well_connected(0), seed=0, batches=100, unequal=False))
+        mesh.run(60)
+        before, mesh.loss = worst(mesh), loss
+        mesh.kill(ROLES[role](mesh))
+        assert lowest(mesh, 60) >= before - 1.0  # for some rounds, totals with as many samples as before lack a few members
+        assert worst(mesh) >= before - 0.5
+        recovers(mesh)
+
+    @pytest.mark.parametrize("role", ROLES)
+    def test_a_kill_after_all_streams_have_ended_loses_nothing(self, role):
+        mesh = checked(network(well_connected(0)))
+        settle(mesh)
+        before, gone = worst(mesh), ROLES[role](mesh)
+        mesh.kill(gone)
+        assert lowest(mesh, 60) >= before - 0.5
+        mesh.restore(gone)
+        assert lowest(mesh, 40) >= before - 0.5
+        assert mesh.is_exact()
+
+    @pytest.mark.parametrize("loss", [0.0, 0.3])
+    @pytest.mark.parametrize("role", ROLES)
+    def test_a_member_restored_from_50_rounds_ago(self, role, loss):
+        mesh = checked(network(well_connected(1), seed=1, batches=60, unequal=False))
+        mesh.run(60)
+        one = ROLES[role](mesh)
+        snapshot = mesh.snapshot(one)
+        mesh.run(50)
+        before, mesh.loss = worst(mesh), loss
+        mesh.kill(one)
+        assert lowest(mesh, 30) >= before - 0.5
+        mesh.restore_old(one, snapshot)
+        assert lowest(mesh, 40) >= before - 0.5
+        recovers(mesh)
+
+    @pytest.mark.parametrize(
+        "faults",
+        [{"loss": 0.1}, {"loss": 0.3}, {"loss": 0.6}, {"delay": 10}, {"duplication": 0.5, "delay": 5}, {"speeds": "unequal"}],
+        ids=lambda faults: "-".join(f"{name} {value}" for name, value in faults.items()),
+    )
+    def test_a_bad_network(self, faults):
+        mesh = checked(network(well_connected(2), seed=2, batches=60, unequal=False))
+        mesh.run(60)
+        before = worst(mesh)
+        for name, value in faults.items():
+            setattr(mesh, name, value)
+        if "speeds" in faults:
+            mesh.speeds = dict(enumerate(np.random.default_rng(2).uniform(0.2, 1.0, 20)))
+        assert lowest(mesh, 100) >= before - 0.5
+        recovers(mesh)
+
+    def test_a_bad_network_from_the_start(self):
+        mesh = checked(network(well_connected(3), seed=3, batches=30, loss=0.3, delay=5, duplication=0.2))
+        mesh.speeds = dict(enumerate(np.random.default_rng(3).uniform(0.2, 1.0, 20)))
+        finish(mesh, limit=2000)
+        recovers(mesh)
+        assert worst(mesh) >= 95.0
+
+    @pytest.mark.parametrize("loss", [0.0, 0.3])
+    def test_a_partition_of_100_rounds(self, loss):
+        mesh = checked(network(well_connected(4), seed=4, batches=80, unequal=False))
+        mesh.run(60)
+        before, mesh.loss = worst(mesh), loss
+        mesh.cut(half([mesh.neighbors[i] for i in mesh.living]))
+        assert lowest(mesh, 100) >= before - 0.5
+        recovers(mesh)
+        assert worst(mesh) >= before - 0.5
+
+    def test_two_networks_that_have_never_met_become_one(self):
+        """Each has a list of points of its own; afterwards all have one."""
+        mesh = checked(network(well_connected(5), seed=5, batches=40))
+        mesh.cut(half([mesh.neighbors[i] for i in mesh.living]))
+        finish(mesh)
+        assert len({mesh.states[i].memory.points.digest for i in mesh.living}) == 2
+        mesh.calm()
+        settle(mesh)
+        assert len({mesh.states[i].memory.points.digest for i in mesh.living}) == 1
+        assert mesh.is_exact()
+        assert worst(mesh) >= 95.0
+
+
+class TestMembers:
+    @pytest.mark.parametrize("role", ROLES)
+    def test_the_samples_of_a_member_that_leaves_stay(self, role):
+        mesh = checked(network(well_connected(6), seed=6))
+        settle(mesh)
+        before = worst(mesh)
+        mesh.leave(ROLES[role](mesh))
+        assert lowest(mesh, 60) >= before - 0.5
+        assert len(mesh.left) == 1
+        assert mesh.is_exact()
+
+    def test_after_one_heir_another(self):
+        """An estate is left on."""
+        mesh = checked(network(well_connected(7), seed=7))
+        settle(mesh)
+        for _ in range(3):
+            gone = leaf_of(mesh)
+            mesh.leave(gone)
+            mesh.run(10)
+            heir = next(i for i in mesh.living if gone in mesh.states[i].memory.estates)
+            if not is_connected(mesh.neighbors, set(mesh.living) - {heir}):
+                continue
+            mesh.leave(heir)
+            mesh.run(50)
+            assert mesh.is_exact()
+
+    @pytest.mark.parametrize("loss", [0.0, 0.3])
+    def test_a_forgotten_member_was_never_there(self, loss):
+        """Every total becomes that of a network without it, with the same points: exact unlearning."""
+        mesh = checked(network(well_connected(8), seed=8, keep=0, loss=loss))
+        finish(mesh)
+        mesh.run(60)
+        gone = leaf_of(mesh)
+        mesh.forget(0 if gone else 1, gone)
+        mesh.run(40)
+        mesh.calm()
+        mesh.run_until(mesh.is_exact, limit=40)
+
+        points = mesh.states[1].function.centers
+        without = mesh.agent.start(function=mesh.agent.start().function).model  # an agent with nothing
+        assert not without.own.samples
+        for i in set(mesh.living) - {gone}:
+            assert not mesh.roll(i) >> gone & 1
+            assert np.array_equal(mesh.states[i].function.centers, points)
+
+    def test_who_joins_late_knows_what_all_know_and_adds_its_own(self):
+        mesh = checked(network(well_connected(9), seed=9))
+        settle(mesh)
+        before, old = worst(mesh), set(mesh.living)
+        new = mesh.join([3, 7], batches_of(2, 20, np.random.default_rng(9)))
+        for _ in range(60):
+            mesh.step()
+            assert min(mesh.accuracy(HELD, TRUTH)[i] for i in old) >= before - 0.5
+        assert mesh.accuracy(HELD, TRUTH)[new] >= before - 0.5
+        mesh.run_until(mesh.is_exact, limit=40)
+
+    def test_who_comes_back_after_a_farewell_counts_once(self):
+        mesh = checked(network(well_connected(10), seed=10))
+        settle(mesh)
+        one = leaf_of(mesh)
+        mesh.leave(one)
+        mesh.run(40)
+        mesh.left.clear()
+        memory = mesh.states[one].memory.copied()
+        memory.leaving = False
+        mesh.states[one] = relay_network.replace(mesh.states[one], memory=memory)
+        mesh.restore(one)
+        mesh.run(60)
+        assert mesh.is_exact()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 200))])
+def test_whatever_happens_nothing_counts_twice_and_all_is_exact_afterwards(seed):
+    """Random graphs, and a schedule of kills, restores, cuts, losses, delays, joins, farewells and exclusions."""
+    rng = np.random.default_rng([seed, 1])
+    agents = int(rng.integers(5, 25))
+    graph = random_tree(agents, seed) if rng.random() < 0.2 else random_graph(agents, seed)
+    mesh = checked(network(graph, seed=seed, batches=60, every=int(rng.choice([1, 4, 8, 16])), keep=0))
+    snapshots = {}
+    for _ in range(12):
+        mesh.run(int(rng.integers(1, 40)))
+        living, down = mesh.living, [i for i in mesh.down if i not in mesh.left]
+        one = int(rng.choice(living))
+        match str(rng.choice(["kill", "restore", "old", "cut", "weather", "join", "leave", "forget", "calm"])):
+            case "kill" if len(living) > 3 and one not in mesh.leaving:
+                mesh.kill(one)
+            case "restore" if down:
+                mesh.restore(int(rng.choice(down)))
+            case "old" if down and down[0] in snapshots and not mesh.states[down[0]].memory.estates:
+                mesh.restore_old(down[0], snapshots[down[0]])
+            case "cut":
+                mesh.cut(set(rng.choice(living, size=len(living) // 2, replace=False).tolist()))
+            case "weather":
+                mesh.loss, mesh.delay = float(rng.choice([0.0, 0.1, 0.3, 0.6])), int(rng.integers(11))
+                mesh.duplication = float(rng.choice([0.0, 0.3]))
+                mesh.speeds = {i: float(rng.uniform(0.2, 1.0)) for i in mesh.states}
+            case "join":
+                mesh.join([one], batches_of(int(rng.integers(CLASSES)), 20, rng))
+            case "leave" if can_spare(mesh, one) and not mesh.leaving and not ({one} | mesh.neighbors[one]) & mesh.forgotten:
+                mesh.leave(one)
+            case "forget" if can_spare(mesh, one) and not mesh.leaving and not mesh.states[one].memory.estates:
+                mesh.forget(int(rng.choice([i for i in living if i != one])), one)
+            case "calm":
+                mesh.calm()
+        snapshots = {i: mesh.snapshot(i) for i in mesh.states} if rng.random() < 0.5 else snapshots
+    mesh.calm()
+    for i in [i for i in mesh.down if i not in mesh.left]:
+        mesh.restore(i)
+    if is_connected(mesh.neighbors, set(mesh.living) - mesh.forgotten - mesh.leaving):
+        mesh.run(20)
+        finish(mesh, limit=1000)
+        mesh.run_until(lambda: not mesh.leaving and mesh.is_exact(), limit=100)
