@@ -21,6 +21,7 @@ class Hostile:
         config = read(file)
         self.membership, self._answer, self._token = config.membership, answer, token
         self.mailbox, self.carrier, self.sent = Mailbox(), ZenohCarrier(config.membership), 0
+        self._model = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -39,7 +40,7 @@ class Hostile:
         for number in range(count):
             choice = rng.integers(4)
             token = int(rng.integers(1 << 60)) if choice else self._token
-            header = Header(step=int(rng.integers(1 << 40)), share=float(rng.random()))
+            header = Header(step=int(rng.integers(1 << 40)), share=float(rng.random()), model=self._model)
             payload = words[int(rng.integers(len(words)))] if choice > 1 else b""
             data = encode_frame(Frame(Prefix(token, False, number), header, payload)) if choice < 3 else payload
             self.carrier.send(neighbors[number % len(neighbors)], data)
@@ -55,9 +56,10 @@ class Hostile:
         frame = decode_frame(event.data, max_bytes=1 << 26)
         if frame.prefix.is_reply:
             return
+        self._model = frame.header.model
         words = b"" if frame.header.ping else self._answer(event.sender, frame)
         if words is not None:
-            header = Header(step=frame.header.step, share=0.5)
+            header = Header(step=frame.header.step, share=0.5, model=self._model)
             self.carrier.send(
                 event.sender, encode_frame(Frame(Prefix(self._token, True, frame.prefix.ticket), header, words))
             )

@@ -47,7 +47,6 @@ class Mesh:
     def __init__(self, folder: Path, *, agents: int = 5, change: dict[str, str] | None = None, **options) -> None:
         self.folder = folder
         port = options.pop("port", None) or free_port(agents)
-        options.setdefault("protocol", "diffusion")
         self.files = create_mesh(folder, MeshPlan(agents=agents, port=port, **options))
         for file in self.files:
             text = file.read_text()

@@ -128,7 +128,7 @@ class TestCheck:
         code, text = invoke("agent", "--check", file)
         assert code == 0
         assert "OK. agent-0 listens on tcp/127.0.0.1:7450; neighbors: agent-1, agent-2" in text
-        assert "; kernel Gaussian, loss Logistic, rule Landmarks, consensus SharedStatistics." in text
+        assert "; kernel Gaussian, loss Logistic, rule Landmarks, consensus Relay." in text
         assert not (tmp_path / "mesh" / "state").exists()
 
     def test_the_rule_is_told(self, tmp_path):
@@ -450,7 +450,7 @@ class TestMesh:
         for _ in range(2):
             code, text = invoke("mesh", "init", "--help")
             assert code == 0
-            assert text.count("exact-diffusion, hilbert, penalty") == 1
+            assert text.count("diffusion, hilbert, penalty, relay") == 1
 
     def test_init_refuses_a_folder_with_something_in_it(self, tmp_path):
         (tmp_path / "notes.txt").write_text("mine")
@@ -597,28 +597,21 @@ class Answering(AgentClient):
 
 class TestWatching:
     def test_an_agent_that_falls_silent_keeps_its_last_status(self):
-        neighbor = NeighborStatus(alive=True, ended=False, ignored=True, refused=1)
+        neighbor = NeighborStatus(alive=True, ended=False, ignored=True, refused=1, excluded="its sums are not positive")
         status = msgspec.structs.replace(
-            STATUS, ended=True, replaying=True, bad_rows=3, trouble="disk full", neighbors={"b": neighbor}, waiting_for=("b",)
+            STATUS, ended=True, bad_rows=3, trouble="disk full", neighbors={"b": neighbor}, waiting_for=("b",)
         )
         with MeshWatcher([Answering(UnreachableAgent("gone"), status, UnreachableAgent("gone"))]) as watcher:
             (view,) = watcher.poll()
             assert view == AgentView(name="agent-0", remarks=("does not answer",))
             (view,) = watcher.poll()
             assert (view.answers, view.stream_ended, view.alive_neighbors) == (True, True, 1)
-            assert view.is_done  # running freely, it need not be waited for
-            about = ("stream has ended", "replays its samples", "waits for b", "ignores b", "refused: 1 from b")
+            about = ("stream has ended", "waits for b", "ignores b", "excludes b", "refused: 1 from b")
             about += ("3 invalid rows", "no checkpoint: disk full")
             assert view == AgentView(name="agent-0", status=status, remarks=about)
             (view,) = watcher.poll()
             assert (view.status, view.stale, view.answers, view.alive_neighbors) == (status, True, False, None)
-            of_the_moment = ("replays its samples", "waits for b")
-            assert view.remarks == ("does not answer", *(remark for remark in about if remark not in of_the_moment))
-
-    @pytest.mark.parametrize(("replaying", "done"), [(True, False), (False, True)])
-    def test_in_lock_step_rounds_that_are_replayed_are_waited_for(self, replaying, done):
-        status = msgspec.structs.replace(STATUS, mode="lock-step", ended=True, replaying=replaying)
-        assert AgentView(name="agent-0", status=status).is_done is done
+            assert view.remarks == ("does not answer", *(remark for remark in about if remark != "waits for b"))
 
     def test_a_process_says_what_has_become_of_it(self, tmp_path):
         process = AgentProcess(tmp_path / "a.toml", tmp_path / "a.log", Answering(UnreachableAgent("not yet"), STATUS))
@@ -663,10 +656,10 @@ def all_up(folder):
     for file in agents_of(folder):
         with AgentClient.from_file(file) as client:
 
-            def steps(client=client):
+            def samples(client=client):
                 with contextlib.suppress(UnreachableAgent):
-                    return client.status().steps
+                    return client.status().samples
                 return 0
 
-            wait_until(steps)
+            wait_until(samples)
     assert len(agents_running(folder)) == 3

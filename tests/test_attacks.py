@@ -14,9 +14,11 @@ from kernelmesh import (
     Gaussian,
     Graph,
     Komp,
+    Landmarks,
     Logistic,
     Mixture,
     Penalty,
+    Relay,
     simulate,
 )
 from kernelmesh.errors import InvalidArgument
@@ -127,3 +129,8 @@ def test_refuses():
     streams = [ArrayStream(*MIXTURE.sample(16, rng=rng)) for _ in range(2)]
     with pytest.raises(InvalidArgument, match="byzantine must name agents"):
         simulate(make(Diffusion()), Graph.line(2), streams, faults=Faults(byzantine={9: [(Zero(), 1, 2)]}, rng=rng))
+    sums = Agent(dimension=2, outputs=3, kernel=Gaussian(), loss=Logistic(), rule=Landmarks(), consensus=Relay())
+    with pytest.raises(
+        InvalidArgument, match="faults must have no byzantine agents with the consensus Relay, got some; attacks"
+    ):
+        simulate(sums, Graph.line(2), streams, faults=Faults(byzantine={0: [(Zero(), 1, 2)]}, rng=rng))

@@ -18,9 +18,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from safetensors.numpy import save
 
-from kernelmesh import Agent, Diffusion, Gaussian, Komp, Local, Logistic, Penalty, Squared, storage
+from kernelmesh import Agent, Diffusion, Gaussian, Komp, Landmarks, Local, Logistic, Penalty, Relay, Squared, storage
 from kernelmesh.agent import advance
 from kernelmesh.consensus import Heard
+from kernelmesh.consensus.relay import memory
 from kernelmesh.errors import InvalidArgument, UnreadableFile
 from kernelmesh.exchange import Outbox
 from kernelmesh.messages import Values, encode
@@ -31,7 +32,7 @@ from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.streams import Batch
 
 STEPS = 9
-PROTOCOLS = {"local": Local(), "penalty": Penalty(coupling=0.05), "diffusion": Diffusion()}
+PROTOCOLS = {"local": Local(), "penalty": Penalty(coupling=0.05), "diffusion": Diffusion(), "relay": Relay(every=2)}
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +47,8 @@ def make(protocol):
         outputs=2,
         kernel=Gaussian(bandwidth=1.0),
         loss=Logistic() if classifies else Squared(),
-        step_size=0.5,
-        compression=Komp(budget=0.05),
         consensus=PROTOCOLS[protocol],
+        **({"rule": Landmarks(max_order=8)} if protocol == "relay" else {"step_size": 0.5, "compression": Komp(budget=0.05)}),
     )
 
 
@@ -56,7 +56,7 @@ def make(protocol):
 def history(protocol) -> tuple[Entry, ...]:
     """The inputs of the steps of an agent "a" that learns together with "b"."""
     agent, rng = make(protocol), np.random.default_rng(0)
-    states = {name: agent.start(name=name) for name in "ab"}
+    states = {name: agent.start(name=name, number=number) for number, name in enumerate("ab")}
     entries = []
     for step in range(1, STEPS + 1):
         batches = {}
@@ -68,7 +68,7 @@ def history(protocol) -> tuple[Entry, ...]:
         heard = {}
         for name, other in ("ab", "ba"):
             question = boxes[name].question
-            reply = boxes[other].reply(question)
+            reply = boxes[other].reply(question, name)
             heard[name] = [] if reply is None else [Heard(reply, 0.5, other)]
         traffic = Traffic(step, 7 * step)
         position = {"row": 2 * step, "head": "é"}
@@ -93,7 +93,10 @@ def fingerprints(protocol) -> tuple[str, ...]:
 def fingerprint(state) -> str:
     total = hashlib.sha256(repr((state.name, state.samples, state.steps)).encode())
     for name, array in sorted(storage.pack(state, workspace=True).items()):
-        total.update(name.encode() + array.tobytes())
+        data = array.tobytes()
+        if name == "memory":  # where 1 and 1.0 are the same
+            data = memory.store(memory.load(data, dimension=1, outputs=2))
+        total.update(name.encode() + data)
     return total.hexdigest()
 
 
@@ -570,20 +573,21 @@ def test_what_was_said_and_what_waits_comes_back(tmp_path):
     state, _ = advance(agent, agent.start(name="a"), *entry.batch, entry.heard)
     pending = Batch(np.array([[1.5], [-0.0]]), np.array([1, 0]))
     with opened(tmp_path, "diffusion") as store:
-        assert store.save(Checkpoint(state=state, pending=pending, traffic=Traffic(1, 2), previous=state.sent))
+        previous = {"centers": state.sent.centers, "weights": state.sent.weights}
+        assert store.save(Checkpoint(state=state, pending=pending, traffic=Traffic(1, 2), previous=previous))
         found, entries = store.restore(name="a")
     assert (entries, found.position, found.traffic) == ([], None, (1, 2))
     assert found.pending.points.tobytes() == pending.points.tobytes()
     assert found.pending.targets.tolist() == [1, 0]
-    assert found.previous.centers.tobytes() == state.sent.centers.tobytes()
-    assert found.previous.weights.tobytes() == state.sent.weights.tobytes()
+    assert {name: array.tobytes() for name, array in found.previous.items()} == {
+        name: array.tobytes() for name, array in previous.items()
+    }
 
 
 FORGERIES = {
     "clock too short": lambda arrays, about: arrays.update({"state/clock": arrays["state/clock"][:1]}),
     "no clock": lambda arrays, about: arrays.pop("state/clock"),
     "unknown array": lambda arrays, about: arrays.update({"state/edge.1": np.zeros(2, dtype=np.int64)}),
-    "previous without weights": lambda arrays, about: arrays.update({"previous/centers": np.zeros((2, 1))}),
     "huge workspace": lambda arrays, about: arrays.update({"state/workspace.clock": np.full(4, 1 << 62)}),
     "weights of another shape": lambda arrays, about: arrays.update({"state/function.weights": np.zeros((1, 7))}),
     "text for numbers": lambda arrays, about: arrays.update({"state/function.centers": np.array([[1, 2]], dtype=np.uint8)}),

@@ -53,6 +53,20 @@ def test_offences_while_ignored_are_counted_and_do_not_make_it_longer(times):
     assert guard.refused["south"] == 4 + len(times)
 
 
+def test_what_is_in_order_makes_up_for_what_is_not():
+    guard = Guard()
+    for _ in range(100):
+        offend(guard, times=3)
+        for _ in range(3):
+            guard.accept("south", 7)
+    assert not guard.ignores("south", 7, now=0.0)
+    assert guard.total == 300
+    offend(guard, times=3)
+    guard.accept("south", 8)
+    offend(guard, times=1)
+    assert guard.ignores("south", 7, now=0.0)
+
+
 NAMES = st.sampled_from(["north", "south", "east"])
 
 

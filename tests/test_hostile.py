@@ -11,21 +11,22 @@ pytest.importorskip("zenoh")
 
 from hostile import Hostile, memory, slowest_status
 from kernelmesh.deploy.config import read
-from kernelmesh.messages import Function, encode
+from kernelmesh.messages import Function, Hello, News, Rows, encode, packed
+from kernelmesh.numerics.sums import Sums
 from mesh import Mesh, free_port
 from proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
 
-def words(order, *, scale=1.0, spread=1.0, seed=0):
-    rng = np.random.default_rng(seed)
-    return encode(Function(spread * rng.normal(size=(order, 2)), scale * rng.normal(size=(order, 5))))
+def words(order, *, spread):
+    rng = np.random.default_rng(0)
+    return encode(Function(spread * rng.normal(size=(order, 2)), rng.normal(size=(order, 5))))
 
 
 def test_functions_of_many_points(tmp_path):
     """No agent stops answering for more than 2 s, none ends, memory stays, and restarts work."""
-    with Mesh(tmp_path / "mesh", agents=3, topology="ring", partition="identical", rate=1000.0) as mesh:
+    with Mesh(tmp_path / "mesh", agents=3, protocol="diffusion", partition="identical", rate=1000.0) as mesh:
         honest = mesh.names[:2]
         sizes = iter([500, 3000, 15_000, 250_000])
         now = {"words": b""}
@@ -59,7 +60,7 @@ def rates(mesh, names, seconds):
     return {name: (after[name][0] - before[name][0]) / (after[name][1] - before[name][1]) for name in names}
 
 
-@pytest.mark.parametrize("protocol", ["diffusion", "penalty"])
+@pytest.mark.parametrize("protocol", ["diffusion", "penalty", "relay"])
 def test_a_slow_edge(protocol, tmp_path):
     """One edge of five agents goes through a proxy that delays, stalls and cuts: both ends step as often as before."""
     options = {"agents": 5, "protocol": protocol, "partition": "identical", "rate": 320.0, "samples": 200_000}
@@ -101,26 +102,34 @@ def test_a_slow_edge(protocol, tmp_path):
 EXTREMES = (1e-308, 1.0, 1e3, 1e30, 1e150, 1e300)
 
 
-def hostile_words(rng):
-    """Bytes of many kinds: noise, what looks valid with extreme numbers, and what is too large."""
-    choice = rng.integers(6)
+def hostile_news(rng):
+    """Bytes of many kinds, as if from agent 2: noise, what looks valid with extreme numbers, and what is too large."""
+    choice, order = rng.integers(5), int(rng.integers(0, 40))
     scale, spread = rng.choice(EXTREMES, 2)
+    clock = int(rng.integers(1 << 40))
+    rows = rng.normal(size=(int(rng.integers(1, 40)), order))
+    found = Sums.of(float(spread) ** 0.5 * rows, rng.normal(size=(len(rows), 5)), samples=float(scale), roll=0b100)
+    news = News(
+        hello=Hello(2, clock, 0, clock, 1, 0),
+        length=int(rng.choice([order, 600])),
+        digest=0,
+        sums=packed(found, bits=64),
+        proposals=Rows.of(float(spread) * rng.normal(size=(order, int(rng.choice([2, 3]))))),
+    )
     if choice == 0:
         return rng.bytes(int(rng.integers(1, 300)))
     if choice == 1:
-        return words(int(rng.integers(501, 700)), seed=int(rng.integers(100)))
-    if choice == 2:
-        return words(3)[:-3]
-    return words(int(rng.integers(1, 40)), scale=float(scale), spread=float(spread), seed=int(rng.integers(100)))
+        return encode(news)[:-3]
+    return encode(news)
 
 
 def test_many_hostile_messages_leave_the_memory_flat(tmp_path):
-    """Questions and answers by the hundred thousand; the agent learns on, answers, and its memory does not grow."""
+    """Messages by the hundred thousand; the agent learns on, answers, and its memory does not grow."""
     count = int(os.environ.get("HOSTILE_MESSAGES", "200000"))
     with Mesh(tmp_path / "mesh", agents=3, partition="identical", rate=500.0, samples=500_000) as mesh:
         honest, bad = mesh.names[:2], mesh.names[2]
         rng = np.random.default_rng(0)
-        prepared = [hostile_words(rng) for _ in range(500)]
+        prepared = [hostile_news(rng) for _ in range(500)]
         with Hostile(mesh.files[2], lambda neighbor, frame: prepared[rng.integers(len(prepared))]) as hostile:
             mesh.names = honest
             mesh.start(*honest)

@@ -6,36 +6,32 @@ import logging
 import numpy as np
 import pytest
 
-from kernelmesh import Diffusion, ExactDiffusion, Hilbert, Komp, Landmarks, Penalty, SharedStatistics, Symmetric
+from kernelmesh import Diffusion, Hilbert, Komp, Penalty
 from kernelmesh.agent import State
 from kernelmesh.consensus import Heard
 from kernelmesh.deploy.config import read
 from kernelmesh.deploy.mesh_folder import MeshPlan, create_mesh
 from kernelmesh.errors import RefusedMessage
-from kernelmesh.exchange import Link, read_question, read_reply
-from kernelmesh.messages import Function, Offer, Points, Probe, Terms, Values, encode
+from kernelmesh.exchange import read_question, read_reply
+from kernelmesh.messages import Function, Points, Values, encode
 from kernelmesh.runtimes import journal
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.frames import Header
 from kernelmesh.runtimes.mailbox import Arrival, Request
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.attempt import attempt, within, without
-from test_node import ArraySource, data, function, kind, make, offer, restarted, run_with, same, saying
+from test_node import ArraySource, data, function, kind, make, restarted, run_with, same, saying
 from virtual import World, question
 
 LIMIT = Membership.max_points
-TELLING = [Diffusion(), ExactDiffusion(budget=0.02), Hilbert(coupling=0.02), ExactDiffusion(budget=0.02, every=2)]
-
-
-def words(consensus, centers, weights):
-    return offer(centers, weights) if consensus.exchange.numbered else encode(Function(centers, weights))
+TELLING = [Diffusion(), Hilbert(coupling=0.02), Diffusion(every=2)]
 
 
 class TestLimits:
     @pytest.mark.parametrize("consensus", TELLING, ids=kind)
     @pytest.mark.parametrize("order", [LIMIT + 1, 3000, 15_000, 250_000])
     def test_a_function_of_too_many_points_is_refused_and_never_recorded(self, consensus, order, tmp_path, caplog):
-        agent, huge = make(consensus, compression=Komp(budget=0.1, max_order=50)), words(consensus, *function(order))
+        agent, huge = make(consensus, compression=Komp(budget=0.1, max_order=50)), encode(Function(*function(order)))
         store = CheckpointStore(tmp_path, agent=agent, every=1000)
         with caplog.at_level(logging.WARNING, "kernelmesh.agent"):
             run = run_with(agent, saying(huge), store=store)
@@ -45,37 +41,22 @@ class TestLimits:
         assert any(f"at most {LIMIT} points" in line or "at most 16777216 bytes" in line for line in caplog.messages)
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 200_000
 
-    def test_what_is_refused_leaves_nothing_behind_in_the_link(self):
-        link = Link()
+    def test_functions_are_limited(self):
+        agent, words = make(Diffusion()), encode(Function(*function(11)))
         with pytest.raises(RefusedMessage, match="at most 10 points"):
-            read_reply(make(Diffusion()), encode(Function(*function(11))), link, rows=None, max_bytes=1 << 20, max_points=10)
-        assert link.lost
-        assert link._got == {}
+            read_reply(agent, words, rows=None, max_bytes=1 << 20, max_points=10)
+        assert len(read_reply(agent, words, rows=None, max_bytes=1 << 20, max_points=11).weights) == 11
 
-    def test_a_dual_counts_too(self):
-        big = offer(*function(3), (1, 1, 0, 0, 0.5), Function(*function(11)))
-        with pytest.raises(RefusedMessage, match="dual: must have at most 9 points, got 11"):
-            read_reply(make(ExactDiffusion(budget=0.1)), big, Link(), rows=None, max_bytes=1 << 20, max_points=3)
-
-    @pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Symmetric(coupling=2.0)], ids=kind)
-    def test_questions_are_limited(self, consensus):
-        points = np.zeros((11, 2))
-        asked = Points(points) if isinstance(consensus, Penalty) else Probe(points, np.zeros((11, 3)))
+    def test_questions_are_limited(self):
+        agent, asked = make(Penalty(coupling=0.05)), encode(Points(np.zeros((11, 2))))
         with pytest.raises(RefusedMessage, match="at most 10 points"):
-            read_question(make(consensus), encode(asked), max_bytes=1 << 20, max_points=10)
-        assert read_question(make(consensus), encode(asked), max_bytes=1 << 20, max_points=11) is not None
+            read_question(agent, asked, max_bytes=1 << 20, max_points=10)
+        assert read_question(agent, asked, max_bytes=1 << 20, max_points=11) is not None
 
     def test_answers_to_a_large_mini_batch_of_ones_own_pass(self):
         values = encode(Values(np.zeros((11, 3))))
         agent = make(Penalty(coupling=0.05))
-        assert read_reply(agent, values, Link(), rows=11, max_bytes=1 << 20, max_points=10).values.shape == (11, 3)
-
-    def test_statistics_are_limited(self):
-        agent = make(SharedStatistics(), rule=Landmarks(), step_size=None, compression=None)
-        centers, weights = function(11)
-        data = encode(Offer(centers, weights, Terms(0, 1, 0, 0, 0.5), moments=np.eye(11)))
-        with pytest.raises(RefusedMessage, match="at most 10 points"):
-            read_reply(agent, data, Link(), rows=None, max_bytes=1 << 20, max_points=10)
+        assert read_reply(agent, values, rows=11, max_bytes=1 << 20, max_points=10).values.shape == (11, 3)
 
     def test_a_client_that_asks_for_too_much_is_told_so(self):
         refusals = []
@@ -84,15 +65,17 @@ class TestLimits:
         assert refusals == ["request: must have at most 131072 points, got 131073"]
 
     def test_defaults_on_hosts(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=100, protocol="exact-diffusion"))[0]
+        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=100, protocol="diffusion"))[0]
         made = read(file)
         assert (made.agent.compression.max_order, made.membership.max_points) == (500, 500)
         text = file.read_text()
-        file.write_text("max_points = 77\n" + text.replace("budget = 0.2", "budget = 0.2, max_order = 40"))
+        file.write_text("max_points = 77\n" + text.replace("budget = 0.3", "budget = 0.3, max_order = 40"))
         made = read(file)
         assert (made.agent.compression.max_order, made.membership.max_points) == (40, 77)
-        file.write_text(text.replace("budget = 0.2", "budget = 0.2, max_order = 40").replace("_size = 32", "_size = 100"))
+        file.write_text(text.replace("budget = 0.3", "budget = 0.3, max_order = 40").replace("_size = 32", "_size = 100"))
         assert read(file).membership.max_points == 400
+        made = read(create_mesh(tmp_path / "relay", MeshPlan(agents=3, samples=100))[0])
+        assert made.membership.max_points == made.agent.rule.max_order == 200
 
 
 class TestWithin:
@@ -104,7 +87,7 @@ class TestWithin:
 
     def heard(self, *orders, seed=0):
         rng = np.random.default_rng(seed)
-        return [Heard(None, Function(rng.normal(size=(n, 2)), np.ones((n, 3))), 0.3, f"n{i}") for i, n in enumerate(orders)]
+        return [Heard(Function(rng.normal(size=(n, 2)), np.ones((n, 3))), 0.3, f"n{i}") for i, n in enumerate(orders)]
 
     def test_what_fits_is_left_alone(self):
         heard = self.heard(5, 5)
@@ -136,7 +119,7 @@ class TestAttempt:
         return take
 
     def heard(self, count=4):
-        return [Heard(None, Values(np.zeros((1, 1))), 0.2, f"n{i}") for i in range(count)]
+        return [Heard(Values(np.zeros((1, 1))), 0.2, f"n{i}") for i in range(count)]
 
     @pytest.mark.parametrize("bad", [set(), {"n0"}, {"n1", "n3"}, {"n0", "n1", "n2", "n3"}])
     def test_exactly_the_offenders_are_left_out(self, bad):
@@ -159,13 +142,12 @@ class TestAttempt:
 
 
 @pytest.mark.parametrize("error", [MemoryError("no room"), FloatingPointError("nan"), np.linalg.LinAlgError("singular")])
-@pytest.mark.parametrize("consensus", TELLING[:2], ids=kind)
-def test_a_step_that_fails_is_taken_without_the_offender(consensus, error, tmp_path, caplog, monkeypatch):
+def test_a_step_that_fails_is_taken_without_the_offender(error, tmp_path, caplog, monkeypatch):
     """Whatever the error; the agent that was killed after that resumes in the same state."""
     from kernelmesh.runtimes.node import node as module
 
-    agent = make(consensus)
-    bad = words(consensus, *function(7))
+    agent = make(Diffusion())
+    bad = encode(Function(*function(7)))
 
     def failing(agent, state, points, targets, heard=(), *, advance=module.advance, **options):
         if any(said.reply is not None and len(said.reply.weights) == 7 for said in heard):
@@ -203,10 +185,9 @@ class TestPoisonedJournal:
         with contextlib.closing(CheckpointStore(folder, agent=agent, every=1000)) as store:
             return restarted(agent, member, ArraySource(*data(0, 80)), store)
 
-    @pytest.mark.parametrize("consensus", TELLING[:2], ids=kind)
-    def test_words_that_are_too_large_now_are_set_aside(self, consensus, tmp_path, caplog):
-        agent = make(consensus)
-        before = self.crashed(agent, tmp_path, words(consensus, *function(9)))
+    def test_words_that_are_too_large_now_are_set_aside(self, tmp_path, caplog):
+        agent = make(Diffusion())
+        before = self.crashed(agent, tmp_path, encode(Function(*function(9))))
         again = self.start(agent, tmp_path, max_points=8)
         assert again.state.samples == before.samples
         aside = sorted(tmp_path.glob("poisoned-*.bin"))
@@ -255,15 +236,6 @@ class TestPoisonedJournal:
         assert again.state.steps == before.steps
         assert [path.name for path in tmp_path.glob("poisoned-*")] == ["poisoned-000000005.bin"]
         assert not (tmp_path / "replaying").exists()
-
-    def test_an_edge_that_somebody_filled_begins_anew(self, tmp_path, caplog):
-        """A checkpoint from a time without limits."""
-        agent = make(ExactDiffusion(budget=0.02))
-        self.crashed(agent, tmp_path, offer(*function(9)))
-        assert self.start(agent, tmp_path).state.edges  # and a checkpoint, without a journal
-        again = self.start(agent, tmp_path, max_points=1)
-        assert again.state.edges == {}
-        assert any("starts over" in line for line in caplog.messages)
 
 
 def test_hostile_questions_are_counted_by_neighbor():

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kernelmesh import Averaged, Diffusion, registry
+from kernelmesh import Diffusion, Landmarks, Relay, registry
 from kernelmesh.deploy.certificates import create_authority, issue, tls_problems
 from kernelmesh.deploy.config import read
 from kernelmesh.deploy.mesh_folder import TOPOLOGIES, MeshPlan, agents_of, create_mesh, protocols
@@ -46,8 +46,9 @@ def test_what_is_laid_out(tmp_path):
     for made in configs:
         assert all(addresses[name] == address for name, address in made.membership.neighbors.items())
         assert made.agent == configs[0].agent
-        assert made.agent.consensus == Diffusion()
-        assert made.agent.rule == Averaged()
+        assert made.agent.consensus == Relay()
+        assert made.agent.rule == Landmarks()
+    assert [made.membership.number for made in configs] == list(range(5))
     readme = (folder / "README.md").read_text()
     for command in ("mesh up .", "mesh status .", "ask agent-0.toml", "agent --check agent-0.toml", "agent agent-0.toml"):
         assert f"kernelmesh {command}" in readme

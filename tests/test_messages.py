@@ -1,6 +1,7 @@
 """What was encoded is what is decoded; anything else is refused, cheaply and with the same error."""
 
 import contextlib
+import dataclasses
 import json
 import struct
 import tracemalloc
@@ -13,7 +14,25 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kernelmesh.errors import RefusedMessage
-from kernelmesh.messages import VERSION, Function, Message, Points, Values, decode, encode, wire_size
+from kernelmesh.messages import (
+    VERSION,
+    Function,
+    Hello,
+    ListPart,
+    Message,
+    News,
+    PackedSums,
+    Points,
+    Rows,
+    Values,
+    decode,
+    encode,
+    packed,
+    unpacked,
+    wire_size,
+)
+from kernelmesh.messages.news import PackedTrial
+from kernelmesh.numerics.sums import Sums
 
 KINDS = [Points, Values, Function]
 
@@ -30,6 +49,102 @@ def messages(draw):
     kind, rows, columns, outputs = draw(st.sampled_from(KINDS)), *(draw(st.integers(0, 9)) for _ in range(3))
     first, second = draw(tables(rows, columns)), draw(tables(rows, outputs))
     return Function(first, second) if kind is Function else kind(first)
+
+
+counts = st.integers(0, (1 << 62) - 1)
+members = st.integers(0, (1 << 16) - 1)
+rows = st.tuples(st.integers(0, 5), st.integers(1, 4)).flatmap(lambda shape: tables(*shape)).map(Rows.of)
+
+
+@st.composite
+def sums(draw, order=None):
+    order, outputs = draw(st.integers(0, 5)) if order is None else order, 2
+    triangle = order * (order + 1) // 2
+    samples = draw(st.floats(0.0, 1e9))
+    return Sums(draw(tables(1, triangle))[0], draw(tables(order, outputs)), samples, draw(st.integers(0, 2**70)))
+
+
+@st.composite
+def whole_sums(draw):
+    """With all that agents send before they learn."""
+    found, order = draw(sums()), draw(st.integers(0, 3))
+    trials = tuple(dataclasses.replace(draw(sums(order)), roll=0) for _ in range(draw(st.integers(0, 3))))
+    features = draw(st.just(np.empty((0, 0))) | tables(2, 3))
+    return dataclasses.replace(found, features=features, trials=trials)
+
+
+parts_of_lists = st.builds(
+    ListPart,
+    start=st.integers(0, 99),
+    digest=st.integers(0, (1 << 32) - 1),
+    stage=st.integers(0, 2),
+    strength=st.floats(1e-9, 1e9),
+    scaler=members,
+    scales=st.binary(max_size=16),
+    roots=st.binary(max_size=16),
+    points=rows,
+)
+hellos = st.builds(
+    Hello, **dict.fromkeys(("clock", "count", "heard"), counts), name=members, root=members, hops=members, parent=members
+)
+news = st.builds(
+    News,
+    hello=hellos,
+    length=st.integers(0, 99),
+    digest=st.integers(0, (1 << 32) - 1),
+    sums=st.none() | whole_sums().map(lambda found: packed(found, bits=64)),
+    part=st.none() | parts_of_lists,
+    proposals=st.none() | rows,
+    standing=st.none() | st.dictionaries(members, st.integers(1, 99), max_size=3),
+)
+
+
+@given(news)
+def test_news_round_trip_and_size(message):
+    data = encode(message)
+    assert decode(data) == message
+    assert wire_size(message) == (message.floats, len(data))
+
+
+def written(found):
+    """Everything that sums say, as something that can be compared."""
+    tables = [
+        found.moments,
+        found.weights,
+        found.features,
+        *(t for trial in found.trials for t in (trial.moments, trial.weights)),
+    ]
+    return [table.tobytes() for table in tables], found.samples, found.roll, [trial.samples for trial in found.trials]
+
+
+@given(whole_sums(), st.booleans())
+def test_sums_of_64_bits_arrive_to_the_last_bit(found, estate):
+    wire = packed(found, bits=64, estate=estate)
+    assert written(unpacked(wire)) == written(found)
+    assert wire.estate is estate
+
+
+@pytest.mark.parametrize(("bits", "error"), [(32, 1e-7), (16, 1e-4)])
+def test_fewer_bits_round_by_little(bits, error):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 12)) * 10.0 ** rng.integers(-4, 3, 12)
+    found = Sums.of(features, rng.normal(size=(40, 3)), samples=40.0, roll=5)
+    arrived, root = unpacked(packed(found, bits=bits)), np.sqrt(np.diagonal(found.square()))
+    assert (arrived.samples, arrived.roll) == (40.0, 5)
+    assert np.abs((arrived.square() - found.square()) / np.outer(root, root)).max() < error
+    assert (
+        np.abs((arrived.weights - found.weights) / np.abs(found.weights).max() / root[:, None] * root.max()).max()
+        < 10 * error
+    )
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_numbers_that_are_too_large_for_the_wire_arrive_as_large_ones(bits):
+    huge = Sums(np.array([1e300, 1e299, 1e300]), np.array([[1e300], [-1e300]]), 1.0)
+    arrived = unpacked(packed(huge, bits=bits))
+    assert np.isfinite(arrived.moments).all()
+    assert (np.sign(arrived.weights) == [[1.0], [-1.0]]).all()
+    assert arrived.trace > 1e38
 
 
 def parts(message):
@@ -85,7 +200,8 @@ BAD = {
     "a version in words": wire(version="5"),
     "a true version": wire(version=True),
     "a huge version": wire(version=2**64 - 1),
-    "unknown kind": wire(3),
+    "unknown kind": wire(4),
+    "matrices as news": wire(3),
     "negative kind": wire(-1),
     "huge kind": wire(2**64 - 1),
     "a kind in words": wire("values"),
@@ -142,7 +258,7 @@ def test_refuses(name):
     ("data", "words"),
     [
         (BAD["a newer version"], "format must be 5, got 6"),
-        (BAD["unknown kind"], "kind must be a number from 0 to 2, got 3"),
+        (BAD["unknown kind"], "kind must be a number from 0 to 3, got 4"),
         (BAD["too little data"], r"8 bytes for each number, got 8 for shape \(1, 2\)"),
         (BAD["nan"], "every number must be finite"),
         (BAD["two matrices"], "values must have 1 matrices, got 2"),
@@ -164,7 +280,10 @@ def attempt(data):
     """A message or a refusal, and nothing else; a message can be encoded again and is then the same."""
     with contextlib.suppress(RefusedMessage):
         found = decode(data)
-        assert parts(decode(encode(found))) == parts(found)
+        if isinstance(found, News):
+            assert decode(encode(found)) == found
+        else:
+            assert parts(decode(encode(found))) == parts(found)
 
 
 @given(st.binary(max_size=300))
@@ -172,7 +291,7 @@ def test_random_bytes_never_escape_as_another_error(data):
     attempt(data)
 
 
-@given(st.binary(max_size=60), st.integers(0, 2))
+@given(st.binary(max_size=60), st.integers(0, 3))
 def test_random_bytes_behind_a_good_beginning_neither(data, kind):
     attempt(bytes([0x93, VERSION, kind]) + data)
 
@@ -197,7 +316,7 @@ def test_values_of_any_type_anywhere_neither(anything, fields, spot):
             attempt(msgspec.msgpack.encode(whole))
 
 
-@given(messages(), st.data())
+@given(messages() | news, st.data())
 def test_damage_never_escapes_as_another_error(message, draw):
     data = bytearray(encode(message))
     for _ in range(draw.draw(st.integers(0, 3))):
@@ -206,7 +325,7 @@ def test_damage_never_escapes_as_another_error(message, draw):
     attempt(bytes(data))
 
 
-@given(messages(), st.data())
+@given(messages() | news, st.data())
 def test_every_message_cut_short_is_refused(message, draw):
     data = encode(message)
     with pytest.raises(RefusedMessage):
@@ -215,6 +334,7 @@ def test_every_message_cut_short_is_refused(message, draw):
 
 MEGABYTES = 1 << 24
 VALUES = b"\x93\x05\x01"  # three fields: the version, the kind, …
+NEWS = b"\x93\x05\x03"
 FILL = {"arrays": b"\x90", "nothing": b"\xc0", "numbers": b"\x00", "matrices": b"\x93\x00\x00\xc4\x00", "maps": b"\x80"}
 
 
@@ -226,6 +346,7 @@ def long(code, length):
 def hostile():
     yield "nested arrays", b"\x91" * MEGABYTES
     yield "nested arrays as matrices", VALUES + b"\x91" * MEGABYTES
+    yield "nested arrays as news", NEWS + b"\x91" * MEGABYTES
     yield "a text as the kind", b"\x93\x05" + long("db", MEGABYTES) + b"a" * MEGABYTES + b"\x90"
     yield "data without a shape", VALUES + b"\x91\x93\x01\x01" + long("c6", MEGABYTES) + bytes(MEGABYTES)
     yield (
@@ -237,6 +358,7 @@ def hostile():
         times = MEGABYTES // len(small)
         yield f"many {name}", long("dd", times) + small * times
         yield f"many {name} as matrices", VALUES + long("dd", times) + small * times
+        yield f"many {name} as news", NEWS + long("dd", times) + small * times
         yield f"many {name} as fields", long("dd", times) + VALUES[1:] + small * times
         yield f"many {name} in a matrix", VALUES + b"\x91" + long("dd", times) + small * times
         yield f"a map of {name}", long("df", times // 2) + small * times
@@ -251,6 +373,8 @@ def hostile():
                 VALUES + b"\x91",
                 VALUES + b"\x91\x93\x01\x02",
                 VALUES + b"\x90",
+                NEWS,
+                NEWS + b"\x99",
             ):
                 yield f"{name} in {code} that announces 2^32 - 1 after {begin.hex()}", begin + head + small * 50
 
@@ -265,3 +389,48 @@ def test_refusing_costs_no_more_memory_than_the_message_has():
         finally:
             tracemalloc.stop()
         assert peak < 1.5 * len(data) + 10_000, name
+
+
+BYTES = bytes(8 * (3 + 4))
+BAD_SUMS = {
+    "too short": {"data": BYTES[:-1]},
+    "too long": {"data": BYTES + b"x"},
+    "of other bits": {"bits": 32},
+    "of strange bits": {"bits": 7},
+    "of other points": {"order": 3},
+    "of other outputs": {"outputs": 3},
+    "nan": {"data": BYTES[:-8] + struct.pack("<d", float("nan"))},
+    "infinite": {"data": struct.pack("<d", float("inf")) + BYTES[8:]},
+    "of infinitely many samples": {"samples": float("inf")},
+    "infinite in 16 bits": {"bits": 16, "data": struct.pack("<4f", *[float("inf")] * 4) + bytes(2 * 5)},
+    "nan in 16 bits": {"bits": 16, "data": struct.pack("<4f", *[float("nan")] * 4) + bytes(2 * 5)},
+    "trials of other outputs": {"trials": [PackedTrial(0, 3, 64, 1.0, b"")]},
+    "trials of different points": {"trials": [PackedTrial(0, 2, 64, 1.0, b""), PackedTrial(1, 2, 64, 1.0, bytes(24))]},
+    "trials that are nan": {"trials": [PackedTrial(1, 2, 64, 1.0, struct.pack("<3d", *[float("nan")] * 3))]},
+    "half a feature": {"features": Rows(3, bytes(8 * 5))},
+    "features without columns": {"features": Rows(0, b"")},
+}
+GOOD_SUMS = {"order": 2, "outputs": 2, "bits": 64, "samples": 3.0, "roll": b"\1", "data": BYTES}
+
+
+@pytest.mark.parametrize("name", BAD_SUMS)
+def test_sums_that_cannot_be_are_refused(name):
+    assert unpacked(PackedSums(**GOOD_SUMS)).order == 2
+    with pytest.raises(RefusedMessage, match="news: "):
+        unpacked(PackedSums(**{**GOOD_SUMS, **BAD_SUMS[name]}))
+
+
+def test_news_take_little_more_memory_than_they_have():
+    trial = msgspec.msgpack.encode(PackedTrial(0, 1, 32, 0.0, b""))
+    nested = trial
+    for _ in range(4):
+        nested = b"\x99" + trial[1:] + b"\xc4\x00\xc0\xc2" + b"\xdc\x00\x10" + 16 * nested
+    data = b"\x93\x05\x03\x94" + msgspec.msgpack.encode(Hello(1, 1, 0, 1, 0, -1)) + b"\x00\x00" + nested
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedMessage):
+            decode(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * len(data) + 10_000

@@ -24,12 +24,13 @@ from kernelmesh import (
     Squared,
     simulate,
 )
-from kernelmesh.errors import RefusedMessage
+from kernelmesh.errors import RefusedMessage, UnreadableFile
 from kernelmesh.messages import Function, Points, Values, decode, encode
-from kernelmesh.runtimes.checkpoints import CheckpointStore
+from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.mailbox import Arrival, Request
 from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.runtimes.runner import AgentRunner
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import ArrayStream, Mixture, Source
@@ -114,6 +115,7 @@ def memberships(graph, **options):
     return [
         Membership(
             name=name,
+            number=i,
             listen="tcp/127.0.0.1:1",
             neighbors={names[j]: "tcp/127.0.0.1:2" for j in graph.neighbors[i]},
             **options,
@@ -560,6 +562,16 @@ def test_any_bytes_are_a_frame_or_refused(data):
 def test_shares_that_cannot_be_are_refused(share):
     with pytest.raises(RefusedMessage, match="share"):
         decode_frame(encode_frame(Frame(Prefix(1, False, 1), Header(step=1, share=share), b"")), max_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("previous", [{}, {"weights": np.zeros((3, 3))}, {"weights": np.zeros((2, 5))}], ids=len)
+def test_a_checkpoint_with_other_words_than_those_that_were_said_is_told(previous, tmp_path):
+    agent = make(Diffusion())
+    state, _ = agent.step(agent.start(name="a"), *data(0, 8))
+    with contextlib.closing(CheckpointStore(tmp_path, agent=agent)) as store:
+        store.save(Checkpoint(state=state, traffic=Traffic(), previous={"centers": np.zeros((2, 2)), **previous}))
+        with pytest.raises(UnreadableFile, match="must hold a checkpoint of an agent in this mode"):
+            restarted(agent, Membership(name="a", listen="tcp/127.0.0.1:1"), ArraySource(*data(0, 8)), store)
 
 
 def restarted(agent, member, source, store):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from kernelmesh import Diffusion, ExactDiffusion, Penalty
+from kernelmesh import Diffusion, Penalty
 from kernelmesh.cli.base import app
 from kernelmesh.deploy.mesh_folder import MeshPlan, create_mesh, exclude
 from kernelmesh.deploy.watching import _status_remarks
@@ -56,7 +56,7 @@ class TestNameList:
         assert sum("keeping the previous names" in line for line in caplog.messages) == 1
 
 
-@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion(), ExactDiffusion(budget=0.02)], ids=kind)
+@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion()], ids=kind)
 def test_a_neighbor_is_quarantined_and_released_while_running(consensus, tmp_path):
     """Between, nothing of it is used and it is not answered; afterwards it is heard again."""
     path, world, agent = tmp_path / "quarantine.txt", World(), make(consensus)

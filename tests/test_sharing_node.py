@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -9,10 +10,16 @@ import pytest
 
 from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Landmarks, Logistic, simulate
 from kernelmesh.consensus import Local, Relay
+from kernelmesh.consensus.relay.point_list import EMPTY
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.messages import Hello, ListPart, News, PackedSums, Rows, Values, encode
+from kernelmesh.messages.news import PackedTrial
 from kernelmesh.numerics.sums import added
 from kernelmesh.runtimes.checkpoints import CheckpointStore
+from kernelmesh.runtimes.frames import Frame, Header, Prefix, encode_frame
 from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.name_list import NameList
+from kernelmesh.runtimes.node import sharing
 from kernelmesh.runtimes.runner import AgentRunner
 from kernelmesh.streams import Mixture
 from test_node import ArraySource
@@ -239,7 +246,7 @@ def test_no_agent_sends_more_than_it_may_in_any_ten_seconds(rate):
     sizes, rows = [], [3000] * 4
     record(world, sizes)
     start(world, agent, Graph.ring(4), rows, rate=25.0, membership={"max_bytes_per_second": rate})
-    found = run_freely(world, 60.0)
+    found = run_freely(world, 90.0)
     for name in found:
         own = np.array([(when, size) for when, sender, size in sizes if sender == name])
         times, bytes_before = own[:, 0], np.concatenate([[0.0], np.cumsum(own[:, 1])])
@@ -296,12 +303,13 @@ def test_a_killed_agent_resumes_to_the_last_bit_and_its_clock_never_runs_backwar
 
 
 def test_a_quarantined_member_is_forgotten_by_all_until_it_is_released(tmp_path):
-    world, agent, graph = World(), make(), Graph.ring(4)
-    start(world, agent, graph, [120] * 4)
-    world.at(10.0, lambda: exclude(world, ["agent-1"]))
+    world, agent, quarantine = World(), make(), tmp_path / "quarantine.txt"
+    for i, member in enumerate(members(Graph.ring(4))):
+        world.add(agent, member, source(world, i, 120), quarantine=NameList(quarantine))
     during = {}
+    world.at(10.0, lambda: quarantine.write_text("agent-1\n"))
     world.at(20.0, lambda: during.update(states(world)))
-    world.at(20.0, lambda: exclude(world, []))
+    world.at(20.0, lambda: quarantine.write_text("# nobody\n"))
     found = run_freely(world, 35.0)
     others = ["agent-0", "agent-2", "agent-3"]
     assert_exact(during, agent, of=others)
@@ -310,18 +318,10 @@ def test_a_quarantined_member_is_forgotten_by_all_until_it_is_released(tmp_path)
     assert min(map(accuracy, found.values())) > 0.85
 
 
-def exclude(world, names):
-    """What the operator writes into the file that all agents read."""
-    for run in [runs[-1] for runs in world.runs.values()]:
-        run.node.exclude(names, world.now)
-
-
 def test_a_member_released_while_nobody_ran_is_admitted_again(tmp_path):
     quarantine, agent, graph = tmp_path / "quarantine.txt", make(), Graph.line(3)
 
     def session(seconds):
-        from kernelmesh.runtimes.name_list import NameList
-
         world = World()
         for i, member in enumerate(members(graph)):
             store = CheckpointStore(tmp_path / str(i), agent=agent)
@@ -401,6 +401,161 @@ def freeze(world, run, seconds):
         world.at(run.frozen + 0.002, once)
 
     once()
+
+
+def some_sums(order=0, *, value=1.0, **changes):
+    count = order * (order + 1) // 2 + order * CLASSES
+    fields = {
+        "order": order,
+        "outputs": CLASSES,
+        "bits": 64,
+        "samples": 9.0,
+        "data": np.full(count, value).tobytes(),
+        "roll": b"\4",
+    }
+    return PackedSums(**{**fields, **changes})
+
+
+def some_points(points, **changes):
+    agreed = {"start": 0, "digest": EMPTY, "stage": 0, "strength": 1.0, "scaler": 0, "scales": b""}
+    return ListPart(**{**agreed, "roots": bytes(8 * len(points)), "points": Rows.of(points), **changes})
+
+
+POINTS = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+INVALID = {
+    "sums of other outputs": {"sums": some_sums(outputs=3)},
+    "sums of other features": {"sums": some_sums(features=Rows.of(np.zeros((2, 3))))},
+    "sums cut off": {"sums": some_sums(data=b"123")},
+    "sums that are nan": {"sums": some_sums(1, value=np.nan)},
+    "sums over more points than there are": {"sums": some_sums(4)},
+    "sums that take away": {"sums": some_sums(2, value=-1.0)},
+    "sums that are too large": {"sums": some_sums(2, value=1e3)},
+    "points of another dimension": {"part": some_points(np.zeros((3, 5)))},
+    "points without roots": {"part": some_points(POINTS, roots=b"")},
+    "points with roots cut off": {"part": some_points(POINTS, roots=b"123")},
+    "points with scales cut off": {"part": some_points(POINTS, scales=b"123")},
+    "points with other scales": {"part": some_points(POINTS, stage=1, scales=np.ones(3).tobytes())},
+    "points with scales of 0": {"part": some_points(POINTS, stage=1, scales=bytes(16))},
+    "too many points": {"part": some_points(np.random.default_rng(0).normal(size=(61, 2)))},
+    "a list that is too long": {"length": 501},
+    "proposals of another dimension": {"proposals": Rows.of(np.zeros((3, 5)))},
+}
+STRANGE = {
+    "huge points": {"part": some_points(1e300 * POINTS)},
+    "the same points": {"part": some_points(np.zeros((9, 2)))},
+    "tiny scales": {"part": some_points(POINTS, stage=1, scales=np.full(2, 1e-300).tobytes())},
+    "another stage": {"part": some_points(POINTS, stage=7, strength=1e-300)},
+    "huge proposals": {"proposals": Rows.of(1e300 * POINTS)},
+    "trials": {"sums": some_sums(trials=3 * [PackedTrial(0, CLASSES, 64, 1.0, b"")])},
+    "features": {"sums": some_sums(features=Rows.of(np.full((2, 2), 1e308)))},
+    "many samples": {"sums": some_sums(samples=1e308)},
+    "huge weights": {"sums": some_sums(data=np.array([*np.zeros(6), *np.full(3 * CLASSES, 1e300)]).tobytes(), order=3)},
+    "all members": {"sums": some_sums(roll=b"\xff" * 8000)},
+    "an estate": {"sums": some_sums(estate=True)},
+    "everybody forgotten": {"standing": dict.fromkeys(range(99), 1)},
+}
+
+
+def beside_a_member_that_says(agent, **words):
+    """Two agents between whom a third one says the same over and over."""
+    world, everywhere = World(), members(Graph.ring(3))
+    honest = [world.add(agent, everywhere[i], source(world, i, 200)) for i in range(2)]
+    world.puppet("agent-2", ["agent-0", "agent-1"], lambda *_: None)
+    clock = itertools.count(1)
+
+    def say():
+        now = next(clock)
+        news = News(**{"hello": Hello(2, now, 0, 1, 1, 0), "length": 3, "digest": 0, **words})
+        frame = Frame(Prefix(5, False, 0), Header(now, honest[0].node._model), encode(news))
+        for name in ("agent-0", "agent-1"):
+            world.network.send("agent-2", name, encode_frame(frame))
+        world.at(world.now + 0.05, say)
+
+    world.at(0.2, say)
+    found = run_freely(world, 20.0)
+    for runner in honest:
+        status = runner.status(20.0)
+        assert (status.samples, status.recoveries) == (200, 0)
+        assert np.isfinite(runner.state.function.weights).all()
+    return found, [runner.status(20.0).neighbors["agent-2"] for runner in honest]
+
+
+@pytest.mark.parametrize("invalid", INVALID)
+def test_invalid_words_change_nothing_and_count_against_the_sender(invalid):
+    agent = make()
+    found, liar = beside_a_member_that_says(agent, **INVALID[invalid])
+    assert all(each.refused or each.excluded for each in liar)
+    assert [state.memory.others.roll for state in found.values()] == [0b10, 0b01]
+    assert_exact(found, agent)
+
+
+@pytest.mark.parametrize("agrees", [False, True])
+@pytest.mark.parametrize("strange", STRANGE)
+def test_agents_go_on_whatever_a_member_says(strange, agrees):
+    beside_a_member_that_says(make(consensus=Relay(every=2, scales=agrees, tunes=agrees)), **STRANGE[strange])
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("no room"), FloatingPointError("nan"), np.linalg.LinAlgError("singular")], ids=repr
+)
+def test_a_step_that_fails_with_the_words_of_one_neighbor_is_taken_without_them(error, tmp_path, monkeypatch):
+    world, agent, everywhere = World(), make(), members(Graph.ring(3))
+
+    def failing(agent, state, points, targets, heard=(), *, advance=sharing.advance):
+        if state.name == "agent-0" and any(said.neighbor == "agent-2" and said.reply is not None for said in heard):
+            raise error
+        return advance(agent, state, points, targets, heard)
+
+    monkeypatch.setattr(sharing, "advance", failing)
+    store = CheckpointStore(tmp_path, agent=agent, every=1000)
+    for i, member in enumerate(everywhere):
+        world.add(agent, member, source(world, i, 200), store=store if i == 0 else None)
+    world.at(1.0, lambda: world.kill(world.newest("agent-0")))
+    run_freely(world, 2.0)
+    first = world.newest("agent-0").runner
+    assert first.status(1.0).neighbors["agent-2"].refused > 0
+    assert (first.recoveries, first.state.samples) == (0, 200)
+    carrier = World().network.carrier("agent-0", ["agent-1", "agent-2"])
+    with contextlib.closing(CheckpointStore(tmp_path, agent=agent, every=1000)) as store:
+        again = AgentRunner(agent, everywhere[0], source(world, 0, 200), carrier, store=store, clock=lambda: 0.0)
+    assert digest(again.state) == digest(first.state)
+
+
+def test_after_a_step_that_fails_for_itself_an_agent_continues_from_its_last_checkpoint(tmp_path, monkeypatch):
+    world, agent, everywhere = World(), make(), members(Graph.ring(3))
+    clocks = []
+
+    def failing(agent, state, points, targets, heard=(), *, advance=sharing.advance):
+        if state.name == "agent-0" and state.samples == 120 and not world.newest("agent-0").runner.recoveries:
+            raise MemoryError
+        return advance(agent, state, points, targets, heard)
+
+    monkeypatch.setattr(sharing, "advance", failing)
+    for i, member in enumerate(everywhere):
+        store = CheckpointStore(tmp_path / str(i), agent=agent, every=5)
+        world.add(agent, member, source(world, i, 200), store=store)
+    first = world.newest("agent-0").runner
+    for tenth in range(100):
+        world.at(0.1 * tenth, lambda: clocks.append(first.state.memory.tree.clock))
+    found = run_freely(world, 30.0)
+    assert first.recoveries == 1
+    assert first.state.samples == 200
+    assert clocks == sorted(clocks)
+    assert 0 < first.state.model.own.samples < 200  # what was learned since the checkpoint is gone
+    assert_exact(found, agent)
+
+
+@pytest.mark.parametrize("payload", [b"", b"noise", encode(Values(np.zeros((8, 3))))], ids=["nothing", "noise", "values"])
+def test_other_messages_than_news_are_refused(payload):
+    world, agent = World(), make()
+    runner = world.add(agent, members(Graph.line(2))[0], source(world, 0, 80))
+    world.puppet("agent-1", ["agent-0"], lambda *_: None)
+    frame = Frame(Prefix(5, False, 0), Header(1, runner.node._model), payload)
+    for when in range(5):
+        world.at(0.1 * when, lambda: world.network.send("agent-1", "agent-0", encode_frame(frame)))
+    run_freely(world, 15.0)
+    status = runner.status(15.0)
+    assert (status.samples, status.neighbors["agent-1"].refused) == (80, 4)  # the fifth is ignored
 
 
 def test_agents_of_other_settings_are_not_listened_to():

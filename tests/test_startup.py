@@ -108,18 +108,20 @@ def test_the_base_install_learns_alone_and_in_a_network_and_keeps_it(tmp_path):
     import sys
     import numpy as np
     from kernelmesh import (
-        Agent, ArrayStream, Diffusion, ExactDiffusion, Gaussian, Graph, Komp, Proximal, Squared, measure, simulate, storage
+        Agent, ArrayStream, Diffusion, Gaussian, Graph, Komp, Landmarks, Penalty, Relay, Squared, measure, simulate, storage
     )
     x = np.linspace(-1, 1, 64)[:, None]
-    for consensus in (Diffusion(), ExactDiffusion(budget=0.01), Proximal(coupling=1.0)):
-        agent = Agent(
-            dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5,
-            compression=Komp(budget=0.01), consensus=consensus,
-        )
+    small_steps = {"step_size": 0.5, "compression": Komp(budget=0.01)}
+    for settings in (
+        {"consensus": Diffusion(), **small_steps},
+        {"consensus": Penalty(coupling=1.0, implicit=True), **small_steps},
+        {"consensus": Relay(), "rule": Landmarks()},
+    ):
+        agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), **settings)
         graph = Graph.of([("a", "b"), ("b", "c")])
         *_, last = simulate(agent, graph, [ArrayStream(x, np.sin(3 * x)) for _ in range(3)])
         measure(last, agent=agent, graph=graph, points=x, targets=np.sin(3 * x))
-        arrays = storage.pack(last.states[0], graph.names)
+        arrays = storage.pack(last.states[0])
         storage.write(sys.argv[1], kind="state", arrays=arrays, settings={})
         arrays, _ = storage.read(sys.argv[1], kind="state")
         assert storage.unpack(agent, arrays, name="a", names=graph.names).samples == 64

@@ -34,9 +34,16 @@ statuses = st.builds(
     seconds=st.floats(0, 1e9),
     loss=amounts,
     disagreement=amounts,
+    members=st.none() | counts,
+    others=counts,
     neighbors=st.dictionaries(
         words,
-        st.builds(NeighborStatus, alive=st.booleans(), ended=st.booleans(), ignored=st.booleans(), refused=counts),
+        st.builds(
+            NeighborStatus,
+            **dict.fromkeys(("alive", "ended", "ignored", "quarantined"), st.booleans()),
+            **dict.fromkeys(("refused", "left_out"), counts),
+            excluded=words,
+        ),
         max_size=3,
     ),
     waiting_for=st.lists(words, max_size=3).map(tuple),
@@ -61,6 +68,7 @@ def test_it_is_json_that_anybody_can_read():
         "ignored": False,
         "refused": 0,
         "left_out": 0,
+        "excluded": "",
         "quarantined": False,
     }
     assert {name: found[name] for name in LEAST} == LEAST

@@ -206,7 +206,8 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
         if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= _LATEST).all():
             raise InvalidArgument("file", "model.clock", f"have numbers of at most {_LATEST}", Verbatim("larger numbers"))
         of_model = _Arrays({key.removeprefix("model."): arrays[key] for key in arrays if key.startswith("model.")})
-        model = agent.rule.unpack(_unpack_workspace(model, arrays), of_model)
+        # `start` may have rounded the weights
+        model = agent.rule.unpack(_unpack_workspace(dataclasses.replace(model, function=function), arrays), of_model)
         of_model.check_all_read()
         if isinstance(model, LandmarksModel) and len(model.kept):
             agent.check(model.kept.points, model.kept.targets)

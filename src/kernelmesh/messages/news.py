@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
+from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import RefusedMessage
@@ -71,20 +72,25 @@ class Rows(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return found
 
 
-class PackedSums(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Sums as they travel."""
+class PackedTrial(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Θ and β as they travel."""
 
     order: _Length
     outputs: Annotated[int, Meta(ge=1, lt=1 << 16)]
     bits: int
     samples: Annotated[float, Meta(ge=0.0)]
+    data: bytes
+
+
+class PackedSums(PackedTrial, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Sums as they travel."""
+
     roll: Annotated[bytes, Meta(max_length=1 << 13)]
     """One bit for each member, the lowest first."""
-    data: bytes
     features: Rows | None = None
     estate: bool = False
     """Whether these are the sums of a member that leaves, to be kept for it."""
-    trials: Annotated[list[PackedSums], Meta(max_length=16)] = []
+    trials: Annotated[list[PackedTrial], Meta(max_length=16)] = []
     """Sums with kernels that are compared before learning."""
 
 
@@ -131,18 +137,28 @@ class News(Message, Struct, frozen=True, array_like=True, forbid_unknown_fields=
 def packed(sums: Sums, *, bits: int, estate: bool = False) -> PackedSums:
     """Sums as they travel."""
     roll = sums.roll.to_bytes((sums.roll.bit_length() + 7) // 8, "little")
-    data = (
-        _narrow(sums)
-        if bits == 16
-        else b"".join(table.astype(f"<f{bits // 8}").tobytes() for table in (sums.moments, sums.weights))
-    )
     features = Rows.of(sums.features) if sums.features.size else None
-    trials = [packed(trial, bits=bits) for trial in sums.trials]
-    return PackedSums(sums.order, sums.weights.shape[1], bits, sums.samples, roll, data, features, estate, trials)
+    trials = [PackedTrial(*_packed(trial, bits)) for trial in sums.trials]
+    return PackedSums(*_packed(sums, bits), roll, features, estate, trials)
+
+
+def _packed(sums: Sums, bits: int) -> tuple[int, int, int, float, bytes]:
+    """The fields of a trial."""
+    data = _narrow(sums) if bits == 16 else b"".join(_floats(table, bits).tobytes() for table in (sums.moments, sums.weights))
+    return sums.order, sums.weights.shape[1], bits, sums.samples, data
 
 
 def unpacked(wire: PackedSums) -> Sums:
     """The sums that were sent, or `RefusedMessage`."""
+    if any((trial.order, trial.outputs) != (wire.trials[0].order, wire.outputs) for trial in wire.trials):
+        raise RefusedMessage("news: trials must have equally many points, and the outputs of the sums")
+    trials = tuple(Sums(*_numbers(trial), trial.samples) for trial in wire.trials)
+    features = np.empty((0, 0)) if wire.features is None else wire.features.table("features")
+    return Sums(*_numbers(wire), wire.samples, int.from_bytes(wire.roll, "little"), features, trials)
+
+
+def _numbers(wire: PackedTrial) -> tuple[Floats, Floats]:
+    """The lower triangle of Θ, and β."""
     order, outputs = wire.order, wire.outputs
     triangle, many = order * (order + 1) // 2, order * outputs
     if wire.bits not in BITS:
@@ -157,9 +173,14 @@ def unpacked(wire: PackedSums) -> Sums:
         moments, weights = numbers[:triangle], numbers[triangle:].reshape(order, outputs)
     if not (finite(moments) and finite(weights) and np.isfinite(wire.samples)):
         raise RefusedMessage("news: every number of sums must be finite")
-    features = np.empty((0, 0)) if wire.features is None else wire.features.table("features")
-    trials = tuple(unpacked(trial) for trial in wire.trials)
-    return Sums(moments, weights, wire.samples, int.from_bytes(wire.roll, "little"), features, trials)
+    return moments, weights
+
+
+def _floats(table: Floats, bits: int) -> NDArray[np.floating]:
+    """As so many bits; numbers that are too large for them become the largest."""
+    kind = np.dtype(f"<f{bits // 8}")
+    largest = float(np.finfo(kind).max)
+    return table.clip(-largest, largest).astype(kind)
 
 
 def _narrow(sums: Sums) -> bytes:
@@ -169,11 +190,11 @@ def _narrow(sums: Sums) -> bytes:
     triangle = np.tril_indices(order)
     square = np.zeros((order, order))
     square[triangle] = sums.moments
-    roots = np.sqrt(np.maximum(np.diagonal(square), 0.0)).astype("<f4")
+    roots = _floats(np.sqrt(np.maximum(np.diagonal(square), 0.0)), 32)
     wide = np.where(roots > 0.0, roots, 1.0).astype(np.float64)
     ratios = square[rows, columns] / (wide[rows] * wide[columns])
     sizes = sums.weights / wide[:, None]
-    largest = np.abs(sizes).max(axis=0, initial=0.0).astype("<f4")
+    largest = _floats(np.abs(sizes).max(axis=0, initial=0.0), 32)
     steps = sizes / np.where(largest > 0.0, largest, 1.0)
     numbers = np.concatenate([ratios, steps.ravel()])
     return b"".join(
@@ -183,6 +204,8 @@ def _narrow(sums: Sums) -> bytes:
 
 def _wide(data: bytes, order: int, outputs: int) -> tuple[Floats, Floats]:
     heads = np.frombuffer(data, "<f4", order + outputs).astype(np.float64)
+    if not finite(heads):
+        raise RefusedMessage("news: every number of sums must be finite")
     roots, largest = heads[:order], heads[order:]
     numbers = np.frombuffer(data, "<i2", offset=4 * len(heads)) / _TOP
     below = order * (order - 1) // 2

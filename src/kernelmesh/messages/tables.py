@@ -79,7 +79,7 @@ class _Wire(Struct, array_like=True, forbid_unknown_fields=True):
     matrices: Annotated[list[_Matrix], Meta(max_length=2)]
 
 
-KINDS: tuple[type[Message], ...] = (Points, Values, Function)  # numbered in this order on the wire
+KINDS: tuple[type[Message], ...] = (Points, Values, Function)  # numbered in this order on the wire, before news
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Wire)
@@ -142,7 +142,7 @@ def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
     if wire.version != VERSION:
         raise RefusedMessage(f"message: format must be {VERSION}", wire.version)
     if not 0 <= wire.kind < len(KINDS):
-        raise RefusedMessage(f"message: kind must be a number from 0 to {len(KINDS) - 1}", wire.kind)
+        raise RefusedMessage(f"message: kind must be a number from 0 to {len(KINDS)}", wire.kind)
     kind = KINDS[wire.kind]
     if len(wire.matrices) != len(kind.tables):
         raise RefusedMessage(f"message: {kind.kind} must have {len(kind.tables)} matrices", len(wire.matrices))

@@ -95,7 +95,8 @@ class LandmarksModel(Model):
         found, points = dataclasses.replace(self.own, roll=roll), self.kept.points
         if learns:
             return found
-        features = np.stack([points.sum(0), (points**2).sum(0)])
+        with np.errstate(over="raise"):
+            features = np.stack([points.sum(0), (points**2).sum(0)])
         return dataclasses.replace(found, samples=float(len(points)), features=features, trials=self.trials)
 
     def without_samples(self) -> "LandmarksModel":

@@ -63,6 +63,15 @@ class Guard:
             if self._new(name, f"ignored for {record.pause}"):
                 _log.warning("ignoring %s for %.0f s after %d refused messages", name, record.pause, record.offenses)
 
+    def accept(self, name: str, token: int) -> None:
+        """Record that a message from this sender was in order, which makes up for one that was refused."""
+        record = self._records.get((name[:64], token))
+        if record is None:
+            return
+        record.offenses -= 1
+        if not record.offenses:
+            del self._records[name[:64], token]
+
     def _new(self, name: str, kind: str) -> bool:
         """Whether this has not been logged yet; the number of log entries is limited, because names can be made up."""
         if (name, kind) in self._logged or len(self._logged) >= _MAX_LOGGED:

@@ -34,6 +34,7 @@ from kernelmesh.runtimes.node import (
 )
 from kernelmesh.runtimes.node.attempt import without
 from kernelmesh.runtimes.status import Status
+from kernelmesh.storage import understood
 from kernelmesh.streams import Batch, Source
 
 __all__ = ["AgentRunner", "Poll"]
@@ -317,7 +318,8 @@ class AgentRunner:
             return
         checkpoint, entries = store.restore(name=self.membership.name)
         if checkpoint is not None:
-            self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic, checkpoint.excluded)
+            with understood(store.folder, "a checkpoint of an agent in this mode"):
+                self.node.resume(checkpoint.state, checkpoint.previous, checkpoint.traffic, checkpoint.excluded)
         position, taken = (None if checkpoint is None else checkpoint.position), 0
         for entry in entries:
             if not self._replay(store, entry):

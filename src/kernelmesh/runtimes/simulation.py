@@ -105,6 +105,10 @@ def simulate(
         agent.check_state("simulate", state)
     if faults is not None:
         faults.check(graph)
+        if faults.byzantine and agent.consensus.shares:
+            rule = f"have no byzantine agents with the consensus {type(agent.consensus).__name__}"
+            remedy = "attacks distort functions and values; to simulate a lying member, give it false labels"
+            raise InvalidArgument("simulate", "faults", rule, Verbatim("some"), remedy=remedy)
     # checked at the call; the generator below only starts with the first round
     rest = None if settle is None else integer("simulate", "settle", settle, minimum=0)
     return _rounds(agent, graph, streams, None if states is None else _numbered(agent, states), faults, engine, rest)

@@ -44,7 +44,7 @@ def attempt(take: Callable[[State, Sequence[Heard]], T], state: State, heard: li
         return Attempt(take(state, heard), heard)
     except Exception as error:  # whatever numerics, memory or somebody's protocol makes of numbers from outside
         first = error
-    spoke = [said.neighbor for said in heard if said.reply is not None]
+    spoke = list(dict.fromkeys(said.neighbor for said in heard if said.reply is not None))
     if not spoke:
         raise first
     guilty = spoke

@@ -7,7 +7,7 @@ nothing new. In lock step, it needs the words of all neighbors for every step.
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from kernelmesh.runtimes.frames import FRAME_BYTES, Frame, Header, Prefix, decod
 from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.allowance import Allowance, check_rate
+from kernelmesh.runtimes.node.attempt import Attempt, attempt
 from kernelmesh.runtimes.node.peer import ALIVE
 from kernelmesh.runtimes.node.values import Action, Entry, Recover, Send, Stepped, Traffic, Turn
 from kernelmesh.runtimes.status import NeighborStatus, Status
@@ -289,13 +290,11 @@ class SharingNode:
         batch, before = self._batch, self.state
         said = self._words() if self.membership.lock_step else {}
         try:
-            with self._threads.limited(before.function.order):
-                self.state, info = self._taken(before, batch, heard)
+            (self.state, info), heard = self._attempt(batch, heard, now)
         except Exception as error:
             if self.membership.lock_step or not self._neighbors:
                 raise
-            reason = getattr(error, "reason", f"{type(error).__name__}: {error}")
-            self._actions.append(Recover(reason, before.steps - 1, error))
+            self._actions.append(Recover(_reason(error), before.steps - 1, error))
             return
         self._said_before, self._said = said, {}
         for words in said.values():
@@ -311,7 +310,28 @@ class SharingNode:
             turn = Turn(number=entry.step, state=self.state, info=info, traffic=self.traffic)
         self._actions.append(Stepped(turn, entry))
 
-    def _taken(self, state: State, batch: Batch | None, heard: list[Heard]) -> tuple[State, Info | None]:
+    def _attempt(self, batch: Batch | None, heard: list[Heard], now: float) -> tuple[tuple[State, Info | None], list[Heard]]:
+        """What a step leads to, and the words that were used: not those of neighbors with which it fails.
+
+        In lock step it fails as in simulation.
+        """
+
+        def take(state: State, heard: Sequence[Heard]) -> tuple[State, Info | None]:
+            return self._taken(state, batch, heard)
+
+        with self._threads.limited(self.state.function.order):
+            trial = Attempt(take(self.state, heard), heard) if self.membership.lock_step else attempt(take, self.state, heard)
+        for name in trial.offenders:
+            assert trial.error is not None
+            error = RefusedMessage("step: must not fail with what a neighbor says", _reason(trial.error))
+            self._guard.offend(name, self._neighbors[name].token, error, now=now)
+        for said in trial.heard:
+            if said.reply is not None:
+                name = str(said.neighbor)
+                self._guard.accept(name, self._neighbors[name].token)
+        return trial.result, trial.heard
+
+    def _taken(self, state: State, batch: Batch | None, heard: Sequence[Heard]) -> tuple[State, Info | None]:
         if batch is not None:
             return advance(self.agent, state, *batch, heard)
         return relay(self.agent, state, heard), None
@@ -488,3 +508,8 @@ class SharingNode:
             refused=self._guard.total,
             ended=self.ended,
         )
+
+
+def _reason(error: Exception) -> str:
+    reason: str = getattr(error, "reason", f"{type(error).__name__}: {error}")
+    return reason
