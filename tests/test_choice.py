@@ -177,16 +177,21 @@ def test_what_was_given_is_not_chosen():
         assert (fitted.regularization_, fitted._agent.regularization) == (0.3, pytest.approx(0.9))
 
 
-@pytest.mark.parametrize(
-    ("model", "width", "regularization"),
-    [(OnlineKernelClassifier(rule=Gradient()), 1.0, 1e-6), (KernelMeshClassifier(passes=1), 0.7, 0.005)],
-    ids=str,
-)
-def test_other_rules_and_networks_take_the_default(model, width, regularization):
+def test_other_rules_take_the_default():
     X, y = moons(256)
-    model = model.fit(X, y)
-    assert model.kernel_ == Gaussian(bandwidth=width * np.sqrt(X.var(axis=0).sum() / 2))
-    assert (model._beginning, model.regularization_) == (None, regularization)
+    model = OnlineKernelClassifier(rule=Gradient()).fit(X, y)
+    assert model.kernel_ == Gaussian(bandwidth=np.sqrt(X.var(axis=0).sum() / 2))
+    assert (model._beginning, model.regularization_) == (None, 1e-6)
+
+
+def test_the_agents_of_a_network_agree_on_scales_in_place_of_it():
+    X, y = moons(256)
+    units = np.array([1.0, 100.0])
+    plain, scaled = (KernelMeshClassifier(passes=1, random_state=0).fit(points, y) for points in (X, X * units))
+    assert plain._beginning is None
+    assert plain.kernel_.kernel == scaled.kernel_.kernel == Gaussian(bandwidth=0.7)
+    np.testing.assert_allclose(plain.kernel_.weights, scaled.kernel_.weights * units)
+    assert (scaled.predict(X * units) == plain.predict(X)).mean() > 0.98  # which samples become points may differ
 
 
 def test_few_rows_choose_nothing():

@@ -121,7 +121,7 @@ def test_a_seed_repeats_the_run(tmp_path):
     [
         (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge, one-class"),
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be an integer >= 1, got 0"),
-        (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty, hilbert"),
+        (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty, implicit-penalty"),
         (["run", "gmm-logistic", "--seed", "-1"], "seed must be an integer >= 0"),
         (["run", "gmm-logistic", "--out", "/dev/null/x"], "run: --out must be a writable folder"),
         (

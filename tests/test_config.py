@@ -293,7 +293,7 @@ TABLE = [
         [('mode = "free"', 'modle = "free"')],
         "modle",
         "modle",
-        ["be one of name, mesh, listen, mode", "got an unknown key; did you mean mode?"],
+        ["be one of name, mesh, number, listen, mode", "got an unknown key; did you mean mode?"],
     ),
     (
         "unknown key like a key of another table",
@@ -404,7 +404,7 @@ TABLE = [
         [('"Gaussian"', '"gausian"')],
         "gausian",
         "model.kernel.kind",
-        ["be one of Gaussian, Laplacian", "did you mean Gaussian?"],
+        ["be one of Gaussian, Weighted", "did you mean Gaussian?"],
     ),
     (
         "kernel's option",
@@ -418,7 +418,7 @@ TABLE = [
         [('kind = "Gaussian"\n', "")],
         "[model.kernel]",
         "model.kernel.kind",
-        ["is missing; it is one of Gaussian, Laplacian"],
+        ["is missing; it is one of Gaussian, Weighted"],
     ),
     (
         "kernel no table",

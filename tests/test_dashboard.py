@@ -20,11 +20,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernelmesh.experiments.slabs import EXPERIMENT as SLABS
-from kernelmesh.experiments.slabs import Config as SlabsConfig
 from PIL import Image
 
-from kernelmesh import ArrayStream, Diffusion, Faults, Graph, Penalty, Screening, simulate
+from kernelmesh import Agent, ArrayStream, Faults, Gaussian, Graph, Komp, Penalty, Squared, simulate
 from kernelmesh.dashboard.animation import animation
 from kernelmesh.dashboard.documents import check_run, find_recording
 from kernelmesh.dashboard.export import write_report
@@ -41,12 +39,11 @@ from kernelmesh.dashboard.serving import Dashboard
 from kernelmesh.dashboard.sources import FolderSource, News, RecordedSource, Shown
 from kernelmesh.dashboard.thinning import Thinned, evenly
 from kernelmesh.errors import InvalidArgument, UnreadableFile
-from kernelmesh.experiments import Experiment, Findings, run
+from kernelmesh.experiments import Experiment, Findings, Network, learn, run
 from kernelmesh.experiments.events import Measured, NetworkStarted
 from kernelmesh.experiments.gmm import LOGISTIC, LogisticConfig
 from kernelmesh.experiments.mixture import Task
 from kernelmesh.metrics import measure_agents, summarize
-from kernelmesh.runtimes.attacks import FarPoints, SignFlip
 from kernelmesh.runtimes.engines import Processes
 from kernelmesh.streams import StreamSlice
 
@@ -58,9 +55,20 @@ TINY = {"agents": 4, "samples": 320, "held_out": 100, "measure_every": 2}
 def folder(tmp_path_factory):
     """A run of four agents that see one class each, with its recording."""
     folder = tmp_path_factory.mktemp("run")
-    config = LogisticConfig(**TINY, protocol="exact-diffusion", partition="one-class")
+    config = LogisticConfig(**TINY, protocol="relay", partition="one-class")
     run(LOGISTIC, config, folder, observers=[Recorder(folder)])
     return folder
+
+
+def recorded(agent, points, targets, folder):
+    """The recording of two agents that learn from the same samples, written to a folder."""
+    streams = [StreamSlice(ArrayStream(points, targets), 0, 12) for _ in range(2)]
+    samples = {"points": points, "targets": targets}
+    network = Network(agent=agent, graph=Graph.line(2), streams=streams, **samples, measure_every=1, settings={})
+    recorder = Recorder(folder)
+    learn(network, publish=recorder)
+    recorder._write()
+    return recorder.recording
 
 
 @pytest.fixture
@@ -167,7 +175,7 @@ class TestRecording:
             Recording.read(tmp_path / FILE)
 
     def test_a_resumed_run_has_one_recording(self, tmp_path):
-        config = LogisticConfig(**TINY, protocol="exact-diffusion")
+        config = LogisticConfig(**TINY, protocol="relay")
         asked = iter([False] * 4 + [True] * 100)
         run(LOGISTIC, config, tmp_path, observers=[Recorder(tmp_path)], stop=lambda: next(asked))
         half = [frame.round for frame in Recording.read(tmp_path / FILE).frames]
@@ -178,8 +186,8 @@ class TestRecording:
         assert whole == sorted(set(whole))
 
     def test_agents_in_other_processes_leave_the_same_recording(self, folder, tmp_path):
-        config = LogisticConfig(**TINY, protocol="exact-diffusion", partition="one-class")
-        sampled = LogisticConfig(**TINY, protocol="exact-diffusion", partition="one-class", measure_agents=2)
+        config = LogisticConfig(**TINY, protocol="relay", partition="one-class")
+        sampled = LogisticConfig(**TINY, protocol="relay", partition="one-class", measure_agents=2)
         with Processes(2) as engine:
             for settings, name in ((config, "all"), (sampled, "some")):
                 run(LOGISTIC, settings, tmp_path / name, observers=[Recorder(tmp_path / name)], engine=engine)
@@ -227,8 +235,8 @@ class TestRecording:
 
     def test_a_table_removes_the_recording_of_an_earlier_run(self, copy):
         found = Findings(summary={}, tables={"table": [{"protocol": "none", "error": 0.5}]})
-        table = Experiment(name="table", about="", config=SlabsConfig, run=lambda *_: found)
-        run(table, SlabsConfig(), copy, observers=[Recorder(copy)])
+        table = Experiment(name="table", about="", config=LogisticConfig, run=lambda *_: found)
+        run(table, LogisticConfig(), copy, observers=[Recorder(copy)])
         assert not (copy / FILE).exists()
         assert FolderSource(copy).describe()["tables"] == {"table": [["protocol", "error"], ["none", "0.5"]]}
 
@@ -236,7 +244,7 @@ class TestRecording:
         task = Task.draw(LogisticConfig(**TINY))
         network = task.network()
         short = [StreamSlice(each.stream, 0, 4 if i == 0 else 10) for i, each in enumerate(network.streams)]
-        network = type(network)(**{**vars(network), "streams": short})
+        network = replace(network, streams=short)
         faults, frames = Faults(absent={2: [(3, 6)]}), []
         for now in simulate(network.agent, network.graph, network.streams, faults=faults):
             where = {"graph": network.graph, "points": network.points, "targets": network.targets}
@@ -248,17 +256,16 @@ class TestRecording:
         told = [mark["text"] for mark in marks(subject_of(network).names, frames).shown]
         assert told[:2] == ["Agent 2 went away.", "Agent 2 came back."]
 
-    @pytest.mark.parametrize(("attack", "column"), [(SignFlip(), "refused"), (FarPoints(), "clipped")])
-    def test_an_agent_whose_messages_are_left_out_or_clipped_is_marked(self, attack, column):
-        network = Task.draw(LogisticConfig(**TINY)).network()
-        agent = replace(network.agent, consensus=Diffusion(), screening=Screening(youth=4))
-        faults, counted = Faults(byzantine={1: [(attack, 5, 10)]}, rng=np.random.default_rng(0)), []
-        for now in simulate(agent, network.graph, network.streams, faults=faults):
-            each = measure_agents(now, agent=agent, graph=network.graph, points=network.points, targets=network.targets)
-            frame = frame_of(now, summarize(now, each, agent=agent), each, network)
-            counted.append(frame.agents[:, AGENT.index(column)])
-        assert max(counts[1] for counts in counted[4:10]) > 0
-        assert sum(counts[1] for counts in counted) == np.sum(counted)
+    def test_agents_that_wait_for_their_network_have_neither_left_nor_ended(self, folder):
+        recording = Recording.read(folder / FILE)
+        samples, states = (
+            np.array([frame.agents[:, AGENT.index(name)] for frame in recording.frames]) for name in ("samples", "state")
+        )
+        rests = (np.diff(samples, axis=0) == 0) & (samples[1:] < samples[-1])
+        assert rests.any()
+        assert (states[1:][rests] == State.LEARNING).all()
+        assert (states[-1] == State.ENDED).all()
+        assert samples[-1].max() == recording.subject.total_samples
 
     def test_marks_where_the_penalty_doubles(self):
         frames = []
@@ -332,8 +339,17 @@ class TestPortraits:
         assert portrait(recording, canvas, 0, 0)["round"] == rounds[0]
 
     def test_one_dimension_is_drawn_as_a_curve(self, tmp_path):
-        run(SLABS, SlabsConfig(agents=3, samples=96, held_out=50), tmp_path, observers=[Recorder(tmp_path)])
-        recording = Recording.read(tmp_path / FILE)
+        agent = Agent(
+            dimension=1,
+            outputs=1,
+            kernel=Gaussian(),
+            loss=Squared(),
+            step_size=0.5,
+            compression=Komp(budget=0.01),
+            consensus=Penalty(coupling=0.01),
+        )
+        points = np.linspace(-3, 3, 96)[:, None]
+        recording = recorded(agent, points, np.sin(points), tmp_path)
         drawn = portrait(recording, Canvas(recording.subject), 0, 10**6)
         across, values = map(np.array, drawn["line"])
         f = recording.snapshots[-1].function(0, recording.subject.kernel)
@@ -342,25 +358,13 @@ class TestPortraits:
         assert source.describe()["picture"] == "curve"
         assert not source.describe()["classifies"]
 
-    def test_many_dimensions_are_projected_with_weights_and_mistakes(self):
+    def test_many_dimensions_are_projected_with_weights_and_mistakes(self, tmp_path):
         rng = np.random.default_rng(0)
         labels = rng.integers(3, size=400)
         points = rng.standard_normal((400, 6)) + 2.0 * np.eye(3, 6)[labels]
         task = Task.draw(LogisticConfig(**TINY))
-        agent = type(task.agent())(
-            **{**vars(task.agent()), "dimension": 6, "outputs": 3, "consensus": Penalty(coupling=0.01)}
-        )
-        streams = [StreamSlice(ArrayStream(points, labels), 0, 12) for _ in range(2)]
-        network = type(task.network())(
-            agent=agent, graph=Graph.line(2), streams=streams, points=points, targets=labels, measure_every=1, settings={}
-        )
-        recorder = Recorder(None)
-        recorder._begin("", network, 0)
-        recorder._write = lambda: None
-        for now in simulate(agent, network.graph, streams):
-            each = measure_agents(now, agent=agent, graph=network.graph, points=points, targets=labels)
-            recorder(Measured("", now, summarize(now, each, agent=agent), each))
-        recording = recorder.recording
+        agent = replace(task.agent(), dimension=6, outputs=3, consensus=Penalty(coupling=0.01))
+        recording = recorded(agent, points, labels, tmp_path)
         drawn = portrait(recording, Canvas(recording.subject), 0, 10**6)
         assert len(drawn["weights"]) == 3
         f = recording.snapshots[-1].function(0, agent.kernel)
@@ -413,7 +417,7 @@ class TestSources:
         assert source.shown.frames[-1].totals["objective"] == pytest.approx(expected[-1].totals["objective"])
 
     def test_a_live_run_grows_and_ends(self, tmp_path):
-        config = LogisticConfig(**TINY, protocol="exact-diffusion")
+        config = LogisticConfig(**TINY, protocol="relay")
         recorder = Recorder(tmp_path)
         source = LiveSource(recorder, "gmm-logistic", tmp_path)
         assert source.news().status == "waiting"

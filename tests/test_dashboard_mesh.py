@@ -28,7 +28,7 @@ def view(name, *, stale=False, **numbers):
 
 
 def test_what_agents_report_becomes_a_frame():
-    ignored = {"a": NeighborStatus(alive=True, ended=False, ignored=True, refused=3, left_out=1, disbelieved=2, clipped=5)}
+    ignored = {"a": NeighborStatus(alive=True, ended=False, ignored=True, refused=3, left_out=1)}
     views = [
         view("a", disagreement=0.2, loss=0.5, bytes_sent=300),
         view("b", disagreement=0.4, ended=True, neighbors=ignored, bytes_sent=200, samples=128),
@@ -38,8 +38,7 @@ def test_what_agents_report_becomes_a_frame():
     column = dict(zip(AGENT, frame.agents.T, strict=True))
     assert column["state"].tolist() == [State.LEARNING, State.ENDED, State.AWAY]
     assert column["samples"].tolist() == [64, 128, 0]
-    assert column["refused"].tolist() == [6, 0, 0]  # marked is who sent them
-    assert column["clipped"].tolist() == [5, 0, 0]
+    assert column["refused"].tolist() == [4, 0, 0]  # marked is who sent them
     edges = dict(zip(EDGE, frame.edges.T, strict=True))
     np.testing.assert_allclose(edges["disagreement"], [0.3, 0.4], rtol=1e-6)  # c has not said anything
     assert edges["bytes"].tolist() == [400, 100]

@@ -168,7 +168,7 @@ class TestSettings:
                 "kernel",
                 "Scaled: kernel must be a kernel, got Komp, a compression",
             ),
-            ({"kind": "Gausian"}, "kernel", r"kind must be one of Gaussian, [^;]*Sum, got 'Gausian'"),
+            ({"kind": "Gausian"}, "kernel", r"kind must be one of Gaussian, [^;]*Sum, Weighted, got 'Gausian'"),
         ],
         ids=range(6),
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kernelmesh import streams
 from kernelmesh.errors import InvalidRow
-from kernelmesh.streams import ArrayStream, Batch, Columns, FileSource, LineSource, Paced, Source, read_stdin
+from kernelmesh.streams import ArrayStream, Batch, Columns, FileSource, LineSource, Paced, Source, StreamSlice, read_stdin
 from kernelmesh.streams.line_parser import MAX_LINE_BYTES, LineParser
 
 pa = pytest.importorskip("pyarrow")
@@ -88,6 +88,15 @@ def same(one, other):
 def stream(rows, size):
     array = np.array(rows, dtype=np.float64).reshape(-1, 4)
     return ArrayStream(array[:, :2], array[:, 2:], batch_size=size)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9, 11, 12])
+@pytest.mark.parametrize(("start", "stop"), [(0, 100), (0, 3), (2, 5), (3, 4), (4, 2), (100, 200)])
+def test_a_slice_of_a_stream_knows_its_rows(rows, start, stop):
+    part = StreamSlice(ArrayStream(np.zeros((rows, 1)), np.zeros(rows), batch_size=4, passes=3), start, stop)
+    batches = list(part)
+    assert len(part) == len(batches)
+    assert part.rows == sum(len(batch.points) for batch in batches)
 
 
 @pytest.mark.parametrize("format", FORMATS)

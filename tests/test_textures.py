@@ -187,9 +187,8 @@ class TestExperiment:
         assert summary["accuracy_worst"] > 0.8
         assert (summary["bytes_per_sample"] > 0) == (agents > 1)
 
-    @pytest.mark.parametrize("protocol", ["shared-statistics", "shared-diffusion"])
-    def test_agents_with_other_classes_learn_what_one_with_all_learns(self, folder, tmp_path, protocol):
-        config = self.settings(folder, protocol=protocol, partition="uneven", epochs=4, companion=False)
+    def test_agents_with_other_classes_learn_what_one_with_all_learns(self, folder, tmp_path):
+        config = self.settings(folder, protocol="relay", partition="uneven", epochs=4, companion=False)
         hands = config.hands(np.repeat(np.arange(3), 64), np.random.default_rng(0))
         assert sorted(np.concatenate(hands)) == list(range(192))
         summary = run(brodatz.EXPERIMENT, config, tmp_path).report.summary

@@ -44,7 +44,7 @@ def test_the_radius_of_theorem_1_shrinks_with_the_step_and_stays_within_its_boun
 def test_the_minimizer_agrees_more_as_the_penalty_grows():
     small, large = (theorem_2.agreement((SMALL, coupling)) for coupling in (0.1, 100.0))
     assert large["minimizer"] < 0.5 * small["minimizer"]
-    assert large["symmetric"] < 0.5 * small["symmetric"]
+    assert large["penalty"] < 0.5 * small["penalty"]
 
 
 def test_packing_counts_cells():

@@ -161,7 +161,7 @@ def role_of(field: dataclasses.Field[Any]) -> str | None:
 
     >>> from kernelmesh.consensus import Penalty
     >>> [role_of(field) for field in dataclasses.fields(Penalty)]
-    ['schedule']
+    ['schedule', None]
     """
     words = re.findall(r"\w+", field.type.__name__ if isinstance(field.type, type) else str(field.type))
     return next((_ROLE_NAMES[word] for word in words if word in _ROLE_NAMES), None)

@@ -109,14 +109,8 @@ def subject_of(network: Network) -> Subject:
         own_targets=np.concatenate([targets for _, targets in own]),
         own_agents=np.repeat(np.arange(len(own)), [len(points) for points, _ in own]),
         seen=np.array([_class_counts(stream.stream.targets, classes) for stream in network.streams]),
-        total_samples=max(_rows(stream) for stream in network.streams),
+        total_samples=max(stream.rows for stream in network.streams),
     )
-
-
-def _rows(stream: Any) -> int:
-    """The number of samples in a stream, accurate to within one mini-batch."""
-    whole = stream.stream
-    return int(min(len(stream) * whole.batch_size, whole.passes * len(whole.points)))
 
 
 def _own_samples(stream: Any, agents: int) -> tuple[Floats, Floats]:
@@ -143,9 +137,10 @@ def _snapshot(now: Round, agents: AgentMeasures) -> Snapshot | None:
 
 def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Network) -> Frame:
     """All numbers of a measured round."""
-    ended = [now.number > len(stream) for stream in network.streams]
+    ended = [samples >= stream.rows for samples, stream in zip(now.samples, network.streams, strict=True)]
+    idle = State.LEARNING if network.is_open_ended else State.AWAY  # agents that share sums wait until their network stands
     states = [
-        State.LEARNING if info is not None else State.ENDED if over else State.AWAY
+        State.LEARNING if info is not None else State.ENDED if over else idle
         for info, over in zip(now.infos, ended, strict=True)
     ]
     refused = np.zeros(len(states))  # in a simulation, every message can be read

@@ -114,7 +114,7 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
         yield f"waits for {', '.join(status.waiting_for)}"
     if status.out_of_step:
         yield f"out of step with {', '.join(status.out_of_step)}: see the log"
-    for verb, which in (("ignores", "ignored"), ("quarantines", "quarantined")):
+    for verb, which in (("ignores", "ignored"), ("excludes", "excluded"), ("quarantines", "quarantined")):
         if names := [name for name, neighbor in status.neighbors.items() if getattr(neighbor, which)]:
             yield f"{verb} {', '.join(names)}"
     for verb, which in (("refused", "refused"), ("left out", "left_out")):

@@ -83,10 +83,11 @@ def learn(
 
     With `only_ends`, that is only the first round and the last one.
     With a folder, the run leaves a checkpoint there, and `resume` continues from it if it was made with the same settings.
-    A resumed run learns the same functions, bit for bit, as one that was never stopped; it sends a little more, because
-    neighbors begin again with whole functions. With an engine, agents are elsewhere; the checkpoint is the same, and is also
-    written every now and then, so that a run survives the process that drives it.
+    A resumed run learns and sends the same, bit for bit, as one that was never stopped. With an engine, agents are elsewhere;
+    the checkpoint is the same, and is also written every now and then, so that a run survives the process that drives it.
     """
+    if not network.rounds:
+        raise InvalidArgument("run", "samples", "be enough for one mini-batch somewhere", Verbatim("none"))
     began = time.perf_counter()
     file = folder / _CHECKPOINT if folder is not None else None
     newest, record, spent = _read(file, network) if resume and file is not None else (None, [], 0.0)
@@ -126,8 +127,7 @@ def learn(
         if newest is not None:
             save(newest)
         raise
-    if newest is None:
-        raise InvalidArgument("run", "samples", "be enough for one mini-batch somewhere", Verbatim("none"))
+    assert newest is not None
     save(newest)  # also at the end: should measuring or the report be interrupted, nothing is lost
     if not record or (record[-1].round != newest.number and not isinstance(outcome, Diverged)):
         take_measures(newest)

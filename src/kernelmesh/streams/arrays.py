@@ -95,6 +95,17 @@ class StreamSlice:
     def __len__(self) -> int:
         return max(min(self.stop, len(self.stream)) - self.start, 0)
 
+    @property
+    def rows(self) -> int:
+        """The number of rows in these mini-batches."""
+        count = len(self)
+        return self._before(self.start + count) - self._before(self.start) if count else 0
+
+    def _before(self, index: int) -> int:
+        """The number of rows of the stream before a mini-batch."""
+        passes, rest = divmod(index, len(self.stream) // self.stream.passes)
+        return passes * len(self.stream.points) + rest * self.stream.batch_size
+
     def __iter__(self) -> Iterator[Batch]:
         return islice(iter(self.stream), self.start, self.stop)
 

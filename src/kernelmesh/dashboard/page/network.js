@@ -141,7 +141,7 @@ KM.NetworkFigure = class {
     KM.write(this.caption, `${run.prefix}${run.agents} agents, ${run.edges} edges` + (away ? `; ${away} away (hollow)` : "") + (doubted ? `; ${doubted} with refused messages (dashed)` : ""));
   }
 
-  // Whether neighbors refuse or clip the messages of an agent.
+  // Whether neighbors refuse messages of an agent.
   doubted(i) { return this.run.agent(this.frame, i, "refused") > 0; }
 
   hover(event) {
