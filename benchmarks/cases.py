@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernelmesh import Agent, Expansion, Gaussian, Graph, Komp, Local, Logistic, Penalty, simulate
+from kernelmesh import Agent, Expansion, Gaussian, Komp, Local, Logistic
 from kernelmesh.numerics.compression import Model, Update
 from kernelmesh.numerics.products import product
 from kernelmesh.streams import ArrayStream, Mixture
@@ -164,18 +164,6 @@ def materialized_step(bench: Bench, rounds: int) -> float:
     return float(np.median(taken))
 
 
-def medium_step() -> list[Line]:
-    """One step at M = 1000, p = 64, C = 13 against the materialized way, points being swapped."""
-    bench = Bench(1000, 64, 13)
-    _, _, ours, swapped = measured(bench, bench.step(heavy=BATCH), 30)
-    _, _, idle, _ = measured(bench, bench.step(heavy=0), 30)
-    slow = materialized_step(bench, 2)
-    return [
-        at_least(f"step at M=1000 with {swapped:.0f} of 32 points swapped, materialized / ours", slow / ours, 20),
-        at_least("step at M=1000, batch replaces itself, materialized / ours", slow / idle, 20),
-    ]
-
-
 def large_step() -> list[Line]:
     """One step at M = 4300, p = 256, C = 13 against the materialized way and against the one product P @ k."""
     bench = Bench(4300, 256, 13)
@@ -257,43 +245,9 @@ def memory() -> list[Line]:
     ]
 
 
-def network() -> list[Line]:
-    """The paper's network, 20 agents with 5000 samples each, logistic loss: rounds per second against materialized."""
-    rng = np.random.default_rng(0)
-    mixture = Mixture.draw(rng=rng)
-    points, labels = mixture.sample(5000, rng=rng)
-    graph = Graph.random(20, rng=rng)
-
-    def rate(compression: Any) -> float:
-        agent = Agent(
-            dimension=2,
-            outputs=5,
-            kernel=Gaussian(bandwidth=0.6),
-            loss=Logistic(),
-            step_size=3.0,
-            compression=compression,
-            consensus=Penalty(coupling=0.05),
-        )
-        streams = [ArrayStream(points, labels, rng=np.random.default_rng(i)) for i in range(20)]
-        began = time.perf_counter()
-        rounds = sum(1 for _ in simulate(agent, graph, streams))
-        return rounds / (time.perf_counter() - began)
-
-    budget = 0.04 * 3**1.5
-    rate(Komp(budget=budget))
-    pairs = [(rate(Komp(budget=budget)), rate(Materialized(budget=budget))) for _ in range(3)]
-    ratio = float(np.median([fast / slow for fast, slow in pairs]))
-    return [
-        at_least("rounds per second, ours / materialized (median of 3 pairs of whole runs)", ratio, 8),
-        Line("ours", f"{np.median([fast for fast, _ in pairs]):.0f} rounds/s of 20 agents"),
-    ]
-
-
 CASES: dict[str, Callable[[], list[Line]]] = {
     "small_step": small_step,
-    "medium_step": medium_step,
     "large_step": large_step,
     "growth": growth,
     "memory": memory,
-    "network": network,
 }

@@ -1,7 +1,7 @@
 """Runs one agent from its file and writes how fast it was: clocked_agent.py CONFIG OUTPUT [SECONDS].
 
-Steps per second and bytes sent per step, from the tenth step on, when everything has been loaded; until the stream ends, or
-for so many seconds.
+Mini-batches learned per second and bytes sent for each, from the tenth on, when everything has been loaded; until the stream
+ends, or for so many seconds.
 """
 
 import sys
@@ -13,15 +13,19 @@ from threadpoolctl import threadpool_limits
 from kernelmesh.deploy.config import read
 from kernelmesh.deploy.launch import launch
 
+FIRST = 10
+
 threadpool_limits(1)
-runner = launch(read(sys.argv[1]))
+config = read(sys.argv[1])
+runner = launch(config)
 limit = float(sys.argv[3]) if len(sys.argv) > 3 else float("inf")
-began = ended = float("inf")
-for turn in runner.turns():
-    ended = time.monotonic()
-    if turn.number == 10:
-        began = ended
-    if ended - began > limit:
+began = ended = learned = first = last = 0.0
+for _ in runner.turns():
+    learned = runner.state.samples / config.stream.batch_size
+    if learned > last:
+        last, ended = learned, time.monotonic()
+    if not began and learned >= FIRST:
+        began, first = ended, learned
+    if began and time.monotonic() - began > limit:
         runner.stop()
-steps = runner.state.steps
-Path(sys.argv[2]).write_text(f"{(steps - 10) / (ended - began)} {runner.node.traffic.bytes / steps}")
+Path(sys.argv[2]).write_text(f"{(learned - first) / (ended - began)} {runner.node.traffic.bytes / learned}")

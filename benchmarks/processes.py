@@ -45,11 +45,10 @@ def startup() -> list[Line]:
 
 
 def _agents(folder: Path, plan: MeshPlan, *arguments: str) -> tuple[float, float]:
-    """Steps per second and bytes sent per step, means over the agents of a mesh."""
+    """Mini-batches per second and bytes sent for each, means over the agents of a mesh."""
     files = create_mesh(folder, plan)
-    if plan.mode == "lock-step":
-        for file in files:
-            file.write_text(file.read_text().replace('at_end = "stay"', 'at_end = "leave"'))
+    for file in files:
+        file.write_text(file.read_text().replace('at_end = "stay"', 'at_end = "leave"'))
     outputs = [file.with_suffix(".txt") for file in files]
     script = str(HERE / "clocked_agent.py")
     processes = [
@@ -85,12 +84,12 @@ def _bare(folder: Path, rounds: int, out: int, back: int) -> float:
 
 
 def mesh() -> list[Line]:
-    """Agents on a ring over zenoh: rounds in lock step beside a bare query loop, in five turns, and steps running freely."""
+    """Agents on a ring over zenoh: mini-batches in lock step beside a bare query loop, in three turns, and running freely."""
     lines, rounds = [], 400
     with tempfile.TemporaryDirectory() as folder:
-        for protocol in ("penalty", "diffusion", "exact-diffusion"):
+        for protocol in ("penalty", "diffusion", "relay"):
             shares, rates = [], []
-            for turn in range(5):
+            for turn in range(3):
                 plan = MeshPlan(
                     agents=AGENTS,
                     port=20_000 + secrets.randbelow(30_000),
@@ -107,7 +106,7 @@ def mesh() -> list[Line]:
                 rates.append(rate)
                 shares.append(rate / _bare(place, rounds, out, back))
             share, target = float(np.median(shares)), 0.25 if protocol == "penalty" else 0.0
-            shown = f"{share:.2f} of a bare loop, {np.median(rates):.0f} rounds/s"
+            shown = f"{share:.2f} of a bare loop, {np.median(rates):.0f} mini-batches/s"
             lines.append(Line(f"lock step, {protocol}", shown, f"≥ {target:g}" if target else "", share >= target))
             free = MeshPlan(
                 agents=AGENTS,
@@ -117,5 +116,5 @@ def mesh() -> list[Line]:
                 partition="identical",
             )
             rate, _ = _agents(Path(folder) / f"{protocol}-free", free, "10")
-            lines.append(Line(f"free running, {protocol}", f"{rate:.0f} steps/s of each agent"))
+            lines.append(Line(f"free running, {protocol}", f"{rate:.0f} mini-batches/s of each agent"))
     return lines

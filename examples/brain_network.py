@@ -12,15 +12,15 @@ Measured by `python examples/brain_network.py` (R² on the later half of the rec
 
                                 mean R²  worst R²
     the last value                 0.05     -0.98
-    alone                         -0.01     -0.82
-    network                        0.21     -0.19
+    alone                          0.10     -0.41
+    network                        0.29     -0.06
     one learner, all samples       0.33     -0.07
 
-From so little data, a region alone learns nothing useful, and the network learns about two thirds of what one learner with
-all samples does. There are only four exchanges, too few to cross a graph in which regions are up to ten steps apart.
+From so little data, a region alone learns little. The network learns nearly as much as one learner with all
+samples, although regions are up to ten steps apart.
 """
 
-# %% What is compared: regions alone, regions that share statistics, and one learner with all samples.
+# %% What is compared: regions alone, regions that share sums, and one learner with all samples.
 from __future__ import annotations
 
 import io

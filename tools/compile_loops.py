@@ -14,11 +14,13 @@ from kernelmesh import (
     Graph,
     Hinge,
     Komp,
+    Landmarks,
     Logistic,
     Mixture,
     OnlineKernelClassifier,
     OnlineKernelRegressor,
     Penalty,
+    Relay,
     simulate,
 )
 
@@ -35,6 +37,7 @@ def main() -> None:
         Agent(**common, loss=loss, step_size=1.0, compression=Komp(budget=0.05), consensus=consensus, rule=rule)
         for consensus, loss, rule in itertools.product(protocols, (Logistic(), Hinge()), (Gradient(), Averaged()))
     ]
+    agents.append(Agent(**common, loss=Logistic(), rule=Landmarks(), consensus=Relay()))
     for agent in agents:
         streams = [ArrayStream(points[i::AGENTS], labels[i::AGENTS]) for i in range(AGENTS)]
         for _ in simulate(agent, Graph.ring(AGENTS), streams):

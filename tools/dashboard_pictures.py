@@ -2,7 +2,7 @@
 
 DIR is a run with one class per agent and the default protocol, DIR2 the same with `penalty`:
 
-    kernelmesh run heterogeneous --set measure_every=2 --out shared-statistics
+    kernelmesh run heterogeneous --set measure_every=2 --out relay
     kernelmesh run heterogeneous --protocol penalty --set measure_every=2 --out penalty
 """
 

@@ -18,14 +18,12 @@ FIGURES = ROOT / "docs" / "paper"
 
 # name of the run → its command, without --out; brodatz and baselines also get the images
 COMMANDS = {
-    "gmm-logistic": ["gmm-logistic", "--seed", "0", "--protocol", "exact-diffusion"],
+    "gmm-logistic": ["gmm-logistic", "--seed", "0", "--protocol", "capped-penalty"],
     "gmm-logistic-all": ["gmm-logistic", "--all"],
-    "gmm-logistic-exact": ["gmm-logistic", "--all", "--protocol", "exact-diffusion"],
     "gmm-logistic-printed": ["gmm-logistic", "--reading", "printed"],
     "gmm-logistic-penalty": ["gmm-logistic", "--protocol", "penalty"],
     "gmm-hinge": ["gmm-hinge", "--seed", "0"],
     "gmm-hinge-all": ["gmm-hinge", "--all"],
-    "gmm-hinge-exact": ["gmm-hinge", "--all", "--protocol", "exact-diffusion"],
     "theory": ["theory"],
     "brodatz": ["brodatz"],
     "brodatz-averaged": ["brodatz", "--rule", "averaged", "--set", "epochs=1"],
@@ -106,9 +104,7 @@ def page_text() -> str:
     rows = []
     for title, name, found, printed_order in (
         ("mixture, logistic", "gmm-logistic-all", logistic, "18"),
-        ("mixture, logistic, exact diffusion", "gmm-logistic-exact", summary("gmm-logistic-exact"), "18"),
         ("mixture, hinge", "gmm-hinge-all", hinge, "22"),
-        ("mixture, hinge, exact diffusion", "gmm-hinge-exact", summary("gmm-hinge-exact"), "22"),
     ):
         if found:
             rows.append(
@@ -181,7 +177,7 @@ def sections() -> str:
         out.append(
             f"The paper's update with the paper's penalty schedule (`{command_line('gmm-logistic-penalty')}`) diverges:\n\n"
             f"> {broken['remark']}\n\n"
-            "[Consensus protocols](consensus.md) derives the stability limit on c and compares protocols that have none."
+            "[Protocols in depth](consensus.md#when-the-printed-penalty-is-stable) derives the stability limit on c."
         )
     if summary("brodatz"):
         found = summary("brodatz")
@@ -274,7 +270,7 @@ We read them as follows:
 - The filters are the Leung–Malik bank, each normalized by its standard deviation over all training pixels.
 
 The paper's update diverges with the paper's penalty schedule.
-On the mixture, c is therefore capped at half of the stability limit, and exact diffusion is shown for comparison.
+On the mixture, c is therefore capped at half of the stability limit.
 On the textures, where c is small and constant, the update is used unchanged."""
 
 TEXTURES = """The paper draws training and test patches at random from the same images, so nearly every test patch shares pixels with a training patch.
