@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from kernelmesh import (
     Averaged,
     Constant,
+    Diffusion,
     Diverged,
     Faults,
     Gaussian,
@@ -30,6 +31,7 @@ from kernelmesh import (
     InverseRoot,
     KernelMeshClassifier,
     KernelMeshRegressor,
+    Landmarks,
     Laplacian,
     Linear,
     Local,
@@ -49,6 +51,7 @@ from kernelmesh.estimators.defaults import defaults_of
 from kernelmesh.runtimes import shard
 
 CLASSIFIERS = [OnlineKernelClassifier, KernelMeshClassifier]
+DIFFUSION = {OnlineKernelClassifier: {}, KernelMeshClassifier: {"consensus": Diffusion()}}
 REGRESSORS = [OnlineKernelRegressor, KernelMeshRegressor]
 
 
@@ -225,7 +228,7 @@ class TestNetworks:
         mesh.fit(X, y)
         first = mesh.floats_sent_, mesh.bytes_sent_
         assert (first[0] > 0).all()
-        assert (first[1] > 8 * first[0]).all()
+        assert (first[1] > 4 * first[0]).all()
         assert mesh.bytes_sent_[1] == mesh.bytes_sent_.max()  # it has two neighbors
         mesh.save(tmp_path / "mesh")
         mesh.partial_fit(X, y)
@@ -277,7 +280,7 @@ def test_rows_go_to_the_agents_that_saw_them():
 
 def test_an_agent_without_rows_is_reported_in_fit():
     X, y = moons(60)
-    mesh = KernelMeshClassifier(graph=[(0, 2), (2, 1)], passes=1, random_state=0)
+    mesh = KernelMeshClassifier(graph=[(0, 2), (2, 1)], consensus=Diffusion(), passes=1, random_state=0)
     with pytest.warns(UserWarning, match="KernelMeshClassifier: no rows for agent 2: an agent without rows") as caught:
         mesh.fit(X, y, agents=y)
     assert caught[0].filename == __file__
@@ -353,7 +356,7 @@ def test_schedules_budgets_and_losses_are_taken():
         (OnlineKernelClassifier(regularization=0.0), "OnlineKernelClassifier: regularization must be a finite number > 0"),
         (
             OnlineKernelClassifier(rule="newton"),
-            "OnlineKernelClassifier: rule must be .* averaged, gradient, second-order, got",
+            "OnlineKernelClassifier: rule must be .* averaged, gradient, landmarks, second-order, got",
         ),
         (OnlineKernelClassifier(rule="second_order"), r"got 'second_order'; did you mean second-order\?"),
         (OnlineKernelClassifier(rule="SecondOrder"), r"got 'SecondOrder'; did you mean second-order\?"),
@@ -386,8 +389,13 @@ class TestFiles:
         np.testing.assert_array_equal(back.predict(X), model.predict(X))
         assert {**back.get_params(), "graph": 0} == {**model.get_params(), "graph": 0}
         targets = np.array(["a", "b"])[y] if kind in CLASSIFIERS else y
+        # agents that share sums would linearize the rows that they keep again, but a file has none
+        tolerance = 0.05 if kind is KernelMeshClassifier else 1e-5
         np.testing.assert_allclose(
-            back.partial_fit(X, targets).weights_, model.partial_fit(X, targets).weights_, rtol=1e-5, atol=1e-7
+            back.partial_fit(X, targets)._outputs(X, None),
+            model.partial_fit(X, targets)._outputs(X, None),
+            rtol=tolerance,
+            atol=tolerance,
         )
         assert os.listdir(tmp_path) == ["model.safetensors"]
 
@@ -595,8 +603,8 @@ def test_odd_calls_are_refused(call, words):
     [
         (OnlineKernelClassifier, SecondOrder),
         (OnlineKernelRegressor, SecondOrder),
-        (KernelMeshClassifier, Averaged),
-        (KernelMeshRegressor, Gradient),
+        (KernelMeshClassifier, Landmarks),
+        (KernelMeshRegressor, Landmarks),
     ],
 )
 class TestRules:
@@ -761,7 +769,7 @@ class TestPasses:
     def test_ctrl_c_keeps_what_was_learned(self, kind, monkeypatch, tmp_path):
         X, y = moons(320)
         for after, passes in ((9, 0), (23, 2)):
-            model = kind(passes=9, tol=None, random_state=0)
+            model = kind(passes=9, tol=None, random_state=0, **DIFFUSION[kind])
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
                 patch.setattr(shard, "advance", interrupted(shard.advance, after=after))
                 model.fit(X, y)
@@ -771,6 +779,14 @@ class TestPasses:
             model.save(tmp_path / "model")
             assert (kind.load(tmp_path / "model").n_iter_, kind.load(tmp_path / "model").score(X, y)) == (passes, score)
             assert model.partial_fit(X, y).score(X, y) > 0.8  # also by agents that were a step ahead
+
+    def test_ctrl_c_while_a_network_settles_keeps_what_was_learned(self, monkeypatch):
+        X, y = moons(320)
+        mesh = KernelMeshClassifier(random_state=0)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(shard, "relay", interrupted(shard.relay, after=200))
+            mesh.fit(X, y)
+        assert mesh.score(X, y) > 0.9
 
     @pytest.mark.parametrize("kind", CLASSIFIERS)
     def test_ctrl_c_before_anything_is_learned_leaves_the_estimator_as_it_was(self, kind, monkeypatch):
@@ -786,7 +802,7 @@ class TestPasses:
         """An average is shown, and goes on improving where the steps behind it wander about."""
         X, y = moons(320)
         mesh = KernelMeshClassifier(graph=[(0, 1)], passes=3, tol=None, verbose=True, random_state=0).fit(X, y)
-        told = re.search(r"pass 3 of 3: loss ([\d.e-]+),", capsys.readouterr().out)[1]
+        told = re.search(r"settled: loss ([\d.e-]+),", capsys.readouterr().out)[1]
         mean = -np.log(mesh.predict_proba(X)[np.arange(320), y]).mean()
         assert float(told) == pytest.approx(mean, rel=1e-3)
 
@@ -888,32 +904,35 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
         return f"{getattr(pair, which):g}"
 
     if "Mesh" in kind.__name__:
-        usual, other = (averaged, gradient) if kind in CLASSIFIERS else (gradient, averaged)
-        name = "gradient" if kind in CLASSIFIERS else "averaged"
-        passes = (
-            f'by default {usual.network_passes}, with the rule "second-order" {second.network_passes} '
-            f'and with "{name}" {other.network_passes}.'
-        )
+        sums = defaults_of(Landmarks)
+        own = [
+            f'by default {sums.network_passes}, with the rule "second-order" {second.network_passes}, '
+            f'with "averaged" {averaged.network_passes} and with "gradient" {gradient.network_passes}.',
+            f"4 times {number(sums.regularization)} times the mean",
+            f'By default {sums.max_order} with the rule "landmarks"',
+            f'{second.max_order} with "second-order"',
+            f'`partial_fit` uses {sums.half_life:,.0f} with "landmarks" and "second-order"',
+        ]
     else:
-        passes = (
+        own = [
             f"by default {second.passes} ({2 * second.passes} for fewer than {second.few_rows} rows), "
-            f'with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.'
-        )
+            f'with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.',
+            f"by default {number(second.regularization)} times the mean",
+            f"By default {second.max_order} with the second-order rule",
+            f"({16 * second.max_order**2 // 10**6} MB)",
+            f"`partial_fit` uses {second.half_life:,.0f} with the second-order rule",
+        ]
         named = f'"second-order" stands for SecondOrder(budget={number(second.budget)}, max_order={second.max_order})'
         assert f"{named}, in `partial_fit` with half_life={second.half_life:_.0f}." in text
         assert f"SecondOrder() has a budget of {SecondOrder().budget:g}, no limit on the number of points" in text
     width = getattr(second.width, which)
     for words in (
         "√(v / 2)" if width == 1.0 else f"{width:g} √(v / 2)",
-        f"by default {number(second.regularization)} times the mean",
         f"may cause, by default {number(second.budget)}.",
-        f"By default {second.max_order} with the second-order rule",
-        f"({16 * second.max_order**2 // 10**6} MB)",
         f"By default {number(averaged.step_size)} (averaged) or {number(gradient.step_size)} (gradient)",
         f"(gradient, by default {number(gradient.parsimony)})",
         f"(averaged, by default {number(averaged.parsimony)})",
-        f"`partial_fit` uses {second.half_life:,.0f} with the second-order rule",
-        passes,
+        *own,
     ):
         assert words in text
 

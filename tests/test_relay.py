@@ -1,10 +1,12 @@
 """Relay sums on whole networks: exact on every graph, no sample counted twice, and no fault that lasts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import relay_network
-from kernelmesh import Agent, Gaussian, Graph, Landmarks, Logistic, Relay
+from kernelmesh import Agent, Expansion, Gaussian, Graph, Landmarks, Logistic, Relay, Squared
 from relay_network import Network, half, is_connected, line, random_graph, random_tree, ring, star
 
 CLASSES = 5
@@ -284,22 +286,31 @@ class TestMembers:
 
     @pytest.mark.parametrize("loss", [0.0, 0.3])
     def test_a_forgotten_member_was_never_there(self, loss):
-        """Every total becomes that of a network without it, with the same points: exact unlearning."""
-        mesh = checked(network(well_connected(8), seed=8, keep=0, loss=loss))
-        finish(mesh)
-        mesh.run(60)
+        """Every total becomes that of a network that never had it: exact unlearning."""
+        rng = np.random.default_rng(8)
+        points, graph = 2.0 * rng.normal(size=(20, 2)), well_connected(8)
+        rule = Landmarks(novelty=np.inf, keep=32)
+        agent = Agent(
+            dimension=2, outputs=1, kernel=Gaussian(bandwidth=1.0), loss=Squared(), rule=rule, consensus=Relay(bits=64)
+        )
+        function = Expansion(agent.kernel, points, np.zeros((20, 1)))
+        batches = [[(x := 2.0 * rng.normal(size=(4, 2)), np.sin(x[:, :1])) for _ in range(10)] for _ in graph]
+        mesh = Network(agent, graph, batches, function=function, loss=loss, seed=8)
+        settle(mesh)
         gone = leaf_of(mesh)
-        mesh.forget(0 if gone else 1, gone)
-        mesh.run(40)
+        mesh.forget(1, gone)
         mesh.calm()
-        mesh.run_until(mesh.is_exact, limit=40)
-
-        points = mesh.states[1].function.centers
-        without = mesh.agent.start(function=mesh.agent.start().function).model  # an agent with nothing
-        assert not without.own.samples
-        for i in set(mesh.living) - {gone}:
-            assert not mesh.roll(i) >> gone & 1
-            assert np.array_equal(mesh.states[i].function.centers, points)
+        mesh.run(40)
+        without = Network(agent, graph, batches, function=function, seed=8)
+        without.kill(gone)
+        settle(without)
+        for i in without.living:
+            assert mesh.total(i).samples == without.total(i).samples
+            assert (
+                np.abs(mesh.total(i).moments - without.total(i).moments).max()
+                <= 1e-10 * np.abs(without.total(i).moments).max()
+            )
+            assert np.abs(mesh.states[i].function(HELD) - without.states[i].function(HELD)).max() <= 1e-10
 
     def test_who_joins_late_knows_what_all_know_and_adds_its_own(self):
         mesh = checked(network(well_connected(9), seed=9))
@@ -321,10 +332,37 @@ class TestMembers:
         mesh.left.clear()
         memory = mesh.states[one].memory.copied()
         memory.leaving = False
-        mesh.states[one] = relay_network.replace(mesh.states[one], memory=memory)
+        mesh.states[one] = replace(mesh.states[one], memory=memory)
         mesh.restore(one)
         mesh.run(60)
         assert mesh.is_exact()
+
+
+class TestForm:
+    """Sums that cannot be sums exclude who sends them, and the tree finds another way."""
+
+    @pytest.mark.parametrize(
+        "spoiled",
+        [
+            lambda own: replace(own, moments=100.0 * own.moments),
+            lambda own: replace(own, moments=-own.moments),
+            lambda own: replace(own, samples=1e6),
+            lambda own: replace(own, weights=own.weights * np.nan),
+        ],
+        ids=["too large", "negative", "more samples than a member may have", "not finite"],
+    )
+    def test_who_sends_them_is_excluded(self, spoiled):
+        mesh = network(well_connected(11), seed=11, keep=0, unequal=False)
+        mesh.agent = replace(mesh.agent, consensus=replace(mesh.agent.consensus, max_samples=1e5))
+        settle(mesh)
+        liar = leaf_of(mesh)
+        model = mesh.states[liar].model
+        mesh.states[liar] = replace(mesh.states[liar], model=replace(model, own=spoiled(model.own), changed=True))
+        mesh.run(80)
+        others = set(mesh.living) - {liar}
+        assert any(mesh.states[i].memory.peers[liar].excluded for i in mesh.neighbors[liar])
+        assert min(mesh.accuracy(HELD, TRUTH)[i] for i in others) >= 95.0
+        assert all(mesh.states[i].memory.tree.parent != liar for i in mesh.neighbors[liar])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 200))])

@@ -922,7 +922,7 @@ def test_the_remedies_for_a_budget_and_for_a_rule_say_what_to_take():
     with pytest.raises(InvalidArgument, match=r"nearly every point; use Komp.averaging\(30\)$"):
         make(Averaged(), compression=Komp.parsimonious(30.0, parsimony=0.04))
     with pytest.raises(
-        InvalidArgument, match=r"SecondOrder learns alone.* Averaged\(\), with a step size and .*Komp.averaging"
+        InvalidArgument, match=r"SecondOrder learns alone.* Landmarks\(\) with the consensus Relay\(\), or .*Komp.averaging"
     ):
         make(SecondOrder(), consensus=Diffusion())
 

@@ -309,6 +309,7 @@ class Agent:
             kernel=self.kernel,
             regularization=cast(float, self.regularization),
             typical_curvature=getattr(self.loss, "typical_curvature", 1.0),
+            max_samples=consensus.max_samples,
             limit=getattr(self.loss, "most_curved", math.inf) * largest_value(self.kernel),
         )
 

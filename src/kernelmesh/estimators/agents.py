@@ -391,7 +391,8 @@ def _plain(name: Any) -> Hashable:
 class KernelMeshClassifier(Classification, _Mesh):
     """A network of online kernel classifiers that learn one model together.
 
-    An agent without any rows neither learns nor relays anything. Parameters that the rule does not use raise an error.
+    By default, agents add up sums over their rows (`Relay`), so that each ends with the model of all rows, also one that has
+    none. Features are then compared in units on which the agents agree. Parameters that the rule does not use raise an error.
 
     Parameters
     ----------
@@ -403,31 +404,31 @@ class KernelMeshClassifier(Classification, _Mesh):
     graph : Graph, networkx graph or list of edges, optional
         The communication graph; by default a ring of 5 agents.
     consensus : Consensus, optional
-        The consensus protocol; by default Diffusion(): neighbors average their functions, so that each agent also learns
-        classes or regions that only others see.
+        The consensus protocol; by default Relay() with the rule "landmarks", and Diffusion() with other rules.
     faults : Faults, optional
         Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
         `partial_fit`. Not stored by `save`.
     rule : str or Rule, optional
-        The learning rule: "averaged" (the default) or "gradient" (the default with the protocols Penalty and Hilbert, which
-        need small steps), the name of another registered rule, or an object such as Averaged(fidelity=0.2). "second-order"
-        is for agents that learn alone, with consensus=Local().
+        The learning rule: "landmarks" (the default), "averaged" (with Diffusion), "gradient" (with Penalty and Hilbert,
+        which need small steps), "second-order" (with Local, for agents that learn alone), the name of another registered
+        rule, or an object such as Landmarks(keep=0).
     regularization : float, optional
-        The regularization λ. With "second-order", it corresponds to 1/C of an SVM for each agent, and is by default 0.05
-        times the mean of κ(x, x) over the first rows. With the other rules, it is relative to the mean loss and is by default
-        10⁻⁶.
+        The regularization λ. With "landmarks", it corresponds to 1/C of an SVM with the rows of all agents; by default they
+        agree on 1/64 to 4 times 0.05 times the mean of κ(x, x) over the first rows. With "second-order", it is that of each
+        agent. With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
         The compression budget ε: larger means fewer points and a coarser function. With the
         second-order rule, it is the increase in loss per sample that removing points may cause, by default 0.0075. With the
         other rules, it is the distance by which compression may move the function in one step, and by default follows from
         `parsimony`.
     max_order : int, optional
-        The maximum number of points in an agent's dictionary; math.inf means no limit. By default 2000 with the
-        second-order rule, which stores two matrices of max_order² numbers per agent (64 MB), and unlimited with the others.
+        The maximum number of points; math.inf means no limit. By default 500 with the rule "landmarks", whose agents send
+        max_order² / 2 numbers in each wave, 2000 with "second-order", which stores two matrices of max_order² numbers for
+        each agent (64 MB), and unlimited with the others.
     half_life : float, optional
         The number of an agent's samples after which the influence of old data has halved, for streams that change; math.inf
         means that nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses
-        10,000 with the second-order rule. The rule "gradient" does not support forgetting.
+        10,000 with "landmarks" and "second-order". The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
         The step size η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3
         (gradient), divided by the mean of κ(x, x) over the first rows.
@@ -437,8 +438,8 @@ class KernelMeshClassifier(Classification, _Mesh):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 5, with the rule
-        "second-order" 2 and with "gradient" 50. `partial_fit` makes one pass.
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 1, with the rule
+        "second-order" 2, with "averaged" 5 and with "gradient" 50. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
         this fraction (below 1) of the lowest so far; None makes all passes.
@@ -479,8 +480,9 @@ class KernelMeshClassifier(Classification, _Mesh):
 class KernelMeshRegressor(Regression, _Mesh):
     """A network of online kernel regressors that learn one model together.
 
-    Targets, in one or several columns, are standardized using the first targets seen. An agent without any rows neither
-    learns nor relays anything. Parameters that the rule does not use raise an error.
+    By default, agents add up sums over their rows (`Relay`), so that each ends with the model of all rows, also one that has
+    none. Features are then compared in units on which the agents agree. Targets, in one or several columns, are standardized
+    using the first targets seen. Parameters that the rule does not use raise an error.
 
     Parameters
     ----------
@@ -492,29 +494,31 @@ class KernelMeshRegressor(Regression, _Mesh):
     graph : Graph, networkx graph or list of edges, optional
         The communication graph; by default a ring of 5 agents.
     consensus : Consensus, optional
-        The consensus protocol; by default Diffusion(): neighbors average their functions, so that each agent also learns
-        classes or regions that only others see.
+        The consensus protocol; by default Relay() with the rule "landmarks", and Diffusion() with other rules.
     faults : Faults, optional
         Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
         `partial_fit`. Not stored by `save`.
     rule : str or Rule, optional
-        The learning rule: "gradient" (the default) or "averaged", the name of another registered rule, or an object such as
-        Averaged(fidelity=0.2). "second-order" is for agents that learn alone, with consensus=Local().
+        The learning rule: "landmarks" (the default), "averaged" (with Diffusion), "gradient" (with Penalty and Hilbert,
+        which need small steps), "second-order" (with Local, for agents that learn alone), the name of another registered
+        rule, or an object such as Landmarks(keep=0).
     regularization : float, optional
-        The regularization λ. With "second-order", it corresponds to 1/C of an SVM for each agent, and is by default 0.6 times
-        the mean of κ(x, x) over the first rows. With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
+        The regularization λ. With "landmarks", it is that of a ridge regression with the rows of all agents; by default they
+        agree on 1/64 to 4 times 0.6 times the mean of κ(x, x) over the first rows. With "second-order", it is that of each
+        agent. With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
         The compression budget ε: larger means fewer points and a coarser function. With the
         second-order rule, it is the increase in loss per sample that removing points may cause, by default 0.0025. With the
         other rules, it is the distance by which compression may move the function in one step, and by default follows from
         `parsimony`.
     max_order : int, optional
-        The maximum number of points in an agent's dictionary; math.inf means no limit. By default 2000 with the
-        second-order rule, which stores two matrices of max_order² numbers per agent (64 MB), and unlimited with the others.
+        The maximum number of points; math.inf means no limit. By default 500 with the rule "landmarks", whose agents send
+        max_order² / 2 numbers in each wave, 2000 with "second-order", which stores two matrices of max_order² numbers for
+        each agent (64 MB), and unlimited with the others.
     half_life : float, optional
         The number of an agent's samples after which the influence of old data has halved, for streams that change; math.inf
         means that nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses
-        10,000 with the second-order rule. The rule "gradient" does not support forgetting.
+        10,000 with "landmarks" and "second-order". The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
         The step size η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1
         (gradient), divided by the mean of κ(x, x) over the first rows. Much larger steps diverge.
@@ -524,8 +528,8 @@ class KernelMeshRegressor(Regression, _Mesh):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 50, with the rule
-        "second-order" 2 and with "averaged" 5. `partial_fit` makes one pass.
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 1, with the rule
+        "second-order" 2, with "averaged" 5 and with "gradient" 50. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
         this fraction (below 1) of the lowest so far; None makes all passes.

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Self, cast
 
 import numpy as np
@@ -34,6 +34,7 @@ from kernelmesh.estimators.parameters import Parameters
 from kernelmesh.estimators.progress import Progress
 from kernelmesh.estimators.scale import warn_of_empty, warn_of_scales
 from kernelmesh.registry import describe, restore
+from kernelmesh.streams import Batch
 
 __all__ = ["Learner", "grouped"]
 
@@ -227,7 +228,7 @@ class Learner(Parameters, ABC):
         """The stream of each agent."""
         return [ArrayStream(X[mine], targets[mine], batch_size=self.batch_size, passes=passes, rng=rng) for mine in rows]
 
-    def _rounds(self, streams: Sequence[ArrayStream], states: Sequence[State]) -> Iterator[Round]:
+    def _rounds(self, streams: Sequence[Iterable[Batch]], states: Sequence[State]) -> Iterator[Round]:
         """Run `simulate` on the streams and count what agents send."""
         before = self._sent
         for now in simulate(self._agent, self._network, streams, states=states, faults=self._faults):
@@ -249,6 +250,10 @@ class Learner(Parameters, ABC):
                 self._states, begun = tuple(now.states), True
                 if progress.see(now):
                     break
+            for now in self._rounds([()] * len(streams), self._states):  # until all know what each has learned
+                self._states = tuple(now.states)
+            if self._agent.consensus.shares:
+                progress.settle(self._functions)
         except KeyboardInterrupt:
             if not begun:
                 raise
@@ -301,7 +306,7 @@ class Learner(Parameters, ABC):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the learned functions and all settings except faults to a safetensors file.
+        """Save what was learned and all settings except faults to a safetensors file; no rows that agents keep.
 
         Parameters
         ----------

@@ -69,16 +69,23 @@ class Progress:
         loss = self._measure(now.functions)
         if self._verbose:
             self._tell(now, loss, "")
+        memory = now.states[self._agent].memory
+        if memory is not None and not memory.is_ready:  # agents that share sums wait until their network stands
+            return False
         idle = not loss < self._best * (1.0 - self._tol)
         self._best = min(loss, self._best)
         return idle and self._tol > -math.inf
 
+    def settle(self, functions: Sequence[Expansion]) -> None:
+        """Process the end, when all agents know what each has learned."""
+        if self._verbose:
+            self._print("settled", functions, self._measure(functions))
+
     def _tell(self, now: Round, loss: float, part: str) -> None:
         self._told = time.monotonic()
         number = self.complete + bool(part)
-        points = sum(function.order for function in now.functions)
-        seconds = self._told - self._began
-        print(
-            f"{self._owner}: pass {number} of {self._passes}{part}: loss {loss:.4g}, {points} points, {seconds:.1f} s",
-            flush=True,
-        )
+        self._print(f"pass {number} of {self._passes}{part}", now.functions, loss)
+
+    def _print(self, what: str, functions: Sequence[Expansion], loss: float) -> None:
+        points, seconds = sum(function.order for function in functions), time.monotonic() - self._began
+        print(f"{self._owner}: {what}: loss {loss:.4g}, {points} points, {seconds:.1f} s", flush=True)

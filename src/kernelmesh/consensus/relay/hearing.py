@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 
-from kernelmesh.consensus.relay.agreement import scaled
+from kernelmesh.consensus.relay.agreement import CANDIDATES, scaled
 from kernelmesh.consensus.relay.memory import REREAD, Memory, Peer, Received
 from kernelmesh.consensus.relay.point_list import PointList, merged
 from kernelmesh.consensus.relay.settings import PATIENCE, POOL, Settings
@@ -103,6 +103,10 @@ def _keep(settings: Settings, memory: Memory, peer: Peer, news: News) -> None:
         raise RefusedMessage(f"news: sums must have {dimension} features", sums.features.shape)
     if sums.order > news.length:
         raise RefusedMessage("news: sums must be over points of the sender's list", sums.order)
+    if len(sums.trials) not in (0, CANDIDATES):
+        raise RefusedMessage(f"news: sums must have 0 or {CANDIDATES} trials", len(sums.trials))
+    if sums.samples > settings.max_samples * sums.roll.bit_count():
+        raise RefusedMessage(f"news: a member may have {settings.max_samples:g} samples", sums.samples)
     limit = (1.0 + _ROUNDING) * settings.limit * sums.samples
     if sums.trace > limit:
         raise RefusedMessage(f"news: tr Θ must be at most {settings.limit:g} for each sample", sums.trace)
@@ -154,8 +158,8 @@ def _merge(settings: Settings, memory: Memory, part: ListPart, lists: list[Point
     if theirs is None:
         return
     dimension = memory.points.points.shape[1]
-    if theirs.points.shape[1] != dimension or theirs.scales.size not in (0, dimension) or len(theirs) > settings.max_order:
-        raise RefusedMessage("news: the list of points must have the right dimension and length", theirs.points.shape)
+    if theirs.scales.size not in (0, dimension) or len(theirs) > settings.max_order:
+        raise RefusedMessage("news: the list of points must have the right length, and a scale for each feature", len(theirs))
     lists.append(theirs)
 
 

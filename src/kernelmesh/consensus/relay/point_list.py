@@ -135,6 +135,8 @@ def merged(points: PointList, part: ListPart, *, trusted: bool = False) -> Point
     if not trusted and not points.begins_with(part.start, part.digest):
         return None
     tail = part.points.table("points") if part.points.data else np.empty((0, points.points.shape[1]))
+    if len(part.roots) % 8 or len(part.scales) % 8 or tail.shape[1] != points.points.shape[1]:
+        raise RefusedMessage("news: points must have the right dimension, and roots and scales 8 bytes each", tail.shape)
     roots, scales = np.frombuffer(part.roots, "<i8").astype(np.int64), np.frombuffer(part.scales, "<f8").astype(np.float64)
     if len(roots) != len(tail) or (len(roots) and not 0 <= int(roots.min()) <= int(roots.max()) < 1 << 16):
         raise RefusedMessage("news: every point must have a root", f"{len(roots)} for {len(tail)} points")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from kernelmesh.checks import integer
+from kernelmesh.checks import integer, positive
 from kernelmesh.consensus.base import Consensus, Exchange, Heard, StepInputs, Tuning
 from kernelmesh.consensus.relay.hearing import forget, hear
 from kernelmesh.consensus.relay.memory import Memory
@@ -51,6 +52,8 @@ class Relay(Consensus):
     tunes : bool
         Whether they then agree on the width of the kernel and on λ: on half, once or twice the given width, and 1/64 to 4
         times the given λ, by how well these predict the first samples of all agents.
+    max_samples : float
+        The most samples that a member can have in its lifetime. A neighbor whose sums claim more is excluded.
 
     Examples
     --------
@@ -66,9 +69,11 @@ class Relay(Consensus):
     bits: int = 32
     scales: bool = False
     tunes: bool = False
+    max_samples: float = math.inf
 
     def __post_init__(self) -> None:
         integer("Relay", "every", self.every, minimum=1)
+        positive("Relay", "max_samples", self.max_samples, infinite=True)
         if self.bits not in BITS:
             raise InvalidArgument("Relay", "bits", f"be one of {BITS}", self.bits)
         if self.tunes and not self.scales:

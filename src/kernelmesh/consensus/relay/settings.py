@@ -35,6 +35,8 @@ class Settings:
     """The curvature of the loss of most samples, by which a squared error stands for it."""
     limit: float = math.inf
     """The most that one sample can add to tr Θ."""
+    max_samples: float = math.inf
+    """The most samples that a member may claim."""
 
     @property
     def stages(self) -> int:

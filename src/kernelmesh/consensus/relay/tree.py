@@ -32,7 +32,7 @@ def _patience(pause: float) -> float:
 
 def _longest(pause: float, last: int) -> float:
     """The longest usual pause after another one; a pause that was given up counts no more than patience lasts."""
-    counted = min(last, _patience(pause))
+    counted = min(float(last), _patience(pause))
     return max(counted, pause + _MEMORY * (counted - pause))
 
 
