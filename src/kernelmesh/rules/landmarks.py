@@ -27,8 +27,9 @@ __all__ = ["KeptRows", "Landmarks", "LandmarksModel"]
 _CANDIDATES = 256
 # Steps between two looks at the kept samples.
 _REVISIT = 8
-# The model has settled when it has moved by less than this share of its norm since the kept samples were linearized.
-_SETTLED = 0.02
+# The model has settled when its outputs at the agent's samples, in units in which the loss has the curvature 1, have changed
+# by less than this since the kept samples were linearized, in quadratic mean.
+_SETTLED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +159,10 @@ class LandmarksModel(Model):
     @property
     def moved(self) -> bool:
         """Whether the model has changed since the kept samples were linearized."""
-        now, then = self.coordinates, self.revisited
-        if len(now) != len(then):
+        if len(self.coordinates) != len(self.revisited):
             return True
-        return float(np.linalg.norm(now - then)) > _SETTLED * float(np.linalg.norm(now))
+        step = (self.coordinates - self.revisited)[: self.own.order]
+        return float(np.vdot(step, product(self.own.square(), step))) > _SETTLED**2 * self.own.samples
 
 
 @register("rule")
@@ -336,8 +337,9 @@ class Landmarks(Rule):
 
     def revisit(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
         """Linearize the kept samples again when that is due and the model has changed."""
-        is_due = model.is_due or (model.basis.order and len(model.kept) > self.keep)
-        return self._revisited(model, loss) if is_due and model.age >= _REVISIT else model
+        if model.age < _REVISIT or not (model.is_due or (model.basis.order and len(model.kept) > self.keep)):
+            return model
+        return self._revisited(model, loss)
 
     def _revisited(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
         kept, frozen = model.kept, model.frozen
