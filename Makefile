@@ -32,7 +32,7 @@ $(DONE): pyproject.toml
 # the live page needs a display
 demo: setup
 	$(BIN)/kernelmesh run one-class --seed 0 --out runs/demo
-	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then $(BIN)/kernelmesh dashboard --open runs/demo/shared runs/demo/paper; else echo "See runs/demo/figure.png."; fi
+	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ]; then $(BIN)/kernelmesh dashboard --open runs/demo/relay runs/demo/paper; else echo "See runs/demo/figure.png."; fi
 
 # on two cores; tests that start agents run one at a time
 test: lint

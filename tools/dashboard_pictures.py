@@ -59,7 +59,7 @@ def main() -> None:
             open_page(driver, page, 1400, 1640, share=1.0)
             save(driver.get_screenshot_as_png(), "page.png")
             save(driver.get_screenshot_as_png(), "curves.png", box=box_of(driver, "#curves-panel"))
-            open_page(driver, page, 1400, 1640, share=0.12)
+            open_page(driver, page, 1400, 1640, share=0.4)
             save(driver.get_screenshot_as_png(), "network.png", box=box_of(driver, "#network-panel"))
             save(driver.get_screenshot_as_png(), "function.png", box=box_of(driver, "#function-panel"))
             open_page(driver, page, 390, 1560, share=0.6, dark=True)

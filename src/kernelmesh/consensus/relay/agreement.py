@@ -24,8 +24,6 @@ POINTS = 128
 _WIDTHS, _STRENGTHS = (0.5, 1.0, 2.0), (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)
 CANDIDATES = 2 * len(_WIDTHS)
 """The number of sums in which they are compared: two halves of the samples for each width."""
-# What another candidate must gain per sample, in units of a squared error whose largest useful value is about 1.
-_MARGIN = 0.01
 
 
 def scaled(kernel: Kernel, scales: Floats) -> Kernel:
@@ -56,11 +54,7 @@ def tuned(settings: Settings, points: PointList, trials: tuple[Sums, ...], root:
     for width, halves in zip(_WIDTHS, zip(trials[::2], trials[1::2], strict=True), strict=True):
         for strength in _STRENGTHS:
             found[width, strength] = _error(halves, strength * settings.regularization / settings.typical_curvature)
-    samples = max(sum(half.samples for half in trials[:2]), 1.0)
-    best = min(found, key=lambda each: found[each])
-    if found[best] > found[1.0, 1.0] - _MARGIN * samples:
-        best = (1.0, 1.0)
-    width, strength = best
+    width, strength = min(found, key=lambda each: found[each])
     scales = width * points.scales
     novel = points.points
     if width != 1.0:
