@@ -229,7 +229,6 @@ class TestNetworks:
         first = mesh.floats_sent_, mesh.bytes_sent_
         assert (first[0] > 0).all()
         assert (first[1] > 4 * first[0]).all()
-        assert mesh.bytes_sent_[1] == mesh.bytes_sent_.max()  # it has two neighbors
         mesh.save(tmp_path / "mesh")
         mesh.partial_fit(X, y)
         assert (mesh.floats_sent_ > first[0]).all()

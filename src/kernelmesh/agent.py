@@ -195,6 +195,11 @@ class Agent:
         integer("Agent", "dimension", self.dimension, minimum=1)
         integer("Agent", "outputs", self.outputs, minimum=1)
         rule = check_rule("Agent", self.rule)
+        if getattr(self.consensus, "shares", False) and not isinstance(rule, Landmarks):
+            needed = f"be Landmarks with the consensus {type(self.consensus).__name__}"
+            raise InvalidArgument(
+                "Agent", "rule", needed, rule, remedy="add rule=Landmarks(): only sums over points can be added"
+            )
         for role, kind, example in (
             ("kernel", Kernel, "Gaussian(bandwidth=1.0)"),
             *([("compression", Compression, "Komp(budget=0.1)")] if rule.takes_step_size else []),
@@ -215,9 +220,6 @@ class Agent:
 
     def _check_rule(self, name: str) -> None:
         """Reject settings that the rule does not use, and require those it needs."""
-        if self.consensus.shares and not isinstance(self.rule, Landmarks):
-            rule = f"be Landmarks with the consensus {type(self.consensus).__name__}"
-            raise InvalidArgument("Agent", "rule", rule, self.rule, remedy="only sums over landmarks can be added")
         if not (self.rule.listens or self.consensus.shares or self.consensus.exchange == NOTHING):
             rule = f"be a rule that uses neighbors' messages with the consensus {type(self.consensus).__name__}"
             remedy = (

@@ -397,8 +397,10 @@ class KernelMeshClassifier(Classification, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        The kernel κ; by default Gaussian(bandwidth=√(v / 2)), or 0.7 √(v / 2) with the rule "second-order". In `fit`, v is
-        the sum of the features' variances; `partial_fit` assumes standardized features, so that v is their number.
+        The kernel κ; by default Gaussian(bandwidth=0.7 √(v / 2)) with the rules "landmarks" and "second-order", and
+        Gaussian(bandwidth=√(v / 2)) with others. With "landmarks", agents agree on the scales of the features, so that v is
+        their number, and on 1/8 to 2 times that bandwidth. Otherwise, v is the sum of the features' variances in `fit`, and
+        `partial_fit` assumes standardized features.
     loss : Loss, optional
         The loss ℓ, with class targets; by default Logistic().
     graph : Graph, networkx graph or list of edges, optional
@@ -417,7 +419,7 @@ class KernelMeshClassifier(Classification, _Mesh):
         agree on 1/64 to 4 times 0.05 times the mean of κ(x, x) over the first rows. With "second-order", it is that of each
         agent. With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
-        The compression budget ε: larger means fewer points and a coarser function. With the
+        The compression budget ε, not with "landmarks": larger means fewer points and a coarser function. With the
         second-order rule, it is the increase in loss per sample that removing points may cause, by default 0.0075. With the
         other rules, it is the distance by which compression may move the function in one step, and by default follows from
         `parsimony`.
@@ -430,11 +432,11 @@ class KernelMeshClassifier(Classification, _Mesh):
         means that nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses
         10,000 with "landmarks" and "second-order". The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
-        The step size η, below 1 / regularization; not with the second-order rule. By default 100 (averaged) or 3
+        The step size η, below 1 / regularization; not with "landmarks" and "second-order". By default 100 (averaged) or 3
         (gradient), divided by the mean of κ(x, x) over the first rows.
     parsimony : float, optional
         The constant K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.06):
-        larger means fewer points and a coarser function. Not with the second-order rule, and not together with `budget`.
+        larger means fewer points and a coarser function. Not with "landmarks" and "second-order", nor together with `budget`.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
@@ -459,7 +461,7 @@ class KernelMeshClassifier(Classification, _Mesh):
     agents_ : dict of Hashable to Expansion
         The function that each agent has learned, by its name in the graph.
     dictionary_ : ndarray of shape (points, features)
-        The points of the average function: the dictionaries of all agents, stacked.
+        The points of the average function: those that all agents share, or the dictionaries of all agents, stacked.
     weights_ : ndarray of shape (points, outputs)
         The weights of the average function.
     model_order_ : ndarray of shape (agents,)
@@ -487,8 +489,9 @@ class KernelMeshRegressor(Regression, _Mesh):
     Parameters
     ----------
     kernel : Kernel, optional
-        The kernel κ; by default Gaussian(bandwidth=√(v / 2)). In `fit`, v is the sum of the features' variances;
-        `partial_fit` assumes standardized features, so that v is their number.
+        The kernel κ; by default Gaussian(bandwidth=√(v / 2)). With the rule "landmarks", agents agree on the scales of the
+        features, so that v is their number, and on 1/8 to 2 times that bandwidth. Otherwise, v is the sum of the features'
+        variances in `fit`, and `partial_fit` assumes standardized features.
     loss : Loss, optional
         The loss ℓ, with value targets; by default Squared().
     graph : Graph, networkx graph or list of edges, optional
@@ -507,7 +510,7 @@ class KernelMeshRegressor(Regression, _Mesh):
         agree on 1/64 to 4 times 0.6 times the mean of κ(x, x) over the first rows. With "second-order", it is that of each
         agent. With the other rules, it is relative to the mean loss and is by default 10⁻⁶.
     budget : float or Schedule, optional
-        The compression budget ε: larger means fewer points and a coarser function. With the
+        The compression budget ε, not with "landmarks": larger means fewer points and a coarser function. With the
         second-order rule, it is the increase in loss per sample that removing points may cause, by default 0.0025. With the
         other rules, it is the distance by which compression may move the function in one step, and by default follows from
         `parsimony`.
@@ -520,11 +523,11 @@ class KernelMeshRegressor(Regression, _Mesh):
         means that nothing is forgotten. By default, `fit`, which shuffles the rows, forgets nothing, and `partial_fit` uses
         10,000 with "landmarks" and "second-order". The rule "gradient" does not support forgetting.
     step_size : float or Schedule, optional
-        The step size η, below 1 / regularization; not with the second-order rule. By default 1.5 (averaged) or 1
+        The step size η, below 1 / regularization; not with "landmarks" and "second-order". By default 1.5 (averaged) or 1
         (gradient), divided by the mean of κ(x, x) over the first rows. Much larger steps diverge.
     parsimony : float, optional
         The constant K of the budget ε = K η^{3/2} (gradient, by default 0.02) or K η^{1/2} (averaged, by default 0.01):
-        larger means fewer points and a coarser function. Not with the second-order rule, and not together with `budget`.
+        larger means fewer points and a coarser function. Not with "landmarks" and "second-order", nor together with `budget`.
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
@@ -549,7 +552,7 @@ class KernelMeshRegressor(Regression, _Mesh):
     agents_ : dict of Hashable to Expansion
         The function that each agent has learned, by its name in the graph.
     dictionary_ : ndarray of shape (points, features)
-        The points of the average function: the dictionaries of all agents, stacked.
+        The points of the average function: those that all agents share, or the dictionaries of all agents, stacked.
     weights_ : ndarray of shape (points, outputs)
         The weights of the average function.
     model_order_ : ndarray of shape (agents,)

@@ -57,7 +57,7 @@ class Learner(Parameters, ABC):
     """Floats and bytes that each agent has sent, 2 × agents."""
     _beginning: Beginning | None
     """The first rows of a stream, kept while bandwidth and λ may still change."""
-    regularization_: float
+    _regularization: float
     """λ, as given or chosen."""
 
     # -- what varies with the targets ----------------------------------------------------------------------------------
@@ -181,14 +181,14 @@ class Learner(Parameters, ABC):
                 found = suited(self._agent, beginning.points, beginning.targets, regularizes=self.regularization is None)
                 if found.agent is not self._agent and found.state is not None:
                     self._agent, self._states = found.agent, (found.state,)
-                    self.regularization_ = cast(float, found.agent.regularization)
+                    self._regularization = cast(float, found.agent.regularization)
         self._beginning = None if beginning.complete else beginning
 
     def _suit_to_all(self, X: Floats, targets: NDArray[Any]) -> None:
         """Choose bandwidth and λ from some of the rows, which are all there are."""
         self._beginning = None
-        weight = cast(float, self._agent.regularization) / self.regularization_
-        agent = dataclasses.replace(self._agent, regularization=self.regularization_)
+        weight = cast(float, self._agent.regularization) / self._regularization
+        agent = dataclasses.replace(self._agent, regularization=self._regularization)
         some = np.random.default_rng(0).permutation(len(X))
         for rows in prefixes(len(X)):
             seen = some[:rows]
@@ -196,15 +196,15 @@ class Learner(Parameters, ABC):
         if self.verbose and len(X) >= MARKS[0]:
             bandwidth = cast(Gaussian, agent.kernel).bandwidth
             print(f"{type(self).__name__}: bandwidth {bandwidth:.3g}, regularization {agent.regularization:.3g}", flush=True)
-        self.regularization_ = cast(float, agent.regularization)
-        self._agent = dataclasses.replace(agent, regularization=weight * self.regularization_)
+        self._regularization = cast(float, agent.regularization)
+        self._agent = dataclasses.replace(agent, regularization=weight * self._regularization)
         self._states = (self._agent.start(name=self._network.names[0]),)
 
     def _begin(self, X: Floats, outputs: int, *, complete: bool) -> None:
         """Check the settings and start every agent from scratch. `X` may be all data or the beginning of a stream."""
         try:
             self._network, consensus = self._cooperation()
-            self._agent, self.regularization_ = self._settle(X, outputs, consensus, repeats=complete)
+            self._agent, self._regularization = self._settle(X, outputs, consensus, repeats=complete)
         except InvalidArgument as error:
             # users set parameters of the estimator, not of its parts
             raise error.owned_by(type(self).__name__) from None
@@ -287,6 +287,13 @@ class Learner(Parameters, ABC):
         check_is_fitted(self)
         return self._functions[0].kernel
 
+    @property
+    def regularization_(self) -> float:
+        """λ, as given or chosen; in networks that on which the agents have agreed."""
+        check_is_fitted(self)
+        memory = self._states[0].memory
+        return self._regularization * (1.0 if memory is None else memory.points.strength)
+
     def _outputs(self, X: Any, agent: Hashable | None) -> Floats:
         functions = self._functions
         X = validate_data(self, X, reset=False, dtype=np.float64, order="C")
@@ -328,7 +335,7 @@ class Learner(Parameters, ABC):
             "parameters": _described(parameters, network),
             "began_with": _described(self._began_with, network),
             "size": self._size,
-            "regularization": self.regularization_,
+            "regularization": self._regularization,
             "sent": self._sent.tolist(),
             "features": self.n_features_in_,
             "passes": getattr(self, "n_iter_", None),
@@ -371,7 +378,7 @@ class Learner(Parameters, ABC):
         self._network = network = settled.pop("graph")
         self._sent = _sent(settings["sent"], agents=len(network))
         self._agent = agent = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
-        self.regularization_ = positive("file", "regularization", settings["regularization"])
+        self._regularization = positive("file", "regularization", settings["regularization"])
         self._beginning = Beginning.restored(arrays, agent)
         of: dict[str, dict[str, NDArray[Any]]] = {}
         for key, array in arrays.items():

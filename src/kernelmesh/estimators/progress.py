@@ -66,12 +66,14 @@ class Progress:
         self.complete += 1
         if not self._verbose and self._tol == -math.inf:
             return False
+        memory = now.states[self._agent].memory
+        if memory is not None and not memory.is_ready:  # agents that share sums wait until their network stands
+            if self._verbose:
+                print(f"{self._owner}: pass {self.complete} of {self._passes}: the network forms", flush=True)
+            return False
         loss = self._measure(now.functions)
         if self._verbose:
             self._tell(now, loss, "")
-        memory = now.states[self._agent].memory
-        if memory is not None and not memory.is_ready:  # agents that share sums wait until their network stands
-            return False
         idle = not loss < self._best * (1.0 - self._tol)
         self._best = min(loss, self._best)
         return idle and self._tol > -math.inf

@@ -21,7 +21,7 @@ SCALED, TUNED = 1, 2
 POINTS = 128
 """The number of points, the first ones of the list, over which candidates are compared."""
 # Widths and λ that are compared, as multiples of the given ones.
-_WIDTHS, _STRENGTHS = (0.5, 1.0, 2.0), (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)
+_WIDTHS, _STRENGTHS = (0.125, 0.25, 0.5, 1.0, 2.0), (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0)
 CANDIDATES = 2 * len(_WIDTHS)
 """The number of sums in which they are compared: two halves of the samples for each width."""
 
@@ -31,17 +31,22 @@ def scaled(kernel: Kernel, scales: Floats) -> Kernel:
     return Weighted(kernel, weights=tuple(1.0 / scales)) if scales.size else kernel
 
 
-def standardized(points: PointList, total: Sums, root: int) -> PointList:
-    """The list with the standard deviations of the features over all samples as scales; 1 where a feature is constant."""
+def standardized(settings: Settings, points: PointList, total: Sums, root: int) -> PointList:
+    """The list with the standard deviations of the features over all samples as scales; 1 where a feature is constant.
+
+    If widths will be compared, the points must be close enough for the narrowest.
+    """
     mean = total.features[0] / total.samples
     variance = total.features[1] / total.samples - mean**2
     scales = np.where(variance > 1e-12 * mean**2, np.sqrt(np.maximum(variance, 0.0)), 1.0)
-    return PointList.of(points.roots, points.points, scales, root, stage=SCALED)
+    narrowest = _WIDTHS[0] if settings.tunes else 1.0
+    return PointList.of(points.roots, points.points, narrowest * scales, root, stage=SCALED)
 
 
 def candidates(settings: Settings, points: PointList) -> list[Basis]:
     """A basis of the first points of the list for each width, to be tried on two halves of the samples."""
-    return [Basis.over(scaled(settings.kernel, width * points.scales), points.points[:POINTS]) for width in _WIDTHS]
+    scales = points.scales / _WIDTHS[0]
+    return [Basis.over(scaled(settings.kernel, width * scales), points.points[:POINTS]) for width in _WIDTHS]
 
 
 def tuned(settings: Settings, points: PointList, trials: tuple[Sums, ...], root: int) -> PointList:
@@ -55,11 +60,9 @@ def tuned(settings: Settings, points: PointList, trials: tuple[Sums, ...], root:
         for strength in _STRENGTHS:
             found[width, strength] = _error(halves, strength * settings.regularization / settings.typical_curvature)
     width, strength = min(found, key=lambda each: found[each])
-    scales = width * points.scales
-    novel = points.points
-    if width != 1.0:
-        empty = Basis.over(scaled(settings.kernel, scales), novel[:0])
-        novel = novel[np.sort(empty.novel(novel, novelty=settings.novelty, room=settings.max_order))]
+    scales = width / _WIDTHS[0] * points.scales
+    empty = Basis.over(scaled(settings.kernel, scales), points.points[:0])
+    novel = points.points[np.sort(empty.novel(points.points, novelty=settings.novelty, room=settings.max_order))]
     return PointList.of(np.full(len(novel), root), novel, scales, root, stage=TUNED, strength=strength)
 
 

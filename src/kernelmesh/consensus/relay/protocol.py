@@ -1,4 +1,4 @@
-"""Relay sums, the protocol."""
+"""Relay sums, the default of networks: every agent has the sum over all samples, along a tree that repairs itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Relay(Consensus):
         Whether the agents agree on the scales of the features before they learn, so that features in different units count
         alike.
     tunes : bool
-        Whether they then agree on the width of the kernel and on λ: on half, once or twice the given width, and 1/64 to 4
+        Whether they then agree on the width of the kernel and on λ: on 1/8 to 2 times the given width, and 1/64 to 4
         times the given λ, by how well these predict the first samples of all agents.
     max_samples : float
         The most samples that a member can have in its lifetime. A neighbor whose sums claim more is excluded.

@@ -92,7 +92,7 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
     if settings.scales and points.stage < SCALED:
         total = added([own, memory.others], outputs=own.weights.shape[1])
         if decides and total.samples > 1 and total.features.size:
-            memory.next_points = standardized(points, total, tree.name)
+            memory.next_points = standardized(settings, points, total, tree.name)
         memory.proposals = candidates[:POOL] if memory.proposals is None else memory.proposals
         return
     compares = points.stage < settings.stages
