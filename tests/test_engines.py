@@ -1,5 +1,6 @@
 """Engines: however agents are spread over processes or actors, the rounds are those of the simulation, bit for bit."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -15,7 +16,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
-from kernelmesh import ArrayStream, Diverged, Faults, Graph, simulate
+from kernelmesh import Agent, ArrayStream, Diverged, Faults, Gaussian, Graph, Landmarks, Relay, Squared, simulate
 from kernelmesh.cli import app
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.experiments.gmm import LogisticConfig
@@ -298,3 +299,17 @@ def test_mistakes_on_the_command_line_are_named(arguments, words, tmp_path):
     result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert words in result.stderr.replace("\n", " ")
+
+
+def test_functions_have_the_scales_on_which_agents_agreed():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2)) * [1.0, 100.0]
+    agent = Agent(dimension=2, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Landmarks(), consensus=Relay(scales=True))
+    found = []
+    for engine in (None, Processes(2)):
+        streams = [ArrayStream(X[i::3], np.sin(X[i::3, 0]), batch_size=10) for i in range(3)]
+        with engine or contextlib.nullcontext():
+            for round in simulate(agent, Graph.ring(3), streams, engine=engine):
+                pass
+            found.append(np.stack([f(X) for f in round.functions]))
+    np.testing.assert_array_equal(*found)

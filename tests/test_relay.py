@@ -312,6 +312,20 @@ class TestMembers:
             )
             assert np.abs(mesh.states[i].function(HELD) - without.states[i].function(HELD)).max() <= 1e-10
 
+    def test_a_root_that_has_lost_its_state_leads_again_at_once(self):
+        """The others have given it up, and know that it has counted further."""
+        mesh = network(well_connected(12), seed=12)  # what it has lost counts until it is learned again
+        settle(mesh)
+        mesh.run(200)
+        mesh.kill(0)
+        mesh.run(40)
+        mesh.states[0], mesh.learned[0] = mesh._fresh(0), 0
+        mesh.restore(0)
+        mesh.run(40)
+        assert mesh.is_one_tree()
+        settle(mesh)
+        assert mesh.is_exact()
+
     def test_who_joins_late_knows_what_all_know_and_adds_its_own(self):
         mesh = checked(network(well_connected(9), seed=9))
         settle(mesh)
@@ -363,6 +377,42 @@ class TestForm:
         assert any(mesh.states[i].memory.peers[liar].excluded for i in mesh.neighbors[liar])
         assert min(mesh.accuracy(HELD, TRUTH)[i] for i in others) >= 95.0
         assert all(mesh.states[i].memory.tree.parent != liar for i in mesh.neighbors[liar])
+
+
+class TestAgreement:
+    """On scales, width and λ, before agents learn."""
+
+    def shares(self, graph, every, kept=None):
+        """A network whose agents have features of very different sizes; `kept` are those that have rows."""
+        agent = Agent(
+            dimension=2,
+            outputs=1,
+            kernel=Gaussian(bandwidth=1.0),
+            loss=Squared(),
+            rule=Landmarks(max_order=40),
+            consensus=Relay(every=every, scales=True, tunes=True),
+        )
+        rng, streams = np.random.default_rng(0), []
+        for i in range(len(graph)):
+            X = np.array([0.01 if i == 0 else 3.0, 1.0]) * rng.normal(size=(40, 2))
+            rows = range(0, 40, 4) if kept is None or i in kept else ()
+            streams.append([(X[t : t + 4], np.sin(X[t : t + 4, :1])) for t in rows])
+        return Network(agent, graph, streams)
+
+    @pytest.mark.parametrize("every", [1, 8, 24, 64])
+    def test_all_rows_count_whatever_the_root_has(self, every):
+        mesh = self.shares(line(6), every)
+        settle(mesh, 2000)
+        lists = [mesh.states[i].memory.points for i in mesh.living]
+        assert len({points.digest for points in lists}) == 1
+        width = lists[0].scales[1]  # of a feature whose standard deviation is 1
+        assert 2.0 < lists[0].scales[0] / width < 3.2  # 2.7 with all samples, 0.01 with those of the root alone
+
+    @pytest.mark.parametrize("every", [1, 24])
+    def test_a_root_without_rows_waits_for_those_of_others(self, every):
+        mesh = self.shares(line(3), every, kept=(1, 2))
+        settle(mesh, 2000)
+        assert {mesh.total(i).samples for i in mesh.living} == {80.0}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 200))])

@@ -61,13 +61,13 @@ class AgentProcess:
     @property
     def remark(self) -> str:
         """The state in words; empty if there is nothing to report."""
-        code = None if self.process is None else self.process.returncode
+        state, code = self.state, None if self.process is None else self.process.returncode
         return {
             ProcessState.RUNNING: f"restarted {self.restarts}×" if self.restarts else "",
             ProcessState.LEFT: "has left",
             ProcessState.KILLED: f"killed by signal {-(code or 0)}, restarting",
             ProcessState.FAILED: f"failed (exit code {code}): see {self.log}",
-        }[self.state]
+        }[state]
 
     def start(self) -> None:
         """Start the process; it stops on its own if this process ends."""

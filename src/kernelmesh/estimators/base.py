@@ -313,7 +313,9 @@ class Learner(Parameters, ABC):
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save what was learned and all settings except faults to a safetensors file; no rows that agents keep.
+        """Save what was learned and all settings except faults to a safetensors file.
+
+        Rows from which nothing has been learned yet are saved with it, rows that agents keep to learn more are not.
 
         Parameters
         ----------

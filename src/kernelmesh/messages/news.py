@@ -41,6 +41,8 @@ class Hello(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     parent: Annotated[int, Meta(ge=NOBODY, lt=1 << 16)]
     heard: _Count = 0
     """The clock of the newest sums that it has from the receiver."""
+    known: _Count = 0
+    """The highest count that it has heard of the receiver as a root."""
 
 
 BITS = (16, 32, 64)

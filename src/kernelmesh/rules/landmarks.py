@@ -101,7 +101,9 @@ class LandmarksModel(Model):
         return dataclasses.replace(found, samples=float(len(points)), features=features, trials=self.trials)
 
     def without_samples(self) -> "LandmarksModel":
-        """The same model, which can be shown to others: all its samples are only in its sums."""
+        """The same model, which can be shown to others: samples are only in its sums, once there are points to learn with."""
+        if not self.own.samples:
+            return self
         rows = self.kept.at(np.arange(0))
         return dataclasses.replace(self, frozen=self.own, kept=rows, candidates=self.candidates[:0])
 

@@ -115,7 +115,7 @@ def simulate(
 
 
 # Rounds after the streams have ended, for each agent, as sums go up a line and down again; and waves, as models improve.
-_ROUNDS_PER_AGENT, _WAVES = 10, 10
+_ROUNDS_PER_AGENT, _WAVES = 100, 100
 
 
 def _numbered(agent: Agent, states: Sequence[State]) -> list[State]:
@@ -158,7 +158,11 @@ def _rounds(
         try:
             facts = shards.call("take", planner.away(number))
             if not any(each.waits for each in facts):
-                if resting >= limit or all(each.settled for each in facts):
+                if all(each.settled for each in facts):
+                    return
+                if resting >= limit:
+                    if settle is None:
+                        _warn_of_limit(resting)
                     return
                 resting += 1
             learns, furthest = _who_learns(planner, facts)
@@ -175,6 +179,15 @@ def _rounds(
             shown = number
             yield now
         del now  # whoever has not kept it lets go of the states before the next ones are made
+
+
+def _warn_of_limit(rounds: int) -> None:
+    warnings.warn(
+        f"simulate: agents still differ {rounds} rounds after their streams have ended; continue from the states of the last "
+        "round, or lose fewer messages",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def _round(shards: Engine, plan: Plan, consensus: Consensus) -> Round:

@@ -67,7 +67,8 @@ def tell(memory: Memory, name: Hashable) -> News | None:
     heard = 0 if peer is None or peer.newest is None else peer.newest.clock
     out = Outgoing() if number is None else memory.outgoing.get(number, Outgoing())
     points = memory.points
-    return News(greet(memory.tree, heard), len(points), points.digest, *out, memory.standing or None)
+    hello = greet(memory.tree, heard, NOBODY if number is None else number)
+    return News(hello, len(points), points.digest, *out, memory.standing or None)
 
 
 def is_settled(memory: Memory) -> bool:
@@ -114,7 +115,7 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
     if compares and decides and memory.next_points is None and len(points):
         total = added([own, memory.others], outputs=own.weights.shape[1])
         is_complete = sum(half.samples for half in total.trials[:2]) == total.samples
-        if is_complete or memory.tree.clock - memory.since >= PATIENCE:
+        if total.trials and (is_complete or memory.tree.clock - memory.since >= PATIENCE):
             memory.next_points = tuned(settings, points, total.trials, tree.name)
 
 
@@ -161,7 +162,8 @@ def _due(settings: Settings, memory: Memory, mine: Sums, near: list[int]) -> lis
         # what the neighbor has may be older than what was sent last, if that says the same
         is_late = peer.sent > 0 and hello is not None and hello.heard < min(news, peer.sent)
         is_lost = is_late and 2 * pause > every and _by_lot(tree.clock)
-        is_urgent = roll != peer.told and pause >= max(1, every // 4)
+        # a root decides what is agreed on when rolls have been calm for a while: nobody may hold them back
+        is_urgent = roll != peer.told and pause >= (max(1, every // 4) if memory.is_ready else 1)
         if is_urgent or is_lost or (is_wave and (news > peer.sent or not peer.sent)):
             due.append(j)
     out = []

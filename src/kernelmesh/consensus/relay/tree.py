@@ -93,14 +93,15 @@ def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
     if before is None or hello.root != before.root or hello.count > before.count:
         neighbor.rose = tree.clock
     neighbor.at, neighbor.hello, neighbor.left = tree.clock, hello, False
-    if hello.root == tree.root == tree.name and hello.count > tree.count:
-        tree.count = hello.count  # this member was restored from an earlier state: the others know more
+    if tree.root == tree.name:  # a root that has lost its state is believed when it counts on from what the others know
+        tree.count = max(tree.count, hello.known)
     return True
 
 
-def greet(tree: Tree, heard: int) -> Hello:
+def greet(tree: Tree, heard: int, to: int) -> Hello:
     """The hello to a neighbor whose newest sums are from its clock `heard`."""
-    return Hello(tree.name, tree.clock, tree.root, tree.count, tree.hops, tree.parent, heard)
+    known = tree.count if tree.root == to else tree.given_up.get(to, 0)
+    return Hello(tree.name, tree.clock, tree.root, tree.count, tree.hops, tree.parent, heard, known)
 
 
 def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:

@@ -15,6 +15,7 @@ from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument, KernelMeshError, Verbatim
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.runtimes.engines import files
 from kernelmesh.runtimes.plan import Plan
 from kernelmesh.runtimes.shard import Facts, Progress, Shard
@@ -150,11 +151,12 @@ class Host:
         rule = f"round {number}: its states must be read before the next round is requested"
         raise StaleRound(f"{rule}; they are in round {self._number} now")
 
-    def functions(self, number: int, agents: Sequence[int] | None) -> list[tuple[Floats, Floats]]:
+    def functions(self, number: int, agents: Sequence[int] | None) -> list[tuple[Kernel, Floats, Floats]]:
         """The functions of these agents of ours, or of all, after a round."""
         states = self._at(number)
         chosen = self.shard.members if agents is None else agents
-        return [(states[i].function.centers, states[i].function.weights) for i in chosen]
+        functions = [states[i].function for i in chosen]
+        return [(function.kernel, function.centers, function.weights) for function in functions]
 
     def states(self, number: int) -> list[Packed]:
         """The states of our agents after a round."""

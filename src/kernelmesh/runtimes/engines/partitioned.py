@@ -183,7 +183,7 @@ class Partitioned:
         found = self._ask("functions", {part: (number, own) for part, own in of.items()})
         self._checked(list(found.values()))
         tables = {i: table for part, own in of.items() for i, table in zip(own, found[part], strict=True)}
-        return [Expansion.trusted(self._agent.kernel, *tables[i]) for i in wanted]
+        return [Expansion.trusted(*tables[i]) for i in wanted]
 
     def states(self, network: int, number: int) -> list[State]:
         """The states of all agents after a round of a network."""
