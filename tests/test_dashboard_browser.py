@@ -29,6 +29,8 @@ from kernelmesh.experiments.outcome import Complete
 pytestmark = [
     pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(bool(browser.missing()), reason=browser.missing() or "there is a browser"),
+    # uvicorn drops the connections that a browser still holds when it stops
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 TINY = {"agents": 4, "samples": 320, "held_out": 99, "measure_every": 1}  # 99: no percentage ends in a tie
 
