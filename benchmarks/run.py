@@ -24,6 +24,7 @@ import dashboard
 import defaults
 import exactness
 import faults
+import learners
 import processes
 import rules
 import scale
@@ -42,6 +43,7 @@ CASES = {
     "sensitivity": sensitivity.sensitivity,
     "uneven": uneven.uneven,
     "scales": scales.scales,
+    "learners": learners.learners,
     "exactness": exactness.exactness,
     "faults": faults.faults,
     "scale_penalty": scale.penalty,
