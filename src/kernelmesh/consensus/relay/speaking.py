@@ -162,8 +162,8 @@ def _due(settings: Settings, memory: Memory, mine: Sums, near: list[int]) -> lis
         # what the neighbor has may be older than what was sent last, if that says the same
         is_late = peer.sent > 0 and hello is not None and hello.heard < min(news, peer.sent)
         is_lost = is_late and 2 * pause > every and _by_lot(tree.clock)
-        # a root decides what is agreed on when rolls have been calm for a while: nobody may hold them back
-        is_urgent = roll != peer.told and pause >= (max(1, every // 4) if memory.is_ready else 1)
+        # a root decides what is agreed on when rolls have been calm for a while: nobody may hold them back until then
+        is_urgent = roll != peer.told and pause >= (1 if memory.points.stage < settings.stages else max(1, every // 4))
         if is_urgent or is_lost or (is_wave and (news > peer.sent or not peer.sent)):
             due.append(j)
     out = []
