@@ -13,7 +13,7 @@ Measured by `python examples/brain_network.py` (R² on the later half of the rec
                                 mean R²  worst R²
     the last value                 0.05     -0.98
     alone                          0.10     -0.41
-    network                        0.29     -0.06
+    network                        0.33     -0.08
     one learner, all samples       0.33     -0.07
 
 From so little data, a region alone learns little. The network learns nearly as much as one learner with all
