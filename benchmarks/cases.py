@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernelmesh import Agent, Expansion, Gaussian, Komp, Local, Logistic
+from kernelmesh import Agent, Function, Gaussian, Komp, Local, Logistic
 from kernelmesh.numerics.compression import Model, Update
 from kernelmesh.numerics.products import product
 from kernelmesh.streams import ArrayStream, Mixture
@@ -55,7 +55,7 @@ def small_step() -> list[Line]:
     points, labels = Mixture.draw(rng=rng).sample(5000, rng=rng)
     batches = list(ArrayStream(points, labels))[:-1]
 
-    def learner(compression: Any) -> tuple[Callable[[], None], Callable[[], Expansion]]:
+    def learner(compression: Any) -> tuple[Callable[[], None], Callable[[], Function]]:
         agent = Agent(
             dimension=2,
             outputs=5,
@@ -63,7 +63,7 @@ def small_step() -> list[Line]:
             loss=Logistic(),
             step_size=3.0,
             compression=compression,
-            consensus=Local(),
+            protocol=Local(),
         )
         state, turn = agent.start(), 0
 
@@ -96,7 +96,7 @@ class Bench:
         self.rng = np.random.default_rng(0)
         self.order, self.dimension, self.outputs = order, dimension, outputs
         self.kernel = Gaussian(bandwidth=float(np.sqrt(dimension)))
-        function = Expansion(self.kernel, self.points(order), self.rng.standard_normal((order, outputs)))
+        function = Function.of(self.kernel, self.points(order), self.rng.standard_normal((order, outputs)))
         self.model = Komp(budget=0.0).start(function)
 
     def points(self, rows: int) -> np.ndarray:
@@ -136,9 +136,9 @@ def measured(bench: Bench, job: Callable[[], None], rounds: int) -> tuple[float,
     bench.prepare()
     for turn in range(rounds + 1):
         bench.draw()
-        before = bench.model.function.centers
+        before = bench.model.function.points
         times = []
-        for task in (bench.product, lambda: bench.kernel(bench.batch, bench.model.function.centers), job):
+        for task in (bench.product, lambda: bench.kernel(bench.batch, bench.model.function.points), job):
             began = time.perf_counter()
             task()
             times.append(time.perf_counter() - began)
@@ -146,7 +146,7 @@ def measured(bench: Bench, job: Callable[[], None], rounds: int) -> tuple[float,
             products.append(times[0])
             kernels.append(times[1])
             jobs.append(times[2])
-            after = bench.model.function.centers
+            after = bench.model.function.points
             swaps.append(0 if after is before else int((before[: len(after)] != after[: len(before)]).any(axis=1).sum()))
     return float(np.median(products)), float(np.median(kernels)), float(np.median(jobs)), float(np.mean(swaps))
 
@@ -206,7 +206,7 @@ def growth() -> list[Line]:
 def _grow_to(order: int, dimension: int, outputs: int, sender: Any) -> None:
     rng = np.random.default_rng(0)
     kernel, komp = Gaussian(bandwidth=float(np.sqrt(dimension))), Komp(budget=1e-6)
-    memory = komp.start(Expansion.zero(kernel, dimension=dimension, outputs=outputs))
+    memory = komp.start(Function.zero(kernel, dimension=dimension, outputs=outputs))
 
     def learn(memory: Model) -> Model:
         change = Update(rng.standard_normal((BATCH, dimension)), rng.standard_normal((BATCH, outputs)))
@@ -214,7 +214,7 @@ def _grow_to(order: int, dimension: int, outputs: int, sender: Any) -> None:
 
     while memory.function.order < 256:  # everything is compiled and loaded
         memory = learn(memory)
-    memory = komp.start(Expansion.zero(kernel, dimension=dimension, outputs=outputs))
+    memory = komp.start(Function.zero(kernel, dimension=dimension, outputs=outputs))
     base = _status("VmRSS")
     while memory.function.order < order:
         memory = learn(memory)

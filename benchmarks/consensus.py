@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from cases import BATCH, Line
 from kernelmesh import (
     Agent,
-    Consensus,
+    ConsensusProtocol,
     Diffusion,
     Gaussian,
     Graph,
@@ -34,7 +34,7 @@ _MEASURED = 32
 """Rounds at the end that are looked at: several waves of a relay."""
 _MEAN, _WORST = 5.0, 50.0
 """What a round may cost by one of `Penalty`: on average, when dictionaries have settled, and at worst."""
-PROTOCOLS: dict[str, Consensus] = {
+PROTOCOLS: dict[str, ConsensusProtocol] = {
     "penalty": Penalty(coupling=0.05),
     "penalty, implicit": Penalty(coupling=0.05, implicit=True),
     "hilbert": Hilbert(coupling=0.05),
@@ -74,17 +74,17 @@ class Cost(NamedTuple):
     floats: float
 
 
-def cost(consensus: Consensus, order: int, what: str) -> Cost:
+def cost(protocol: ConsensusProtocol, order: int, what: str) -> Cost:
     """A network of four agents in a ring, from nothing."""
     task: dict[str, Any] = {
         "dimension": _DIMENSION,
         "outputs": _OUTPUTS,
         "kernel": Gaussian(bandwidth=2.0),
         "loss": Logistic(),
-        "consensus": consensus,
+        "protocol": protocol,
     }
-    if isinstance(consensus, Relay):
-        agent = Agent(**task, rule=Landmarks(max_order=order))
+    if isinstance(protocol, Relay):
+        agent = Agent(**task, learner=Landmarks(max_order=order))
     else:
         cap = order if what == "moving" else None
         agent = Agent(**task, step_size=3.0, compression=Komp(budget=_BUDGETS[what], max_order=cap))
@@ -103,7 +103,7 @@ def cost(consensus: Consensus, order: int, what: str) -> Cost:
     return Cost(float(np.mean(taken[-_MEASURED:])), max(taken[1:]), order, floats)
 
 
-def consensus() -> list[Line]:
+def protocol() -> list[Line]:
     """A round per agent of every protocol, over one of `Penalty`; p = 16, C = 26, four agents in a ring, from nothing.
 
     Steady: samples from a pool of M and a budget with which nearly all of them stay. Moving: new samples in every round, and

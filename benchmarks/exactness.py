@@ -49,8 +49,8 @@ def _network(neighbors: Sequence[Sequence[int]], keep: int) -> Network:
         outputs=_CLASSES,
         kernel=Gaussian(bandwidth=0.6),
         loss=Logistic(),
-        rule=Landmarks(keep=keep),
-        consensus=Relay(bits=64),
+        learner=Landmarks(keep=keep),
+        protocol=Relay(bits=64),
     )
     return Network(agent, neighbors, batches)
 
@@ -72,7 +72,7 @@ def _compared(name: str, neighbors: Sequence[Sequence[int]]) -> Line:
     network = _network(neighbors, keep=0)
     began = _rounds(network, lambda: network.streams_ended)
     rounds = _rounds(network, network.is_exact)
-    bound = network.agent.consensus.every + 2 * network.depth()
+    bound = network.agent.protocol.every + 2 * network.depth()
     shown = f"{rounds:.0f} rounds (last sample in round {began:.0f}, depth {network.depth()}, error {network.error():.0e})"
     if len(neighbors) <= _SETTLES:
         keeping = _network(neighbors, keep=Landmarks().keep)

@@ -98,7 +98,7 @@ class Reached(NamedTuple):
 
 def _run(task: Task, options: dict[str, Any], happens: Callable[[Network], None]) -> Reached:
     agent = Agent(
-        dimension=2, outputs=_CLASSES, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), rule=Landmarks(), consensus=Relay()
+        dimension=2, outputs=_CLASSES, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), learner=Landmarks(), protocol=Relay()
     )
     network = Network(agent, task.neighbors, task.batches, seed=1, **options)
     while network.down or not network.streams_ended:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmesh.numerics.compression import CompressionReport, Model, Update
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +22,14 @@ class Materialized:
     budget: float
     jitter: float = 1e-10
 
-    def start(self, function: Expansion) -> Model:
+    def start(self, function: Function) -> Model:
         """Nothing is kept between steps but the function itself."""
         return Model(function, square_norm=function.inner(function))
 
     def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
         """Stack, invert, remove one by one."""
         f = model.function
-        centers = np.vstack([f.centers, update.points])
+        centers = np.vstack([f.points, update.points])
         weights = np.vstack([update.shrink * f.weights, update.coefficients])
         gram = f.kernel(centers, centers)
         gram[np.diag_indices_from(gram)] += self.jitter
@@ -49,5 +49,5 @@ class Materialized:
             centers = np.delete(centers, j, axis=0)
             inverse = np.delete(np.delete(inverse, j, axis=0), j, axis=1)
             removed += 1
-        function = Expansion(f.kernel, centers, weights)
+        function = Function.of(f.kernel, centers, weights)
         return Model(function), CompressionReport(error=math.sqrt(error), budget=self.budget, removed=removed)

@@ -9,7 +9,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from cases import BATCH, Line, at_most
-from kernelmesh import Agent, Averaged, Expansion, Gaussian, Gradient, Komp, Logistic, SecondOrder
+from kernelmesh import Agent, Averaged, Function, Gaussian, Gradient, Komp, Logistic, SecondOrder
 
 _FRESH = 4  # of 32 samples, those that are new to the dictionary where it changes in every step
 _WRONG = 3  # samples with a label that nobody would expect, as real streams have them
@@ -28,19 +28,19 @@ class Steps:
     def __init__(self, rule: str, order: int, dimension: int, outputs: int, scale: float) -> None:
         self.rng = np.random.default_rng(0)
         kernel = Gaussian(bandwidth=float(np.sqrt(dimension / 2)))
-        self.centers = self.rng.standard_normal((order, dimension))
+        self.points = self.rng.standard_normal((order, dimension))
         weights = scale * self.rng.standard_normal((order, outputs))
         settings: dict[str, Any] = {
-            "gradient": {"rule": Gradient(), "step_size": 3.0, "compression": Komp(budget=0.2, max_order=order)},
-            "averaged": {"rule": Averaged(), "step_size": 30.0, "compression": Komp(budget=0.3, max_order=order)},
-            "second order": {"rule": SecondOrder(max_order=order)},
+            "gradient": {"learner": Gradient(), "step_size": 3.0, "compression": Komp(budget=0.2, max_order=order)},
+            "averaged": {"learner": Averaged(), "step_size": 30.0, "compression": Komp(budget=0.3, max_order=order)},
+            "second order": {"learner": SecondOrder(max_order=order)},
         }[rule]
         self.agent = Agent(dimension=dimension, outputs=outputs, kernel=kernel, loss=Logistic(), **settings)
-        self.state = self.agent.start(function=Expansion(kernel, self.centers, weights))
+        self.state = self.agent.start(function=Function.of(kernel, self.points, weights))
         self.order, self.swapped = order, 0
 
     def batch(self, fresh: int) -> None:
-        centers = self.state.function.centers
+        centers = self.state.function.points
         near = centers[self.rng.integers(len(centers), size=BATCH - fresh)]
         near = near + 0.05 * self.rng.standard_normal(near.shape)
         self.points = np.concatenate([near, 1.5 * self.rng.standard_normal((fresh, near.shape[1]))])
@@ -54,12 +54,12 @@ class Steps:
         """Numbers in the matrices that the agent keeps."""
         model = self.state.model
         kept = [model.workspace, getattr(model, "covariance", None)]
-        return sum(matrix.width**2 for matrix in kept if matrix is not None) + model.function.centers.size
+        return sum(matrix.width**2 for matrix in kept if matrix is not None) + model.function.points.size
 
     def step(self) -> None:
-        before = self.state.function.centers
+        before = self.state.function.points
         self.state, _ = self.agent.step(self.state, self.points, self.labels)
-        after = self.state.function.centers
+        after = self.state.function.points
         if after is not before:
             shared = min(len(after), len(before))
             self.swapped += max(len(after), len(before)) - int((after[:shared] == before[:shared]).all(axis=1).sum())

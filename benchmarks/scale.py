@@ -37,12 +37,12 @@ DEGREE, STEP, BATCH, ROUNDS = 6, 3.0, 32, 50
 SIZES = (100, 300, 1000, 3000, 10_000)
 LEARNING_SIZES = (100, 300, 1000)
 LEARNING = "relay-learning"
-_RELAY: dict[str, Any] = {"rule": Landmarks(), "consensus": Relay()}
+_RELAY: dict[str, Any] = {"learner": Landmarks(), "protocol": Relay()}
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "penalty": {
         "step_size": STEP,
         "compression": Komp.parsimonious(STEP, parsimony=0.04),
-        "consensus": Penalty(coupling=0.02),
+        "protocol": Penalty(coupling=0.02),
     },
     "relay": _RELAY,
     LEARNING: _RELAY,

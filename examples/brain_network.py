@@ -83,7 +83,7 @@ def compare(signals: np.ndarray, edges: list[tuple[int, int]], rows: int) -> dic
     who = np.repeat(list(regions), rows)
     found = {"the last value": np.array([1 - np.mean((X[:, -1] - y) ** 2) / y.var() for X, y in later])}
     graph = Graph.of(edges)
-    for name, settings in {"alone": {"consensus": Local(), "rule": "landmarks"}, "network": {}}.items():
+    for name, settings in {"alone": {"protocol": Local(), "learner": "landmarks"}, "network": {}}.items():
         mesh = KernelMeshRegressor(graph=graph, max_order=60, random_state=0, **settings).fit(X, y, agents=who)
         found[name] = np.array([mesh.score(*later[i], agent=i) for i in regions])
     everything = OnlineKernelRegressor(random_state=0).fit(X, y)

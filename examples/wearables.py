@@ -77,7 +77,7 @@ def compare(X: np.ndarray, y: np.ndarray, who: np.ndarray, left_out: list[int]) 
     watches = [int(person) for person in np.unique(who[~test])]
     ring = list(zip(watches, [*watches[1:], watches[0]], strict=True))
     found = {}
-    for name, settings in {"alone": {"consensus": Local(), "rule": "landmarks"}, "network": {}}.items():
+    for name, settings in {"alone": {"protocol": Local(), "learner": "landmarks"}, "network": {}}.items():
         mesh = KernelMeshClassifier(graph=ring, max_order=200, random_state=0, **settings)
         mesh.fit(X[~test], y[~test], agents=who[~test])
         found[name] = [mesh.score(X[test], y[test], agent=watch) for watch in watches]

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from kernelmesh.agent import advance, relay
-from kernelmesh.consensus import Heard
-from kernelmesh.consensus.relay.tree import Tree
 from kernelmesh.messages import decode, encode
 from kernelmesh.numerics.sums import added
+from kernelmesh.protocols import Heard
+from kernelmesh.protocols.relay.tree import Tree
 
 NOBODY = -1
 
@@ -154,11 +154,11 @@ class Network:
 
     def leave(self, i):
         """It says farewell until that has been heard, and is gone."""
-        self.states[i] = replace(self.states[i], memory=self.agent.consensus.left(self.states[i].memory))
+        self.states[i] = replace(self.states[i], memory=self.agent.protocol.left(self.states[i].memory))
         self.leaving.add(i)
 
     def forget(self, by, number):
-        memory = self.agent.consensus.forgotten(self.states[by].memory, number)
+        memory = self.agent.protocol.forgotten(self.states[by].memory, number)
         self.states[by] = replace(self.states[by], memory=memory)
         self.forgotten.add(number)
 

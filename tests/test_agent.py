@@ -10,7 +10,7 @@ from kernelmesh import (
     Diffusion,
     Diverged,
     Doubling,
-    Expansion,
+    Function,
     Gaussian,
     Graph,
     Hinge,
@@ -26,9 +26,9 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.agent import check_message
-from kernelmesh.consensus import Heard
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import Function, Points, Values
+from kernelmesh.messages import Points, SentFunction, Values
+from kernelmesh.protocols import Heard
 
 
 def make(**changes):
@@ -39,7 +39,7 @@ def make(**changes):
         "loss": Logistic(),
         "step_size": 1.0,
         "compression": Komp(budget=0.05),
-        "consensus": Penalty(coupling=0.1),
+        "protocol": Penalty(coupling=0.1),
     }
     return Agent(**{**settings, **changes})
 
@@ -59,7 +59,7 @@ def learned(agent, steps=5):
 
 @pytest.mark.parametrize("loss", [Logistic(), Hinge(), SquaredHinge()], ids=str)
 def test_learns_classes(loss):
-    agent = make(loss=loss, step_size=0.5, consensus=Local())
+    agent = make(loss=loss, step_size=0.5, protocol=Local())
     state = agent.start()
     for seed in range(60):
         state, info = agent.step(state, *batch(seed, rows=32))
@@ -70,7 +70,7 @@ def test_learns_classes(loss):
 
 @pytest.mark.parametrize("loss", [Squared(), Huber(threshold=0.5)], ids=str)
 def test_learns_values(loss):
-    agent = make(loss=loss, outputs=2, step_size=1.0, compression=Komp(budget=0.02), consensus=Local())
+    agent = make(loss=loss, outputs=2, step_size=1.0, compression=Komp(budget=0.02), protocol=Local())
     state = agent.start()
     rng = np.random.default_rng(0)
     for _ in range(400):
@@ -82,7 +82,7 @@ def test_learns_values(loss):
 
 
 def test_a_constant_step_keeps_a_finite_order_over_fifty_thousand_samples():
-    agent = make(step_size=3.0, compression=Komp.parsimonious(3.0, parsimony=0.04), consensus=Local())
+    agent = make(step_size=3.0, compression=Komp.parsimonious(3.0, parsimony=0.04), protocol=Local())
     state = agent.start()
     rng = np.random.default_rng(0)
     orders = []
@@ -129,23 +129,23 @@ def test_answers_are_the_function_and_labels_never_leave():
     answer = outbox.reply(outbox.question)
     assert isinstance(answer, Values)
     np.testing.assert_array_equal(answer.values, agent.predict(state, points))
-    silent = Outbox(make(consensus=Local()), state, points)
+    silent = Outbox(make(protocol=Local()), state, points)
     assert silent.question is silent.reply(None) is None
 
 
 def test_equal_functions_exert_no_force():
-    strong, none = make(consensus=Penalty(coupling=5.0)), make(consensus=Local())
+    strong, none = make(protocol=Penalty(coupling=5.0)), make(protocol=Local())
     state = learned(none)
     points, labels = batch(9)
     same = Values(none.predict(state, points))
     pulled, _ = strong.step(state.copy(), points, labels, [Heard(same)] * 2)
     free, _ = none.step(state.copy(), points, labels)
-    np.testing.assert_allclose(pulled.function.centers, free.function.centers, rtol=0, atol=0)
+    np.testing.assert_allclose(pulled.function.points, free.function.points, rtol=0, atol=0)
     np.testing.assert_allclose(pulled.function.weights, free.function.weights, rtol=0, atol=1e-12)
 
 
 def test_a_neighbor_pulls_toward_itself():
-    agent = make(consensus=Penalty(coupling=0.5))
+    agent = make(protocol=Penalty(coupling=0.5))
     state = learned(agent)
     points, labels = batch(9)
     there = Values(np.full((16, 3), 4.0))
@@ -167,7 +167,7 @@ def test_every_option_changes_something():
         {"radius": 0.3},
     ):
         other = learned(make(**change)).function
-        same_kernel = Expansion(base.kernel, other.centers, other.weights)
+        same_kernel = Function.of(base.kernel, other.points, other.weights)
         assert base.distance(same_kernel) > 1e-6, change
 
 
@@ -236,7 +236,7 @@ def test_bad_questions_are_refused():
         ({"kernel": Gaussian}, "Agent: kernel must be a kernel"),
         ({"loss": "hinge"}, "Agent: loss must be a loss, got 'hinge'"),
         ({"compression": 0.1}, "Agent: compression must be a compression, got 0.1"),
-        ({"consensus": None}, "Agent: consensus must be a consensus"),
+        ({"protocol": None}, "Agent: protocol must be a protocol"),
         ({"outputs": 1}, "Agent: outputs must be >= 2 with a classification loss, got 1"),
         ({"dimension": 0}, "Agent: dimension must be an integer >= 1, got 0"),
         ({"radius": 0.0}, "Agent: radius must be a number > 0, got 0.0"),
@@ -255,7 +255,7 @@ def test_a_step_size_that_grows_past_the_limit_is_refused_when_it_does():
 
 
 def test_divergence_says_who_where_and_what_to_do():
-    agent = make(loss=Squared(), outputs=1, step_size=2.0, consensus=Penalty(coupling=Constant(50.0)))
+    agent = make(loss=Squared(), outputs=1, step_size=2.0, protocol=Penalty(coupling=Constant(50.0)))
     state = agent.start(name="north")
     points = np.random.default_rng(0).standard_normal((16, 2))
     neighbor = Values(np.zeros((16, 1)))
@@ -280,7 +280,7 @@ def test_a_function_from_elsewhere_can_be_learned_on():
     b, _ = agent.step(again, points, labels)
     assert a.function.distance(b.function) < 1e-7
     with pytest.raises(ValueError, match=r"Agent\.start: function must have dimension 2, outputs 3"):
-        agent.start(function=Expansion.zero(Gaussian(bandwidth=0.6), dimension=2, outputs=4))
+        agent.start(function=Function.zero(Gaussian(bandwidth=0.6), dimension=2, outputs=4))
 
 
 def test_a_step_that_is_cut_short_leaves_a_state_that_goes_on(monkeypatch):
@@ -304,7 +304,7 @@ def test_a_step_that_is_cut_short_leaves_a_state_that_goes_on(monkeypatch):
 
 
 def test_a_failure_after_a_repair_leaves_the_state_usable():
-    agent = make(loss=Squared(), outputs=1, compression=Komp(budget=1e-3, watch=1), consensus=Local())
+    agent = make(loss=Squared(), outputs=1, compression=Komp(budget=1e-3, watch=1), protocol=Local())
     state = agent.start()
     rng = np.random.default_rng(0)
     for _ in range(10):
@@ -322,7 +322,7 @@ def test_a_state_of_another_shape_is_refused():
 
 
 def test_numpy_numbers_are_numbers():
-    agent = make(step_size=np.int64(1), consensus=Penalty(coupling=np.float32(0.5)), regularization=np.float64(1e-6))
+    agent = make(step_size=np.int64(1), protocol=Penalty(coupling=np.float32(0.5)), regularization=np.float64(1e-6))
     assert agent.step_size == Constant(1.0)
     with pytest.raises(ValueError, match="Agent: step_size must be a number >= 0 or a schedule"):
         make(step_size=len)
@@ -334,18 +334,18 @@ def test_a_state_of_another_kernel_is_refused():
 
 
 def test_a_function_from_elsewhere_may_meet_targets_that_are_all_zero():
-    agent = make(loss=Squared(), outputs=1, step_size=0.5, consensus=Local())
-    f = Expansion(Gaussian(bandwidth=0.6), np.zeros((1, 2)), np.ones((1, 1)))
+    agent = make(loss=Squared(), outputs=1, step_size=0.5, protocol=Local())
+    f = Function.of(Gaussian(bandwidth=0.6), np.zeros((1, 2)), np.ones((1, 1)))
     state, _ = agent.step(agent.start(function=f), np.zeros((4, 2)), np.zeros(4))
     assert state.function.norm() < f.norm()
 
 
-@pytest.mark.parametrize("consensus", [Local(), Diffusion()], ids=str)
+@pytest.mark.parametrize("protocol", [Local(), Diffusion()], ids=str)
 @pytest.mark.parametrize("moment", ["State", "Info"])
-def test_an_interrupt_after_the_workspace_has_changed_costs_nothing_but_time(moment, consensus, monkeypatch):
-    agent = make(consensus=consensus)
+def test_an_interrupt_after_the_workspace_has_changed_costs_nothing_but_time(moment, protocol, monkeypatch):
+    agent = make(protocol=protocol)
     state = learned(agent, steps=2)
-    heard = [Heard(Function(np.ones((2, 2)), np.ones((2, 3))), 0.25, "b")]
+    heard = [Heard(SentFunction(np.ones((2, 2)), np.ones((2, 3))), 0.25, "b")]
     expected, _ = agent.step(learned(agent, steps=2), *batch(2), heard)
 
     def interrupted(*_, **__):
@@ -367,7 +367,7 @@ def test_an_interrupt_after_the_workspace_has_changed_costs_nothing_but_time(mom
 
 def test_targets_that_are_all_zero_are_no_sign_of_divergence():
     """What neighbors make of an agent's points is then infinitely worse than predicting 0, and nothing is wrong with that."""
-    agent = make(loss=Squared(), outputs=1, step_size=0.5, consensus=Diffusion())
+    agent = make(loss=Squared(), outputs=1, step_size=0.5, protocol=Diffusion())
     rng = np.random.default_rng(0)
     points = [rng.standard_normal((64, 2)) for _ in range(2)]
     streams = [ArrayStream(points[0], np.zeros(64), batch_size=8), ArrayStream(points[1], np.ones(64), batch_size=8)]

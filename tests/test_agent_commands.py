@@ -128,15 +128,15 @@ class TestCheck:
         code, text = invoke("agent", "--check", file)
         assert code == 0
         assert "OK. agent-0 listens on tcp/127.0.0.1:7450; neighbors: agent-1, agent-2" in text
-        assert "; kernel Gaussian, loss Logistic, rule Landmarks, consensus Relay." in text
+        assert "; kernel Gaussian, loss Logistic, rule Landmarks, protocol Relay." in text
         assert not (tmp_path / "mesh" / "state").exists()
 
     def test_the_rule_is_told(self, tmp_path):
         (file,) = create_mesh(tmp_path / "mesh", MeshPlan(agents=1, topology="line", samples=5))
         text = re.sub("(?m)^rule = .*$", 'rule = { kind = "SecondOrder" }', file.read_text())
-        file.write_text(re.sub("(?m)^consensus = .*$", "", text))
+        file.write_text(re.sub("(?m)^protocol = .*$", "", text))
         code, said = invoke("agent", "--check", file)
-        assert (code, said.endswith("loss Logistic, rule SecondOrder, consensus Local.\n")) == (0, True)
+        assert (code, said.endswith("loss Logistic, rule SecondOrder, protocol Local.\n")) == (0, True)
 
     @pytest.mark.parametrize(
         ("pair", "words"),

@@ -22,7 +22,7 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.messages import Function, Values
+from kernelmesh.messages import SentFunction, Values
 from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Flood, NotFinite, Replay, Scaled, SignFlip, Zero
 from kernelmesh.runtimes.faults import Lie
 
@@ -36,7 +36,7 @@ def name(value):
     return type(value).__name__
 
 
-def make(consensus):
+def make(protocol):
     return Agent(
         dimension=2,
         outputs=3,
@@ -44,19 +44,19 @@ def make(consensus):
         loss=Logistic(),
         step_size=3.0,
         compression=Komp(budget=0.2),
-        consensus=consensus,
+        protocol=protocol,
     )
 
 
-def rounds(consensus, attack):
+def rounds(protocol, attack):
     faults = Faults(byzantine={BAD: [(attack, FIRST, LAST)]}, rng=np.random.default_rng(5))
     streams = [ArrayStream(*MIXTURE.sample(16 * ROUNDS, rng=np.random.default_rng([3, i])), batch_size=16) for i in range(5)]
-    return list(simulate(make(consensus), GRAPH, streams, faults=faults))
+    return list(simulate(make(protocol), GRAPH, streams, faults=faults))
 
 
-@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion()], ids=name)
-def test_only_the_rounds_of_an_attack_are_changed(consensus):
-    honest, lied = rounds(consensus, Scaled(factor=1.0)), rounds(consensus, SignFlip())
+@pytest.mark.parametrize("protocol", [Penalty(coupling=0.05), Diffusion()], ids=name)
+def test_only_the_rounds_of_an_attack_are_changed(protocol):
+    honest, lied = rounds(protocol, Scaled(factor=1.0)), rounds(protocol, SignFlip())
     for one, other in zip(honest, lied, strict=True):
         alike = [np.array_equal(one.functions[i].weights, other.functions[i].weights) for i in HONEST]
         assert all(alike) if one.number < FIRST else not any(alike)
@@ -83,7 +83,7 @@ def test_what_is_not_finite_ends_the_run_of_whoever_hears_it():
         rounds(Diffusion(), NotFinite())
 
 
-FUNCTION = Function(np.zeros((4, 2)), np.ones((4, 3)))
+FUNCTION = SentFunction(np.zeros((4, 2)), np.ones((4, 3)))
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=name)
@@ -109,7 +109,7 @@ def test_attacks_must_return_what_could_be_sent():
             return self.said
 
     for said, reason in (
-        (Values(np.zeros((4, 3))), "return a message of the same type, Function, got Values"),
+        (Values(np.zeros((4, 3))), "return a message of the same type, SentFunction, got Values"),
         (replace(FUNCTION, weights=np.ones((3, 3))), r"distort: weights must have shape \(4, 3\)"),
         (replace(FUNCTION, centers=np.ones((4, 1))), r"distort: centers must have shape \(4, 2\)"),
     ):
@@ -129,8 +129,8 @@ def test_refuses():
     streams = [ArrayStream(*MIXTURE.sample(16, rng=rng)) for _ in range(2)]
     with pytest.raises(InvalidArgument, match="byzantine must name agents"):
         simulate(make(Diffusion()), Graph.line(2), streams, faults=Faults(byzantine={9: [(Zero(), 1, 2)]}, rng=rng))
-    sums = Agent(dimension=2, outputs=3, kernel=Gaussian(), loss=Logistic(), rule=Landmarks(), consensus=Relay())
+    sums = Agent(dimension=2, outputs=3, kernel=Gaussian(), loss=Logistic(), learner=Landmarks(), protocol=Relay())
     with pytest.raises(
-        InvalidArgument, match="faults must have no byzantine agents with the consensus Relay, got some; attacks"
+        InvalidArgument, match="faults must have no byzantine agents with the protocol Relay, got some; attacks"
     ):
         simulate(sums, Graph.line(2), streams, faults=Faults(byzantine={0: [(Zero(), 1, 2)]}, rng=rng))

@@ -52,7 +52,7 @@ def test_a_simulation_has_one_thread_within_a_round_and_all_of_them_between_roun
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(classes=3, rng=rng)
     agent = Agent(
-        dimension=2, outputs=3, kernel=Watching(bandwidth=0.6), loss=Logistic(), rule=Landmarks(), consensus=Relay()
+        dimension=2, outputs=3, kernel=Watching(bandwidth=0.6), loss=Logistic(), learner=Landmarks(), protocol=Relay()
     )
     streams = [ArrayStream(*mixture.sample(640, rng=rng)) for _ in range(3)]
     watched, orders = 0, [0]

@@ -20,11 +20,11 @@ from safetensors.numpy import save
 
 from kernelmesh import Agent, Diffusion, Gaussian, Komp, Landmarks, Local, Logistic, Penalty, Relay, Squared, storage
 from kernelmesh.agent import advance
-from kernelmesh.consensus import Heard
-from kernelmesh.consensus.relay import memory
 from kernelmesh.errors import InvalidArgument, UnreadableFile
 from kernelmesh.exchange import Outbox
 from kernelmesh.messages import Values, encode
+from kernelmesh.protocols import Heard
+from kernelmesh.protocols.relay import memory
 from kernelmesh.runtimes import journal
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.node import Entry
@@ -47,8 +47,12 @@ def make(protocol):
         outputs=2,
         kernel=Gaussian(bandwidth=1.0),
         loss=Logistic() if classifies else Squared(),
-        consensus=PROTOCOLS[protocol],
-        **({"rule": Landmarks(max_order=8)} if protocol == "relay" else {"step_size": 0.5, "compression": Komp(budget=0.05)}),
+        protocol=PROTOCOLS[protocol],
+        **(
+            {"learner": Landmarks(max_order=8)}
+            if protocol == "relay"
+            else {"step_size": 0.5, "compression": Komp(budget=0.05)}
+        ),
     )
 
 
@@ -329,7 +333,7 @@ def test_one_keeper_at_a_time(tmp_path):
     [
         ({"dimension": 2}, "dimension"),
         ({"kernel": Gaussian(bandwidth=2.0)}, "kernel"),
-        ({"consensus": Penalty(coupling=1.0), "loss": Logistic()}, "consensus and loss"),
+        ({"protocol": Penalty(coupling=1.0), "loss": Logistic()}, "protocol and loss"),
     ],
 )
 def test_other_settings_are_refused_by_name(change, named, tmp_path):
@@ -573,7 +577,7 @@ def test_what_was_said_and_what_waits_comes_back(tmp_path):
     state, _ = advance(agent, agent.start(name="a"), *entry.batch, entry.heard)
     pending = Batch(np.array([[1.5], [-0.0]]), np.array([1, 0]))
     with opened(tmp_path, "diffusion") as store:
-        previous = {"centers": state.sent.centers, "weights": state.sent.weights}
+        previous = {"points": state.sent.points, "weights": state.sent.weights}
         assert store.save(Checkpoint(state=state, pending=pending, traffic=Traffic(1, 2), previous=previous))
         found, entries = store.restore(name="a")
     assert (entries, found.position, found.traffic) == ([], None, (1, 2))
@@ -590,7 +594,7 @@ FORGERIES = {
     "unknown array": lambda arrays, about: arrays.update({"state/edge.1": np.zeros(2, dtype=np.int64)}),
     "huge workspace": lambda arrays, about: arrays.update({"state/workspace.clock": np.full(4, 1 << 62)}),
     "weights of another shape": lambda arrays, about: arrays.update({"state/function.weights": np.zeros((1, 7))}),
-    "text for numbers": lambda arrays, about: arrays.update({"state/function.centers": np.array([[1, 2]], dtype=np.uint8)}),
+    "text for numbers": lambda arrays, about: arrays.update({"state/function.points": np.array([[1, 2]], dtype=np.uint8)}),
     "position no object": lambda arrays, about: about.update(position=5),
     "no counts": lambda arrays, about: about.pop("counts"),
     "counts no object": lambda arrays, about: about.update(counts=3),

@@ -90,7 +90,9 @@ def test_what_is_found_is_better_than_its_neighbors(classifies):
     X, y = moons(256) if classifies else waves(256)
     y = y if classifies else y[:, None]
     loss = Logistic() if classifies else Squared()
-    agent = Agent(dimension=2, outputs=2 if classifies else 1, kernel=Gaussian(bandwidth=9.0), loss=loss, rule=SecondOrder())
+    agent = Agent(
+        dimension=2, outputs=2 if classifies else 1, kernel=Gaussian(bandwidth=9.0), loss=loss, learner=SecondOrder()
+    )
     found = choice.suited(agent, X, y, regularizes=True)
     width, strength = found.agent.kernel.bandwidth, found.agent.regularization
     assert found.loss == pytest.approx(literal(found.agent, X, y), rel=1e-9)
@@ -179,7 +181,7 @@ def test_what_was_given_is_not_chosen():
 
 def test_other_rules_take_the_default():
     X, y = moons(256)
-    model = OnlineKernelClassifier(rule=Gradient()).fit(X, y)
+    model = OnlineKernelClassifier(learner=Gradient()).fit(X, y)
     assert model.kernel_ == Gaussian(bandwidth=np.sqrt(X.var(axis=0).sum() / 2))
     assert (model._beginning, model.regularization_) == (None, 1e-6)
 

@@ -6,7 +6,7 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 import oracle
-from kernelmesh import Constant, Expansion, Gaussian, Komp, Laplacian, Linear, Matern52, Polynomial, Uncompressed, compress
+from kernelmesh import Constant, Function, Gaussian, Komp, Laplacian, Linear, Matern52, Polynomial, Uncompressed, compress
 from kernelmesh.numerics.compression import Update
 
 KERNELS = st.sampled_from([Gaussian(bandwidth=0.6), Laplacian(), Matern52(), Polynomial(degree=2), Linear(offset=0.5)])
@@ -63,16 +63,16 @@ def test_a_step_equals_algorithm_2(first, seed, batch, kernel, budget):
     points, weights = first
     rng = np.random.default_rng(seed)
     komp = Komp(budget=budget)
-    model = komp.start(Expansion(kernel, points.copy(), weights.copy()))
+    model = komp.start(Function.of(kernel, points.copy(), weights.copy()))
     before = model.function
     new, push = rng.standard_normal((batch, points.shape[1])), rng.standard_normal((batch, weights.shape[1]))
     if seed % 2 and before.order:
-        new[0] = before.centers[0]
-    stacked = np.vstack([before.centers, new]), np.vstack([0.9 * before.weights, push])
+        new[0] = before.points[0]
+    stacked = np.vstack([before.points, new]), np.vstack([0.9 * before.weights, push])
     model, pruned = komp.absorb(model, Update(new, push, 0.9), samples=0)
     f = model.function
     # dictionaries of near duplicates, which no pruned function has, leave the tally of errors fewer digits
-    check_against_oracle(kernel, *stacked, budget, f.centers, f.weights, pruned.error, accuracy=1e-5)
+    check_against_oracle(kernel, *stacked, budget, f.points, f.weights, pruned.error, accuracy=1e-5)
     assert model.square_norm == pytest.approx(f.norm() ** 2, rel=1e-6, abs=1e-7 * oracle.rkhs_norm(kernel, *stacked) ** 2)
 
 
@@ -80,15 +80,15 @@ def test_a_step_equals_algorithm_2(first, seed, batch, kernel, budget):
 def test_many_steps_stay_equal_to_algorithm_2(budget):
     rng = np.random.default_rng(0)
     kernel, komp = Gaussian(bandwidth=0.6), Komp(budget=budget)
-    model = komp.start(Expansion.zero(kernel, dimension=2, outputs=3))
+    model = komp.start(Function.zero(kernel, dimension=2, outputs=3))
     for _ in range(40):
         new, push = rng.standard_normal((5, 2)), 0.4 * rng.standard_normal((5, 3))
         f = model.function
-        points, weights = np.vstack([f.centers, new]), np.vstack([0.95 * f.weights, push])
+        points, weights = np.vstack([f.points, new]), np.vstack([0.95 * f.weights, push])
         model, pruned = komp.absorb(model, Update(new, push, 0.95), samples=0)
         expected = oracle.komp(kernel, points, weights, budget)
         assert pruned.error == pytest.approx(expected.error, rel=1e-6)
-        gap = model.function.distance(Expansion(kernel, points[expected.kept], expected.weights))
+        gap = model.function.distance(Function.of(kernel, points[expected.kept], expected.weights))
         assert gap <= 1e-7 * model.function.norm()
 
 
@@ -117,7 +117,7 @@ def test_opposite_duplicates_cancel():
 def test_the_order_cap_holds_and_is_reported():
     rng = np.random.default_rng(0)
     komp = Komp(budget=1e-3, max_order=10)
-    model = komp.start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
+    model = komp.start(Function.zero(Gaussian(), dimension=2, outputs=1))
     reports = []
     for _ in range(20):
         model, pruned = komp.absorb(model, Update(rng.standard_normal((8, 2)), rng.standard_normal((8, 1))), samples=0)
@@ -131,14 +131,14 @@ def test_the_order_cap_holds_and_is_reported():
 
 def drift(model):
     f = model.function
-    return np.abs(model.workspace.matrix @ f.kernel(f.centers, f.centers) - np.eye(f.order)).sum(axis=1).max()
+    return np.abs(model.workspace.matrix @ f.kernel(f.points, f.points) - np.eye(f.order)).sum(axis=1).max()
 
 
 def test_ten_thousand_mini_batches_with_duplicates_do_not_drift():
     """‖P K − I‖∞ stays below 1e-6 on a stream in which 1 % of the samples are exact repetitions."""
     rng = np.random.default_rng(0)
     kernel, komp = Gaussian(bandwidth=0.6), Komp(budget=0.2)
-    model = komp.start(Expansion.zero(kernel, dimension=2, outputs=5))
+    model = komp.start(Function.zero(kernel, dimension=2, outputs=5))
     past = rng.standard_normal((1000, 2))
     worst = 0.0
     exchanges = 0
@@ -161,7 +161,7 @@ def test_ten_thousand_mini_batches_with_duplicates_do_not_drift():
 def test_drift_is_noticed_and_repaired():
     rng = np.random.default_rng(0)
     komp = Komp(budget=0.05, watch=1)
-    model = komp.start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
+    model = komp.start(Function.zero(Gaussian(), dimension=2, outputs=1))
     for _ in range(10):
         model, _ = komp.absorb(model, Update(rng.standard_normal((4, 2)), rng.standard_normal((4, 1))), samples=0)
     model.workspace.buffer[: model.function.order, : model.function.order] *= 1.001
@@ -177,7 +177,7 @@ def test_points_too_close_for_double_precision_stay_harmless():
     """With a budget of 0 nothing may be thrown away, yet a thousand points in a small box are numerically dependent."""
     rng = np.random.default_rng(0)
     kernel, komp = Gaussian(bandwidth=1.0), Komp(budget=0.0)
-    model = komp.start(Expansion.zero(kernel, dimension=1, outputs=1))
+    model = komp.start(Function.zero(kernel, dimension=1, outputs=1))
     literal_points, literal_weights = np.zeros((0, 1)), np.zeros((0, 1))
     for _ in range(50):
         new, push = rng.uniform(-1, 1, (20, 1)), rng.standard_normal((20, 1))
@@ -192,7 +192,7 @@ def test_points_too_close_for_double_precision_stay_harmless():
 def test_without_compression_every_sample_stays():
     rng = np.random.default_rng(0)
     plain = Uncompressed()
-    model = plain.start(Expansion.zero(Gaussian(), dimension=2, outputs=2))
+    model = plain.start(Function.zero(Gaussian(), dimension=2, outputs=2))
     for step in range(5):
         new = np.zeros((3, 2)) if step % 2 else rng.standard_normal((3, 2))
         model, pruned = plain.absorb(model, Update(new, rng.standard_normal((3, 2)), 0.9), samples=0)
@@ -203,7 +203,7 @@ def test_without_compression_every_sample_stays():
 
 def test_a_stepped_memory_can_be_read_but_not_stepped_again():
     komp = Komp(budget=0.01)
-    old = komp.start(Expansion.zero(Gaussian(), dimension=1, outputs=1))
+    old = komp.start(Function.zero(Gaussian(), dimension=1, outputs=1))
     spare = old.copy()
     change = Update(np.array([[0.0]]), np.array([[1.0]]))
     new, _ = komp.absorb(old, change, samples=0)
@@ -218,7 +218,7 @@ def test_a_stepped_memory_can_be_read_but_not_stepped_again():
 
 def test_the_workspace_shrinks_with_the_dictionary():
     rng = np.random.default_rng(0)
-    model = Komp(budget=0.0).start(Expansion(Gaussian(), 20 * rng.random((300, 3)), rng.standard_normal((300, 1))))
+    model = Komp(budget=0.0).start(Function.of(Gaussian(), 20 * rng.random((300, 3)), rng.standard_normal((300, 1))))
     wide = model.workspace.width
     assert wide <= 1.06 * 300 + 16
     model, _ = Komp(budget=1e6, max_order=20).absorb(model, Update(rng.random((1, 3)), np.ones((1, 1))), samples=0)
@@ -228,11 +228,11 @@ def test_the_workspace_shrinks_with_the_dictionary():
 
 def test_restoring_a_function_keeps_it():
     rng = np.random.default_rng(0)
-    f = Expansion(Gaussian(), rng.standard_normal((20, 2)), rng.standard_normal((20, 3)))
+    f = Function.of(Gaussian(), rng.standard_normal((20, 2)), rng.standard_normal((20, 3)))
     model = Komp(budget=0.1).start(f)
     assert model.function is f
     assert drift(model) < 1e-8
-    twice = Expansion(Gaussian(), np.vstack([f.centers, f.centers]), np.vstack([f.weights, f.weights]))
+    twice = Function.of(Gaussian(), np.vstack([f.points, f.points]), np.vstack([f.weights, f.weights]))
     folded = Komp(budget=0.1).start(twice)
     assert folded.function.order == 20
     assert folded.function.distance(twice) < 1e-6 * twice.norm()
@@ -268,21 +268,21 @@ def test_a_large_dictionary_does_not_drift_over_thousands_of_swaps(budget):
     """Hundreds of points in five dimensions, near duplicates among them, against the true error at every hundredth step."""
     rng = np.random.default_rng(1)
     kernel, komp = Gaussian(bandwidth=1.5), Komp(budget=budget, max_order=400)
-    model = komp.start(Expansion.zero(kernel, dimension=5, outputs=3))
+    model = komp.start(Function.zero(kernel, dimension=5, outputs=3))
     worst = 0.0
     for step in range(4000):
         new = rng.standard_normal((32, 5))
         if model.function.order:
             near = rng.integers(model.function.order, size=3)
-            new[:3] = model.function.centers[near] + 1e-4 * rng.standard_normal((3, 5))
+            new[:3] = model.function.points[near] + 1e-4 * rng.standard_normal((3, 5))
         push = 0.2 * rng.standard_normal((32, 3))
         before = model.function
         model, pruned = komp.absorb(model, Update(new, push, 0.97), samples=step)
         if step % 100 == 99:
             worst = max(worst, drift(model))
             f = model.function
-            stacked = np.vstack([before.centers, new]), np.vstack([0.97 * before.weights, push])
-            assert pruned.error == pytest.approx(oracle.rkhs_distance(kernel, *stacked, f.centers, f.weights), rel=1e-5)
+            stacked = np.vstack([before.points, new]), np.vstack([0.97 * before.weights, push])
+            assert pruned.error == pytest.approx(oracle.rkhs_distance(kernel, *stacked, f.points, f.weights), rel=1e-5)
     assert model.function.order > 50
     assert worst <= 1e-6
 
@@ -290,7 +290,7 @@ def test_a_large_dictionary_does_not_drift_over_thousands_of_swaps(budget):
 def test_a_dictionary_that_was_emptied_starts_clean():
     """Nothing that lies about in model may enter P when points come again after all of them had gone."""
     rng = np.random.default_rng(0)
-    model = Komp(budget=0.01).start(Expansion.zero(Gaussian(), dimension=2, outputs=1))
+    model = Komp(budget=0.01).start(Function.zero(Gaussian(), dimension=2, outputs=1))
     for step in range(60):
         loud = 1.0 if step % 20 < 10 else 0.0
         for _ in range(3):
@@ -309,6 +309,6 @@ def test_a_dictionary_that_was_emptied_starts_clean():
 
 def test_komp_takes_over_from_no_compression():
     rng = np.random.default_rng(0)
-    plain = Uncompressed().start(Expansion(Gaussian(), rng.standard_normal((9, 2)), rng.standard_normal((9, 1))))
+    plain = Uncompressed().start(Function.of(Gaussian(), rng.standard_normal((9, 2)), rng.standard_normal((9, 1))))
     model, _ = Komp(budget=0.1).absorb(plain, Update(rng.standard_normal((4, 2)), np.ones((4, 1))), samples=0)
     assert drift(model) < 1e-8

@@ -127,7 +127,7 @@ def test_a_file_says_what_it_says(folder):
     made = read(write(folder, BASE))
     assert made.path == folder / "agent.toml"
     assert (made.agent.kernel, made.agent.loss, made.agent.step_size) == (Gaussian(bandwidth=0.6), Logistic(), Constant(3.0))
-    assert made.agent.consensus == Diffusion()
+    assert made.agent.protocol == Diffusion()
     assert (made.membership.name, made.membership.mesh, made.membership.lock_step) == ("agent-0", "demo", False)
     assert dict(made.membership.neighbors) == {"agent-1": "tcp/127.0.0.1:7451", "agent-2": ""}
     assert made.stream.kind == FileStream(path=folder / "data.csv", format="csv")
@@ -175,7 +175,7 @@ def test_what_is_left_out_has_a_default(folder):
     )
     assert (made.stay, made.log, made.checkpoint.every) == (True, "info", 100)
     assert (made.stream.kind.format, made.stream.batch_size, made.stream.rate, made.stream.classes) == ("csv", 32, 0.0, ())
-    assert made.agent.consensus == Local()
+    assert made.agent.protocol == Local()
     assert made.agent.compression == Komp.parsimonious(0.5, parsimony=0.1, max_order=500)
     assert made.agent.loss == Squared()
 
@@ -194,7 +194,7 @@ KOMP = '{ kind = "Komp", parsimony = 0.1 }'
     ],
 )
 def test_the_protocol_where_none_is_named(folder, changes, expected):
-    assert read(write(folder, changed(SHORT, *changes))).agent.consensus == expected
+    assert read(write(folder, changed(SHORT, *changes))).agent.protocol == expected
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ TABLE = [
         [("[model.kernel]", "[model.kernle]")],
         "[model.kernle]",
         "model.kernle",
-        ["be one of rule, step_size, kernel, loss, compression, consensus, ", "got an unknown table; did you mean kernel?"],
+        ["be one of rule, step_size, kernel, loss, compression, protocol, ", "got an unknown table; did you mean kernel?"],
     ),
     (
         "unknown table where there are none",
@@ -465,17 +465,17 @@ TABLE = [
         ["is missing", 'for example compression = { kind = "Komp"'],
     ),
     (
-        "consensus",
-        [("\n[model.kernel]", 'consensus = { kind = "Penalty" }\n[model.kernel]')],
+        "protocol",
+        [("\n[model.kernel]", 'protocol = { kind = "Penalty" }\n[model.kernel]')],
         "Penalty",
-        "model.consensus.coupling",
+        "model.protocol.coupling",
         ["is missing"],
     ),
     (
-        "consensus' every",
-        [("\n[model.kernel]", 'consensus = { kind = "Diffusion", every = 0 }\n[model.kernel]')],
+        "protocol' every",
+        [("\n[model.kernel]", 'protocol = { kind = "Diffusion", every = 0 }\n[model.kernel]')],
         "Diffusion",
-        "model.consensus.every",
+        "model.protocol.every",
         ["be an integer >= 1, got 0"],
     ),
     ("stream's kind", [('"file"', '"fiel"')], "fiel", "stream.kind", ["be one of file, stdin, zenoh", "did you mean file?"]),
@@ -998,25 +998,25 @@ def _with_rule(folder, rule, *without, alone=False):
 
 def test_a_learning_rule_in_the_file(tmp_path):
     averaged = _with_rule(tmp_path, '{ kind = "Averaged", half_life = 5000 }')
-    assert averaged.rule == Averaged(half_life=5000)
+    assert averaged.learner == Averaged(half_life=5000)
     komp = 'compression = { kind = "Komp", budget = 0.2 }'
     parsimony = '{ kind = "Averaged" }\ncompression = { kind = "Komp", parsimony = 0.06 }'
     assert _with_rule(tmp_path, parsimony, komp).compression == Komp.averaging(3.0, max_order=500)
     step = "step_size = 3.0"
     alone = _with_rule(tmp_path, '{ kind = "SecondOrder", max_order = 100 }', step, komp, alone=True)
-    assert alone.rule == SecondOrder(max_order=100)
-    assert isinstance(alone.consensus, Local)
+    assert alone.learner == SecondOrder(max_order=100)
+    assert isinstance(alone.protocol, Local)
 
 
 @pytest.mark.parametrize(
-    ("rule", "without", "alone", "told"),
+    ("learner", "without", "alone", "told"),
     [
-        ('{ kind = "SecondOrder" }', (), True, "model.step_size must be omitted with the rule SecondOrder"),
+        ('{ kind = "SecondOrder" }', (), True, "model.step_size must be omitted with the learner SecondOrder"),
         (
             '{ kind = "SecondOrder" }',
             ("step_size = 3.0", 'compression = { kind = "Komp", budget = 0.2 }'),
             False,
-            "model.rule must be a rule that uses neighbors' messages with the consensus",
+            "model.learner must be a rule that uses neighbors' messages with the protocol",
         ),
         ('{ kind = "Averaged" }', ("step_size = 3.0",), False, "model.step_size is missing"),
         ('{ kind = "Averagd" }', (), False, "did you mean Averaged?"),

@@ -8,7 +8,7 @@ from kernelmesh import (
     Diffusion,
     Diverged,
     Doubling,
-    Expansion,
+    Function,
     Gaussian,
     Graph,
     Hilbert,
@@ -23,17 +23,17 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.agent import relay
-from kernelmesh.consensus import Heard
 from kernelmesh.exchange import Outbox
-from kernelmesh.messages import Function, Values, decode, encode
+from kernelmesh.messages import SentFunction, Values, decode, encode
 from kernelmesh.metrics import accuracies, disagreement
+from kernelmesh.protocols import Heard
 from kernelmesh.streams import ArrayStream, Mixture
 
 PROTOCOLS = [Local(), Penalty(coupling=0.05), Penalty(coupling=2.0, implicit=True), Hilbert(coupling=0.02), Diffusion()]
 KERNEL = Gaussian(bandwidth=0.6)
 
 
-def make(consensus, **changes):
+def make(protocol, **changes):
     settings = {
         "dimension": 2,
         "outputs": 3,
@@ -41,7 +41,7 @@ def make(consensus, **changes):
         "loss": Logistic(),
         "step_size": 2.0,
         "compression": Komp(budget=0.05),
-        "consensus": consensus,
+        "protocol": protocol,
     }
     return Agent(**{**settings, **changes})
 
@@ -52,7 +52,7 @@ def data(seed, rows, classes=3):
 
 
 class Indifferent(Squared):
-    """A loss that pulls nowhere: what moves then is consensus alone."""
+    """A loss that pulls nowhere: what moves then is protocol alone."""
 
     def slope(self, z, y):
         return np.zeros_like(z)
@@ -60,40 +60,40 @@ class Indifferent(Squared):
 
 def total(functions):
     """The sum of all functions, as one expansion."""
-    return Expansion(KERNEL, np.concatenate([f.centers for f in functions]), np.concatenate([f.weights for f in functions]))
+    return Function.of(KERNEL, np.concatenate([f.points for f in functions]), np.concatenate([f.weights for f in functions]))
 
 
-@pytest.mark.parametrize("consensus", PROTOCOLS, ids=str)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=str)
 class TestLaws:
-    def test_one_agent_alone_learns_as_if_there_were_no_protocol(self, consensus):
+    def test_one_agent_alone_learns_as_if_there_were_no_protocol(self, protocol):
         points, labels = data(0, 160)
         *_, alone = simulate(make(Local()), Graph.line(1), [ArrayStream(points, labels)])
-        *_, last = simulate(make(consensus), Graph.line(1), [ArrayStream(points, labels)])
+        *_, last = simulate(make(protocol), Graph.line(1), [ArrayStream(points, labels)])
         sent = last.states[0].model.function  # what a protocol shows may be one mini-batch behind what it has learned
         assert sent.distance(alone.functions[0]) < 1e-6 * alone.functions[0].norm()
 
-    def test_agents_that_are_equal_stay_equal(self, consensus):
+    def test_agents_that_are_equal_stay_equal(self, protocol):
         points, labels = data(0, 96)
         streams = [ArrayStream(points, labels) for _ in range(4)]
         *_, alone = simulate(make(Local(), compression=Uncompressed()), Graph.line(1), streams[:1])
-        *_, last = simulate(make(consensus, compression=Uncompressed()), Graph.complete(4), streams)
+        *_, last = simulate(make(protocol, compression=Uncompressed()), Graph.complete(4), streams)
         assert disagreement(last.functions, Graph.complete(4)) < 1e-6
         sent = last.states[0].model.function
         assert sent.distance(alone.functions[0]) < 1e-5 * alone.functions[0].norm()
 
-    def test_a_network_learns(self, consensus):
+    def test_a_network_learns(self, protocol):
         graph = Graph.ring(5)
         streams = [ArrayStream(*data(i, 640)) for i in range(5)]
-        *_, last = simulate(make(consensus), graph, streams)
+        *_, last = simulate(make(protocol), graph, streams)
         assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
-    def test_streams_of_unequal_length(self, consensus):
+    def test_streams_of_unequal_length(self, protocol):
         streams = [ArrayStream(*data(i, rows)) for i, rows in enumerate((320, 64, 0, 200))]
-        *_, last = simulate(make(consensus), Graph.ring(4), streams)
+        *_, last = simulate(make(protocol), Graph.ring(4), streams)
         assert last.samples == (320, 64, 0, 200)
 
-    def test_every_message_survives_the_wire(self, consensus):
-        agent = make(consensus)
+    def test_every_message_survives_the_wire(self, protocol):
+        agent = make(protocol)
         *_, last = simulate(agent, Graph.ring(3), [ArrayStream(*data(i, 96)) for i in range(3)])
         asking, answering = (Outbox(agent, last.states[i], data(5 + i, 8)[0]) for i in range(2))
         for message in (asking.question, answering.reply(asking.question)):
@@ -104,11 +104,11 @@ class TestLaws:
                     np.testing.assert_array_equal(getattr(arrived, name), getattr(message, name))
 
 
-@pytest.mark.parametrize("consensus", [Hilbert(coupling=0.02), Diffusion()], ids=str)
-def test_no_function_is_sent_to_an_agent_whose_stream_has_ended(consensus):
+@pytest.mark.parametrize("protocol", [Hilbert(coupling=0.02), Diffusion()], ids=str)
+def test_no_function_is_sent_to_an_agent_whose_stream_has_ended(protocol):
     graph = Graph.line(3)
     streams = [ArrayStream(*data(i, rows)) for i, rows in enumerate((160, 64, 160))]
-    rounds = list(simulate(make(consensus), graph, streams))
+    rounds = list(simulate(make(protocol), graph, streams))
     sent = np.diff([round.bytes_sent for round in rounds], axis=0, prepend=0)
     assert (sent[:2] > 0).all()
     # from the third round on the outer two could only send to the one in the middle; that one still speaks
@@ -121,7 +121,7 @@ def test_averaging_conserves_the_sum_of_all_functions():
     rng = np.random.default_rng(0)
     graph = Graph.star(4)
     agent = make(Diffusion(), loss=Indifferent(), regularization=0.0, compression=Uncompressed())
-    starts = [Expansion(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(4)]
+    starts = [Function.of(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(4)]
     states = [agent.start(name=name, function=f) for name, f in zip(graph.names, starts, strict=True)]
     streams = [ArrayStream(rng.standard_normal((24, 2)), np.zeros((24, 3)), batch_size=8) for _ in range(4)]
     before = disagreement(starts, graph)
@@ -132,14 +132,14 @@ def test_averaging_conserves_the_sum_of_all_functions():
         before = now
 
 
-@pytest.mark.parametrize("consensus", [Penalty(coupling=1e6, implicit=True), Diffusion()], ids=str)
-def test_stable_where_the_printed_update_diverges(consensus):
+@pytest.mark.parametrize("protocol", [Penalty(coupling=1e6, implicit=True), Diffusion()], ids=str)
+def test_stable_where_the_printed_update_diverges(protocol):
     graph = Graph.complete(5)
     streams = [ArrayStream(*data(i, 960)) for i in range(5)]
     with pytest.warns(UnstablePenalty), pytest.raises(Diverged):
         list(simulate(make(Penalty(coupling=20.0)), graph, streams))
     *_, local = simulate(make(Local()), graph, streams)
-    *_, last = simulate(make(consensus), graph, streams)
+    *_, last = simulate(make(protocol), graph, streams)
     assert disagreement(last.functions, graph) < 0.2 * disagreement(local.functions, graph)
     assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
@@ -182,10 +182,10 @@ def test_diffusion_learns_what_nobody_alone_can():
     test = mixture.sample(1500, rng=rng)
     graph = Graph.random(10, rng=rng)
 
-    def worst(consensus):
+    def worst(protocol):
         own = [labels == i % 5 for i in range(10)]
         streams = [ArrayStream(points[m], labels[m], passes=5, rng=np.random.default_rng(i)) for i, m in enumerate(own)]
-        agent = make(consensus, outputs=5, step_size=3.0, compression=Komp.parsimonious(3.0, parsimony=0.04))
+        agent = make(protocol, outputs=5, step_size=3.0, compression=Komp.parsimonious(3.0, parsimony=0.04))
         *_, last = simulate(agent, graph, streams)
         return accuracies(last.functions, *test).min()
 
@@ -238,8 +238,8 @@ def test_an_agent_without_samples_goes_where_diffusion_would_take_it():
     """Relaying is diffusion without a loss: g = a_ii f + Σ_j a_ij f_j."""
     rng = np.random.default_rng(0)
     agent = make(Diffusion(), compression=Uncompressed())
-    f, g = (Expansion(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(2))
-    after = relay(agent, agent.start(function=f), [Heard(Function(g.centers, g.weights), 0.25), Heard(None, 0.5)])
+    f, g = (Function.of(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(2))
+    after = relay(agent, agent.start(function=f), [Heard(SentFunction(g.points, g.weights), 0.25), Heard(None, 0.5)])
     points = data(0, 20)[0]
     np.testing.assert_allclose(after.function(points), 0.75 * f(points) + 0.25 * g(points), atol=1e-12)
     assert (after.samples, after.steps) == (0, 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernelmesh.messages import Function, Points, Values, wire_size
+from kernelmesh.messages import Points, SentFunction, Values, wire_size
 
 SIZES = [(16, 2, 5), (50, 16, 26), (200, 16, 26), (500, 16, 26), (2000, 16, 26)]
 
@@ -19,5 +19,5 @@ def test_points_values_and_functions(order, dimension, outputs):
     points, values = np.zeros((32, dimension)), np.zeros((32, outputs))
     near(wire_size(Points(points)), 32 * dimension)
     near(wire_size(Values(values)), 32 * outputs)
-    function = Function(np.zeros((order, dimension)), np.zeros((order, outputs)))
+    function = SentFunction(np.zeros((order, dimension)), np.zeros((order, outputs)))
     near(wire_size(function), order * (dimension + outputs))

@@ -329,7 +329,7 @@ class TestPortraits:
         np.testing.assert_array_equal(classes.ravel(), f(canvas.grid).argmax(axis=1))
         drawn = portrait(recording, canvas, 1, snapshot.round)
         assert (drawn["agent"], drawn["round"], drawn["order"]) == (1, snapshot.round, f.order)
-        np.testing.assert_allclose(np.array(drawn["points"])[:, :2].sum(), f.centers.sum(), atol=1e-2)
+        np.testing.assert_allclose(np.array(drawn["points"])[:, :2].sum(), f.points.sum(), atol=1e-2)
 
     def test_an_earlier_time_has_an_earlier_function(self, folder):
         recording = Recording.read(folder / FILE)
@@ -346,7 +346,7 @@ class TestPortraits:
             loss=Squared(),
             step_size=0.5,
             compression=Komp(budget=0.01),
-            consensus=Penalty(coupling=0.01),
+            protocol=Penalty(coupling=0.01),
         )
         points = np.linspace(-3, 3, 96)[:, None]
         recording = recorded(agent, points, np.sin(points), tmp_path)
@@ -363,7 +363,7 @@ class TestPortraits:
         labels = rng.integers(3, size=400)
         points = rng.standard_normal((400, 6)) + 2.0 * np.eye(3, 6)[labels]
         task = Task.draw(LogisticConfig(**TINY))
-        agent = replace(task.agent(), dimension=6, outputs=3, consensus=Penalty(coupling=0.01))
+        agent = replace(task.agent(), dimension=6, outputs=3, protocol=Penalty(coupling=0.01))
         recording = recorded(agent, points, labels, tmp_path)
         drawn = portrait(recording, Canvas(recording.subject), 0, 10**6)
         assert len(drawn["weights"]) == 3

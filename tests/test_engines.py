@@ -60,7 +60,7 @@ def assert_equal(ours, theirs, *, keep=()):
         np.testing.assert_array_equal(one.edge_bytes, other.edge_bytes)
         if not keep or one.number in keep:
             for f, g in zip(one.functions, other.functions, strict=True):
-                np.testing.assert_array_equal(f.centers, g.centers)
+                np.testing.assert_array_equal(f.points, g.points)
                 np.testing.assert_array_equal(f.weights, g.weights)
 
 
@@ -304,7 +304,7 @@ def test_mistakes_on_the_command_line_are_named(arguments, words, tmp_path):
 def test_functions_have_the_scales_on_which_agents_agreed():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2)) * [1.0, 100.0]
-    agent = Agent(dimension=2, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Landmarks(), consensus=Relay(scales=True))
+    agent = Agent(dimension=2, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Landmarks(), protocol=Relay(scales=True))
     found = []
     for engine in (None, Processes(2)):
         streams = [ArrayStream(X[i::3], np.sin(X[i::3, 0]), batch_size=10) for i in range(3)]

@@ -51,7 +51,7 @@ from kernelmesh.estimators.defaults import defaults_of
 from kernelmesh.runtimes import shard
 
 CLASSIFIERS = [OnlineKernelClassifier, KernelMeshClassifier]
-DIFFUSION = {OnlineKernelClassifier: {}, KernelMeshClassifier: {"consensus": Diffusion()}}
+DIFFUSION = {OnlineKernelClassifier: {}, KernelMeshClassifier: {"protocol": Diffusion()}}
 REGRESSORS = [OnlineKernelRegressor, KernelMeshRegressor]
 
 
@@ -211,7 +211,7 @@ class TestNetworks:
 
     def test_each_agent_has_a_score_of_its_own(self, kind):
         X, y = self.data(kind)
-        mesh = kind(graph=self.graph, consensus=Local(), random_state=0).fit(X, y, agents=np.digitize(X[:, 0], [-0.5, 0.5]))
+        mesh = kind(graph=self.graph, protocol=Local(), random_state=0).fit(X, y, agents=np.digitize(X[:, 0], [-0.5, 0.5]))
         weight = np.arange(len(X), dtype=float)
         metric = accuracy_score if kind in CLASSIFIERS else r2_score
         for agent in (None, 0, 1, 2):
@@ -236,7 +236,7 @@ class TestNetworks:
         back = kind.load(tmp_path / "mesh")
         assert (back.floats_sent_.tolist(), back.bytes_sent_.tolist()) == (first[0].tolist(), first[1].tolist())
         np.testing.assert_array_equal(mesh.fit(X, y).bytes_sent_, first[1])
-        assert not kind(graph=self.graph, consensus=Local(), random_state=0).fit(X, y).bytes_sent_.any()
+        assert not kind(graph=self.graph, protocol=Local(), random_state=0).fit(X, y).bytes_sent_.any()
 
     def test_faults_are_simulated(self, kind, tmp_path):
         X, y = self.data(kind)
@@ -263,10 +263,10 @@ def test_rows_go_to_the_agents_that_saw_them():
     X, y = moons(90)
     graph = nx.path_graph(["north", "center", "south"])
     who = np.array(["north", "center", "south"])[(X[:, 0] > 0).astype(int) + (X[:, 0] > 1)]
-    mesh = KernelMeshClassifier(graph=graph, consensus=Local(), random_state=0).fit(X, y, agents=who)
+    mesh = KernelMeshClassifier(graph=graph, protocol=Local(), random_state=0).fit(X, y, agents=who)
     for name, f in mesh.agents_.items():
         mine = {tuple(row) for row in X[who == name]}
-        assert all(tuple(point) in mine for point in f.centers)
+        assert all(tuple(point) in mine for point in f.points)
     with pytest.raises(ValueError, match=r"KernelMeshClassifier: agents must be among .*, got 'west'"):
         mesh.fit(X, y, agents=["west"] * 90)
     with pytest.raises(ValueError, match="agents must name an agent for each of 90 rows, got 3 names"):
@@ -279,7 +279,7 @@ def test_rows_go_to_the_agents_that_saw_them():
 
 def test_an_agent_without_rows_is_reported_in_fit():
     X, y = moons(60)
-    mesh = KernelMeshClassifier(graph=[(0, 2), (2, 1)], consensus=Diffusion(), passes=1, random_state=0)
+    mesh = KernelMeshClassifier(graph=[(0, 2), (2, 1)], protocol=Diffusion(), passes=1, random_state=0)
     with pytest.warns(UserWarning, match="KernelMeshClassifier: no rows for agent 2: an agent without rows") as caught:
         mesh.fit(X, y, agents=y)
     assert caught[0].filename == __file__
@@ -295,8 +295,8 @@ def test_a_model_is_saved_only_in_a_folder_that_exists(tmp_path):
 def test_agreement_grows_with_the_coupling():
     X, y = moons()
 
-    def spread(consensus):
-        mesh = KernelMeshClassifier(graph=Graph.complete(4), consensus=consensus, passes=5, random_state=0).fit(X, y)
+    def spread(protocol):
+        mesh = KernelMeshClassifier(graph=Graph.complete(4), protocol=protocol, passes=5, random_state=0).fit(X, y)
         outputs = np.stack([f(X) for f in mesh.agents_.values()])
         return outputs.std(axis=0).mean()
 
@@ -326,7 +326,7 @@ def test_regression_of_any_scale_and_several_outputs(kind):
 def test_schedules_budgets_and_losses_are_taken():
     X, y = waves()
     step = InverseRoot(scale=20.0, offset=400.0)
-    settings = {"rule": "gradient", "random_state": 0}
+    settings = {"learner": "gradient", "random_state": 0}
     model = OnlineKernelRegressor(loss=Huber(threshold=2.0), step_size=step, budget=0.01, **settings).fit(X, y)
     assert model.score(X, y) > 0.8
     coarse = OnlineKernelRegressor(budget=0.5, **settings).fit(X, y)
@@ -364,7 +364,7 @@ def test_schedules_budgets_and_losses_are_taken():
             KernelMeshClassifier(rule="second-order"),
             "KernelMeshClassifier: rule must be one that learns from neighbors, got ",
         ),
-        (KernelMeshClassifier(consensus="all"), "KernelMeshClassifier: consensus must be a consensus, got 'all'"),
+        (KernelMeshClassifier(protocol="all"), "KernelMeshClassifier: protocol must be a protocol, got 'all'"),
     ],
 )
 def test_bad_parameters_are_refused_at_fit(model, words):
@@ -439,7 +439,7 @@ def test_own_kernels_can_be_saved_once_they_are_registered(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("setting", "argument"),
     [
-        ({"rule": "gradient", "step_size": -1.0}, "step_size"),
+        ({"learner": "gradient", "step_size": -1.0}, "step_size"),
         ({"regularization": -1.0}, "regularization"),
         ({"max_order": 0}, "max_order"),
         ({"budget": InverseRoot(scale=1.0)}, "budget"),
@@ -462,7 +462,7 @@ def test_clone_and_pickle():
     np.testing.assert_array_equal(twin.fit(X, y).weights_, fitted.weights_)
 
 
-@pytest.mark.parametrize("rule", ["gradient", "averaged", "second-order"])
+@pytest.mark.parametrize("learner", ["gradient", "averaged", "second-order"])
 def test_a_pickled_estimator_goes_on_learning(rule):
     X, y = moons()
     model = OnlineKernelClassifier(rule=rule, random_state=0).fit(X, y)
@@ -489,7 +489,7 @@ def test_a_call_that_fails_leaves_the_estimator_as_it_was():
 def test_what_is_saved_is_what_was_fitted(tmp_path):
     X, y = moons()
     model = KernelMeshClassifier(graph=[(0, 1)], random_state=0, passes=2).fit(X, y)
-    model.set_params(kernel=Gaussian(bandwidth=9.0), graph=None, rule=Gradient(), step_size=0.1)
+    model.set_params(kernel=Gaussian(bandwidth=9.0), graph=None, learner=Gradient(), step_size=0.1)
     model.save(tmp_path / "model")
     back = KernelMeshClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(back.decision_function(X), model.decision_function(X))
@@ -520,10 +520,10 @@ class TestParametersThatChange:
         model = OnlineKernelClassifier(random_state=0).fit(X, y)
         for half_life, expected in ((500.0, 500.0), (math.inf, math.inf), (None, 10_000.0)):
             model.set_params(half_life=half_life).partial_fit(X, y)
-            assert model._agent.rule.half_life == expected
+            assert model._agent.learner.half_life == expected
 
     @pytest.mark.parametrize(
-        ("rule", "setting"),
+        ("learner", "setting"),
         [
             ("second-order", {"max_order": 3}),
             ("second-order", {"budget": 0.3}),
@@ -546,7 +546,13 @@ class TestParametersThatChange:
 
     @pytest.mark.parametrize(
         "setting",
-        [{"kernel": Laplacian()}, {"loss": Hinge()}, {"rule": "averaged"}, {"regularization": 1.0}, {"rule": SecondOrder()}],
+        [
+            {"kernel": Laplacian()},
+            {"loss": Hinge()},
+            {"learner": "averaged"},
+            {"regularization": 1.0},
+            {"learner": SecondOrder()},
+        ],
         ids=str,
     )
     def test_the_others_are_refused(self, setting, tmp_path):
@@ -565,10 +571,10 @@ class TestParametersThatChange:
         X, y = moons()
         mesh = KernelMeshClassifier(graph=[(0, 1)], random_state=0, passes=1).fit(X, y)
         mesh.set_params(graph=[(0, 1)]).partial_fit(X, y)
-        for setting in ({"graph": Graph.ring(3)}, {"consensus": Local()}):
+        for setting in ({"graph": Graph.ring(3)}, {"protocol": Local()}):
             with pytest.raises(InvalidArgument, match="call fit"):
                 mesh.set_params(**setting).partial_fit(X, y)
-            mesh.set_params(graph=[(0, 1)], consensus=None)
+            mesh.set_params(graph=[(0, 1)], protocol=None)
 
     def test_a_value_that_is_no_good_is_refused_and_changes_nothing(self):
         X, y = moons()
@@ -595,7 +601,7 @@ def test_odd_calls_are_refused(call, words):
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule"),
+    ("kind", "learner"),
     [
         (OnlineKernelClassifier, SecondOrder),
         (OnlineKernelRegressor, SecondOrder),
@@ -610,7 +616,7 @@ class TestRules:
     def test_the_default_is_the_best_for_the_estimator(self, kind, rule):
         X, y = self.data(kind)
         model = kind(random_state=0, passes=2).fit(X, y)
-        assert type(model._agent.rule) is rule
+        assert type(model._agent.learner) is rule
         named = kind(rule=registry.kebab(rule.__name__), random_state=0, passes=2).fit(X, y)
         np.testing.assert_array_equal(named.weights_, model.weights_)
 
@@ -618,9 +624,9 @@ class TestRules:
         X, y = self.data(kind)
         known = {"gradient": Gradient, "averaged": Averaged} | ({"second-order": SecondOrder} if rule is SecondOrder else {})
         for name, expected in known.items():
-            assert type(kind(rule=name, passes=1).fit(X, y)._agent.rule) is expected
+            assert type(kind(rule=name, passes=1).fit(X, y)._agent.learner) is expected
         for rule in (Gradient(), Averaged(fidelity=0.3)):
-            assert kind(rule=rule, passes=1).fit(X, y)._agent.rule is rule
+            assert kind(rule=rule, passes=1).fit(X, y)._agent.learner is rule
 
     def test_what_was_learned_and_the_rule_survive_a_file(self, kind, rule, tmp_path):
         X, y = self.data(kind)
@@ -632,23 +638,23 @@ class TestRules:
             model.save(tmp_path / name)
             back = kind.load(tmp_path / name)
             assert back.get_params() == model.get_params()
-            assert (back.n_iter_, back._agent.rule) == (2, model._agent.rule)
+            assert (back.n_iter_, back._agent.learner) == (2, model._agent.learner)
             np.testing.assert_array_equal(back.predict(X), model.predict(X))
             after = [each.partial_fit(X[::-1], y[::-1]).predict(X[:9]) for each in (back, model)]
             assert (after[0] == after[1]).all() if kind in CLASSIFIERS else np.allclose(*after, atol=1e-4)
 
 
 def test_a_rule_of_somebody_else_goes_by_its_name(monkeypatch):
-    monkeypatch.setitem(registry._known, "rule", registry.kinds("rule"))
+    monkeypatch.setitem(registry._known, "learner", registry.kinds("learner"))
 
-    @register("rule")
+    @register("learner")
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class TwoThirds(Gradient):
         half_life: float = math.inf
 
     X, y = moons()
     model = OnlineKernelClassifier(rule="two-thirds", half_life=50.0, random_state=0).fit(X, y)
-    assert model._agent.rule == TwoThirds(half_life=50.0)
+    assert model._agent.learner == TwoThirds(half_life=50.0)
     assert model.score(X, y) > 0.9
 
 
@@ -668,12 +674,15 @@ def test_the_covariance_is_part_of_what_is_learned(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"step_size": 1.0}, 'step_size must be omitted with the rule second-order, .*rule="gradient" and'),
-        ({"parsimony": 0.1}, "parsimony must be omitted with the rule second-order, .*set budget"),
-        ({"rule": "gradient", "half_life": 100.0}, "half_life must be omitted with the rule gradient, .*support forgetting"),
-        ({"rule": SecondOrder(), "half_life": 9.0}, r"half_life must be omitted .*rule=SecondOrder\(half_life=…\)"),
-        ({"rule": SecondOrder(), "budget": 0.1}, r"budget must be omitted .*rule=SecondOrder\(budget=…\)"),
-        ({"rule": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be omitted if budget is set"),
+        ({"step_size": 1.0}, 'step_size must be omitted with the learner second-order, .*rule="gradient" and'),
+        ({"parsimony": 0.1}, "parsimony must be omitted with the learner second-order, .*set budget"),
+        (
+            {"learner": "gradient", "half_life": 100.0},
+            "half_life must be omitted with the learner gradient, .*support forgetting",
+        ),
+        ({"learner": SecondOrder(), "half_life": 9.0}, r"half_life must be omitted .*rule=SecondOrder\(half_life=…\)"),
+        ({"learner": SecondOrder(), "budget": 0.1}, r"budget must be omitted .*rule=SecondOrder\(budget=…\)"),
+        ({"learner": "averaged", "budget": 0.1, "parsimony": 0.1}, "parsimony must be omitted if budget is set"),
     ],
 )
 def test_a_parameter_that_the_rule_has_no_use_for_is_refused(settings, words):
@@ -681,7 +690,7 @@ def test_a_parameter_that_the_rule_has_no_use_for_is_refused(settings, words):
         OnlineKernelClassifier(**settings).fit(*moons(64))
 
 
-@pytest.mark.parametrize("rule", ["gradient", "averaged", "second-order"])
+@pytest.mark.parametrize("learner", ["gradient", "averaged", "second-order"])
 @pytest.mark.parametrize("setting", ["regularization", "budget", "max_order", "half_life", "step_size", "parsimony"])
 def test_a_parameter_that_is_taken_changes_something(rule, setting):
     value = {"regularization": 0.001, "budget": 0.05, "max_order": 4, "half_life": 40.0, "step_size": 8.0, "parsimony": 0.1}[
@@ -699,7 +708,7 @@ def test_memory_is_bounded_unless_told_otherwise():
     X, y = moons(64)
     for setting, limit in ((None, 2000), (7, 7), (math.inf, None)):
         model = OnlineKernelClassifier(max_order=setting, passes=1).fit(X, y)
-        assert model._agent.rule.max_order == limit
+        assert model._agent.learner.max_order == limit
         assert limit is None or model.model_order_ <= limit
 
 
@@ -719,7 +728,7 @@ def test_lambda_means_the_same_for_any_number_of_passes():
     ridge = kernel(X, X) @ np.linalg.solve(kernel(X, X) + 0.5 * np.eye(60), (y - y.mean()) / y.std())
     for passes in (1, 6):
         model = OnlineKernelRegressor(
-            kernel, rule=SecondOrder(budget=0.0, novelty=1e-6), regularization=0.5, passes=passes, tol=None, batch_size=1
+            kernel, learner=SecondOrder(budget=0.0, novelty=1e-6), regularization=0.5, passes=passes, tol=None, batch_size=1
         ).fit(X, y)
         np.testing.assert_allclose((model.predict(X) - y.mean()) / y.std(), ridge, atol=1e-4)
 
@@ -878,7 +887,7 @@ class TestScales:
     def test_a_function_without_points_is_told(self):
         X, y = moons()
         with pytest.warns(ScaleWarning, match="OnlineKernelClassifier: no point was kept") as caught:
-            model = OnlineKernelClassifier(Gaussian(bandwidth=1e6), rule=SecondOrder(budget=1.0), random_state=0).fit(X, y)
+            model = OnlineKernelClassifier(Gaussian(bandwidth=1e6), learner=SecondOrder(budget=1.0), random_state=0).fit(X, y)
         assert model.model_order_ == 0
         assert caught[0].filename == __file__
         assert OnlineKernelRegressor().fit(X, np.full(len(X), 3.0)).model_order_ == 0  # nothing to learn, nothing to tell
@@ -902,17 +911,17 @@ def test_docstrings_have_the_numbers_of_the_defaults(kind):
     if "Mesh" in kind.__name__:
         sums = defaults_of(Landmarks)
         own = [
-            f'by default {sums.network_passes}, with the rule "second-order" {second.network_passes}, '
+            f'by default {sums.network_passes}, with the learner "second-order" {second.network_passes}, '
             f'with "averaged" {averaged.network_passes} and with "gradient" {gradient.network_passes}.',
             f"4 times {number(sums.regularization)} times the mean",
-            f'By default {sums.max_order} with the rule "landmarks"',
+            f'By default {sums.max_order} with the learner "landmarks"',
             f'{second.max_order} with "second-order"',
             f'`partial_fit` uses {sums.half_life:,.0f} with "landmarks" and "second-order"',
         ]
     else:
         own = [
             f"by default {second.passes} ({2 * second.passes} for fewer than {second.few_rows} rows), "
-            f'with the rule "averaged" {averaged.passes} and with "gradient" {gradient.passes}.',
+            f'with the learner "averaged" {averaged.passes} and with "gradient" {gradient.passes}.',
             f"by default {number(second.regularization)} times the mean",
             f"By default {second.max_order} with the second-order rule",
             f"({16 * second.max_order**2 // 10**6} MB)",

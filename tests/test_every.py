@@ -19,11 +19,11 @@ from kernelmesh import (
     UnstablePenalty,
     simulate,
 )
-from kernelmesh.consensus import Tuning
 from kernelmesh.experiments.gmm import LogisticConfig
 from kernelmesh.experiments.heterogeneous import Config, cell
 from kernelmesh.metrics import accuracies
 from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.protocols import Tuning
 from kernelmesh.storage import pack, unpack
 from kernelmesh.streams import ArrayStream, Mixture
 
@@ -32,7 +32,7 @@ KINDS = {"hilbert": lambda k: Hilbert(coupling=0.01, every=k), "diffusion": lamb
 RING = Graph.ring(6)
 
 
-def make(consensus, **changes):
+def make(protocol, **changes):
     settings = {
         "dimension": 2,
         "outputs": 3,
@@ -40,7 +40,7 @@ def make(consensus, **changes):
         "loss": Logistic(),
         "step_size": 2.0,
         "compression": Komp(budget=0.05),
-        "consensus": consensus,
+        "protocol": protocol,
     }
     return Agent(**{**settings, **changes})
 
@@ -58,7 +58,7 @@ def one_class(rows=640):
 
 
 def same(f, g):
-    return f.centers.tobytes() == g.centers.tobytes() and f.weights.tobytes() == g.weights.tobytes()
+    return f.points.tobytes() == g.points.tobytes() and f.weights.tobytes() == g.weights.tobytes()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,7 +137,7 @@ class TestLearning:
         assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
     def test_running_averages_learn_too(self):
-        agent = make(Diffusion(every=4), rule=Averaged(), step_size=20.0, compression=Komp.averaging(20.0))
+        agent = make(Diffusion(every=4), learner=Averaged(), step_size=20.0, compression=Komp.averaging(20.0))
         *_, last = simulate(agent, RING, one_class(1280))
         assert accuracies(last.functions, *data(99, 500)).min() > 0.85
 

@@ -18,11 +18,11 @@ SELDOM = [Diffusion(every=2), Diffusion(every=4)]
 NAMES = ("a", "b", "c")
 
 
-def label(consensus):
-    return f"{type(consensus).__name__}-{consensus.every}"
+def label(protocol):
+    return f"{type(protocol).__name__}-{protocol.every}"
 
 
-def make(consensus):
+def make(protocol):
     return Agent(
         dimension=2,
         outputs=3,
@@ -30,7 +30,7 @@ def make(consensus):
         loss=Logistic(),
         step_size=2.0,
         compression=Komp(budget=0.05),
-        consensus=consensus,
+        protocol=protocol,
     )
 
 
@@ -80,7 +80,7 @@ def ring(**options):
 
 
 def same(f, g):
-    return f.centers.tobytes() == g.centers.tobytes() and f.weights.tobytes() == g.weights.tobytes()
+    return f.points.tobytes() == g.points.tobytes() and f.weights.tobytes() == g.weights.tobytes()
 
 
 def count_questions(world):
@@ -97,28 +97,28 @@ def count_questions(world):
     return asked
 
 
-@pytest.mark.parametrize("consensus", SELDOM, ids=label)
+@pytest.mark.parametrize("protocol", SELDOM, ids=label)
 class TestLockStep:
-    def test_nobody_is_asked_and_nothing_is_prepared_in_the_other_rounds(self, consensus, monkeypatch):
-        world, agent, replies, reply = World(), make(consensus), [], Outbox.reply
+    def test_nobody_is_asked_and_nothing_is_prepared_in_the_other_rounds(self, protocol, monkeypatch):
+        world, agent, replies, reply = World(), make(protocol), [], Outbox.reply
         asked = count_questions(world)
         monkeypatch.setattr(Outbox, "reply", lambda box, words: replies.append(box) or reply(box, words))
         for i, member in enumerate(ring(lock_step=True)):
             world.add(agent, member, Timed(world, *data(i, 160)), stay=False)
         world.run()
         pairs = [(a, b) for a in NAMES for b in NAMES if a != b]
-        steps = range(consensus.every, 11, consensus.every)
+        steps = range(protocol.every, 11, protocol.every)
         assert asked.keys() == {(*pair, step) for pair in pairs for step in steps}
         assert len(replies) == len(pairs) * len(steps)
 
-    def test_who_is_slow_holds_up_the_others_at_the_next_exchange(self, consensus):
+    def test_who_is_slow_holds_up_the_others_at_the_next_exchange(self, protocol):
         """One of them stands still between two exchanges: the others are k steps ahead at most, and all ends as it should."""
-        world, agent, ahead = World(seed=2), make(consensus), []
+        world, agent, ahead = World(seed=2), make(protocol), []
         graph = Graph(NAMES, Graph.ring(3).neighbors)
         *_, last = simulate(agent, graph, [ArrayStream(*data(i, 320), batch_size=16) for i in range(3)])
 
         def stop_for_a_while(runner, turn):
-            if turn.number == 2 * consensus.every - 1:
+            if turn.number == 2 * protocol.every - 1:
                 world.runs["a"][0].frozen = world.now + 2.0
                 world.at(world.now + 1.9, lambda: ahead.extend(world.runs[n][0].node.state.steps for n in "bc"))
 
@@ -128,12 +128,12 @@ class TestLockStep:
             assert same(run.node.state.function, state.function)
             assert run.runner.status().out_of_step == ()
         # nobody takes the step of an exchange before all have been heard
-        assert ahead == [2 * consensus.every - 1] * 2
+        assert ahead == [2 * protocol.every - 1] * 2
 
     @pytest.mark.parametrize(("beyond", "out"), [(0, ()), (2, ("b",))])
-    def test_who_asks_about_an_exchange_that_is_further_away_is_out_of_step(self, consensus, beyond, out):
+    def test_who_asks_about_an_exchange_that_is_further_away_is_out_of_step(self, protocol, beyond, out):
         """After k steps the exchange before step 2k is the last that a neighbor can be at."""
-        world, agent, k = World(), make(consensus), consensus.every
+        world, agent, k = World(), make(protocol), protocol.every
         puppet = world.puppet("b", ["a"], lambda sender, frame, answer: answer(b""))
         member = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""}, lock_step=True)
         runner, took = world.add(agent, member, Timed(world, *data(0, 16 * (2 * k)), seconds=1.0)), []
@@ -147,32 +147,32 @@ class TestLockStep:
         assert len(puppet.replies) == (not out)
 
 
-@pytest.mark.parametrize("consensus", SELDOM, ids=label)
+@pytest.mark.parametrize("protocol", SELDOM, ids=label)
 class TestFreeRunning:
-    def test_each_asks_before_every_kth_of_its_own_steps(self, consensus):
-        world, agent = World(seed=1), make(consensus)
+    def test_each_asks_before_every_kth_of_its_own_steps(self, protocol):
+        world, agent = World(seed=1), make(protocol)
         asked = count_questions(world)
         for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.15, 0.2), strict=True)):
             world.add(agent, member, Timed(world, *data(i, 320), seconds=seconds))
         world.stop_at_the_end()
         world.run()
-        assert {step % consensus.every for _, _, step in asked} == {0}
+        assert {step % protocol.every for _, _, step in asked} == {0}
         assert set(asked.values()) == {1}
         assert {(a, b) for a, b, _ in asked} == {(a, b) for a in NAMES for b in NAMES if a != b}
 
     @pytest.mark.parametrize("faults", [{}, {"loss": 0.05, "delay": 0.02}], ids=["calm", "lossy"])
-    def test_agents_learn_what_only_others_see(self, consensus, faults):
+    def test_agents_learn_what_only_others_see(self, protocol, faults):
         """One class each, at paces of their own."""
-        world, agent = World(seed=3, **faults), make(consensus)
+        world, agent = World(seed=3, **faults), make(protocol)
         for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.12, 0.15), strict=True)):
             world.add(agent, member, Timed(world, *data(i, 600, only=i), seconds=seconds, passes=6))
         world.stop_at_the_end()
         runs = world.run()
         assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
 
-    def test_who_has_no_samples_passes_on_what_the_others_learn(self, consensus):
+    def test_who_has_no_samples_passes_on_what_the_others_learn(self, protocol):
         """Its rounds without samples count like steps: it asks in every k-th."""
-        world, agent = World(seed=1), make(consensus)
+        world, agent = World(seed=1), make(protocol)
         asked = count_questions(world)
         line = {"a": ["b"], "b": ["a", "c"], "c": ["b"]}
         for i, name in enumerate(NAMES):
@@ -185,11 +185,11 @@ class TestFreeRunning:
         relayed = runs["b"].node.state
         assert relayed.samples == 0
         assert relayed.steps > 40
-        assert {step % consensus.every for name, _, step in asked if name == "b"} == {0}
+        assert {step % protocol.every for name, _, step in asked if name == "b"} == {0}
         assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
 
-    def test_neighbors_are_known_to_be_there_between_exchanges(self, consensus):
-        world, agent, alive = World(), make(consensus), []
+    def test_neighbors_are_known_to_be_there_between_exchanges(self, protocol):
+        world, agent, alive = World(), make(protocol), []
         for i, member in enumerate(ring(patience=0.05)):
             world.add(agent, member, Timed(world, *data(i, 160), seconds=2.5))
         for when in np.arange(4.0, 24.0, 0.7):
@@ -199,8 +199,8 @@ class TestFreeRunning:
         assert len(alive) > 40
         assert all(alive)
 
-    def test_disagreement_is_told_between_exchanges(self, consensus):
-        world, agent, gaps = World(), make(consensus), []
+    def test_disagreement_is_told_between_exchanges(self, protocol):
+        world, agent, gaps = World(), make(protocol), []
 
         def each(runner, turn):
             gaps.append(runner.status().disagreement)
@@ -210,8 +210,8 @@ class TestFreeRunning:
         world.stop_at_the_end()
         world.run()
         known = [gap is not None for gap in gaps]
-        assert not any(known[: consensus.every - 1])
-        assert all(known[consensus.every :])
+        assert not any(known[: protocol.every - 1])
+        assert all(known[protocol.every :])
 
 
 def test_alone_each_would_know_its_own_class_only():

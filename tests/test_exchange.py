@@ -11,8 +11,8 @@ import test_consensus
 from kernelmesh import (
     Agent,
     Diffusion,
-    Expansion,
     Faults,
+    Function,
     Gaussian,
     Graph,
     Hilbert,
@@ -26,13 +26,13 @@ from kernelmesh import (
 )
 from kernelmesh.agent import advance, relay
 from kernelmesh.checks import positive
-from kernelmesh.consensus import Consensus, Exchange, Heard
-from kernelmesh.consensus.base import FUNCTIONS, NOTHING, POINTS_FOR_VALUES, Tuning
 from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import Outbox, disagreement, read_question, read_reply
-from kernelmesh.messages import Function, Points, Values, encode
+from kernelmesh.messages import Points, SentFunction, Values, encode
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.protocols import ConsensusProtocol, Exchange, Heard
+from kernelmesh.protocols.base import FUNCTIONS, NOTHING, POINTS_FOR_VALUES, Tuning
 from kernelmesh.registry import describe, kinds, register, restore
 from kernelmesh.streams import ArrayStream, Mixture
 
@@ -40,7 +40,7 @@ MAX = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Median(Consensus):
+class Median(ConsensusProtocol):
     """Somebody else's protocol: f̃ = (1 − ηλ) f − (η/B) Σ_b [ℓ'(f(x_b), y_b) + c (f(x_b) − median_j f_j(x_b))] κ(x_b, ·).
 
     The median is over the neighbors and the agent itself.
@@ -61,7 +61,7 @@ class Median(Consensus):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nearest(Consensus):
+class Nearest(ConsensusProtocol):
     """Another one of somebody else's: first go a share of the way to one neighbor's function, then learn there."""
 
     exchange: ClassVar[Exchange] = FUNCTIONS
@@ -73,8 +73,8 @@ class Nearest(Consensus):
         there = [said.reply for said in heard if said.reply is not None]
         if not there:
             return super().relay(function, heard)
-        g = min(there, key=lambda g: Expansion(function.kernel, g.centers, g.weights).distance(function))
-        return Update(g.centers, self.share * g.weights, 1.0 - self.share, shared=True)
+        g = min(there, key=lambda g: Function.of(function.kernel, g.points, g.weights).distance(function))
+        return Update(g.points, self.share * g.weights, 1.0 - self.share, shared=True)
 
     def move(self, inputs, heard):
         f, met = inputs.function, self.relay(inputs.function, heard)
@@ -91,8 +91,8 @@ THEIRS = [Median(), Nearest()]
 def _register(monkeypatch):
     """As their packages would; gone afterwards, since other tests look at all protocols there are."""
     monkeypatch.setattr(registry, "_known", {role: dict(known) for role, known in registry._known.items()})
-    for consensus in THEIRS:
-        register("consensus", type(consensus))
+    for protocol in THEIRS:
+        register("protocol", type(protocol))
 
 
 PROTOCOLS = {
@@ -104,10 +104,10 @@ PROTOCOLS = {
     Median(): POINTS_FOR_VALUES,
     Nearest(): FUNCTIONS,
 }
-every_protocol = pytest.mark.parametrize("consensus", PROTOCOLS, ids=lambda consensus: type(consensus).__name__)
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: type(protocol).__name__)
 
 
-def make(consensus, budget=0.05):
+def make(protocol, budget=0.05):
     return Agent(
         dimension=2,
         outputs=3,
@@ -115,7 +115,7 @@ def make(consensus, budget=0.05):
         loss=Logistic(),
         step_size=2.0,
         compression=Komp(budget=budget),
-        consensus=consensus,
+        protocol=protocol,
     )
 
 
@@ -123,8 +123,8 @@ def data(seed, rows):
     return Mixture.draw(classes=3, rng=np.random.default_rng(7)).sample(rows, rng=np.random.default_rng(seed))
 
 
-def learned(consensus, name="a"):
-    agent = make(consensus)
+def learned(protocol, name="a"):
+    agent = make(protocol)
     state = agent.start(name=name)
     for seed in range(3):
         state, _ = agent.step(state, *data(seed, 16))
@@ -166,28 +166,28 @@ class Runtime:
 
 @every_protocol
 class TestEvery:
-    def test_it_declares_what_crosses_an_edge(self, consensus):
-        assert consensus.exchange == PROTOCOLS[consensus]
-        assert isinstance(consensus, Consensus)
+    def test_it_declares_what_crosses_an_edge(self, protocol):
+        assert protocol.exchange == PROTOCOLS[protocol]
+        assert isinstance(protocol, ConsensusProtocol)
 
     @pytest.mark.parametrize("rows", [(96, 96, 96, 96), (96, 32, 0, 70)], ids=["equal", "unequal"])
-    def test_whoever_speaks_through_the_exchange_layer_equals_the_simulation(self, consensus, rows):
-        graph, agent = Graph.star(4), make(consensus)
+    def test_whoever_speaks_through_the_exchange_layer_equals_the_simulation(self, protocol, rows):
+        graph, agent = Graph.star(4), make(protocol)
         runtime = Runtime(agent, graph)
         streams = [[*ArrayStream(*data(i, own))] for i, own in enumerate(rows)]
         number = 0
         for number, round in enumerate(simulate(agent, graph, [list(s) for s in streams])):
             runtime.round([own[number] if number < len(own) else None for own in streams])
             for ours, theirs in zip(round.states, runtime.states, strict=True):
-                np.testing.assert_array_equal(ours.function.centers, theirs.function.centers)
+                np.testing.assert_array_equal(ours.function.points, theirs.function.points)
                 np.testing.assert_array_equal(ours.function.weights, theirs.function.weights)
                 np.testing.assert_array_equal(ours.sent.weights, theirs.sent.weights)
             np.testing.assert_array_equal(round.bytes_sent, runtime.bytes)
         assert number == 2
 
-    def test_an_outbox_says_what_was_declared_and_nothing_else(self, consensus):
-        agent, state = learned(consensus)
-        points, exchange = data(9, 8)[0], consensus.exchange
+    def test_an_outbox_says_what_was_declared_and_nothing_else(self, protocol):
+        agent, state = learned(protocol)
+        points, exchange = data(9, 8)[0], protocol.exchange
         outbox = Outbox(agent, state, points)
         assert outbox.step == state.steps + 1
         assert (outbox.question is None) == (exchange.question is None)
@@ -197,42 +197,42 @@ class TestEvery:
         assert reply is None or isinstance(reply, exchange.replies)
         assert outbox.reply(None) is None or exchange.question is None
 
-    def test_without_samples_it_asks_nothing_and_still_answers(self, consensus):
-        agent, state = learned(consensus)
+    def test_without_samples_it_asks_nothing_and_still_answers(self, protocol):
+        agent, state = learned(protocol)
         asking, idle = Outbox(agent, state, data(9, 8)[0]), Outbox(agent, state, None)
         assert idle.question is None
         reply = idle.reply(asking.question)
-        assert (reply is not None) == bool(consensus.exchange.replies)
+        assert (reply is not None) == bool(protocol.exchange.replies)
 
-    def test_replies_are_from_what_is_shown_or_from_what_is_sent(self, consensus):
-        agent, state = learned(consensus)
+    def test_replies_are_from_what_is_shown_or_from_what_is_sent(self, protocol):
+        agent, state = learned(protocol)
         points = data(9, 8)[0]
         outbox = Outbox(agent, state, points)
         reply = outbox.reply(outbox.question)
         if isinstance(reply, Values):
             np.testing.assert_array_equal(reply.values, state.function(points))
         elif reply is not None:
-            np.testing.assert_array_equal(reply.centers, state.sent.centers)
+            np.testing.assert_array_equal(reply.points, state.sent.points)
             np.testing.assert_array_equal(reply.weights, state.sent.weights)
 
-    def test_an_agent_without_samples_can_take_part_in_a_round(self, consensus):
-        agent, state = learned(consensus)
-        _, other = learned(consensus, "b")
+    def test_an_agent_without_samples_can_take_part_in_a_round(self, protocol):
+        agent, state = learned(protocol)
+        _, other = learned(protocol, "b")
         outbox = Outbox(agent, other, data(9, 8)[0])
-        reply = None if consensus.exchange.question else outbox.reply(None)
+        reply = None if protocol.exchange.question else outbox.reply(None)
         before = state.sent
         after = relay(agent, state, [Heard(reply, 0.5, "b")])
         assert (after.samples, after.steps) == (state.samples, state.steps + 1)
-        if not consensus.relays:
+        if not protocol.relays:
             assert after.sent is before
         # a state that was relayed from belongs to the past, and the new one goes on
         agent.step(after, *data(10, 8))
 
-    def test_its_settings_survive_as_data(self, consensus):
-        assert kinds("consensus")[type(consensus).__name__] is type(consensus)
-        assert restore(describe(consensus)) == consensus
+    def test_its_settings_survive_as_data(self, protocol):
+        assert kinds("protocol")[type(protocol).__name__] is type(protocol)
+        assert restore(describe(protocol)) == protocol
 
-    def test_it_chooses_settings_for_a_network_itself(self, consensus):
+    def test_it_chooses_settings_for_a_network_itself(self, protocol):
         tuning = Tuning(
             step_size=2.0,
             coupling=Doubling(start=0.01, every=200),
@@ -241,22 +241,22 @@ class TestEvery:
             batches=[data(i, 32)[0] for i in range(3)],
             stiffness=3.0,
         )
-        tuned = type(consensus).tuned(tuning)
-        assert type(tuned) is type(consensus)
-        limit = consensus.max_stable_penalty(tuning.kernel, tuning.batches, 2.0, 3.0)
+        tuned = type(protocol).tuned(tuning)
+        assert type(tuned) is type(protocol)
+        limit = protocol.max_stable_penalty(tuning.kernel, tuning.batches, 2.0, 3.0)
         assert max(tuned.penalty(samples) for samples in range(0, 10_000, 100)) <= 0.5 * limit
 
 
 POINTS, VALUES = np.zeros((8, 2)), np.zeros((8, 3))
 QUESTIONS = {Points: Points(POINTS)}
-REPLIES = {Values: Values(VALUES), Function: Function(POINTS, VALUES)}
+REPLIES = {Values: Values(VALUES), SentFunction: SentFunction(POINTS, VALUES)}
 ALL = {**QUESTIONS, **REPLIES}
 
 
 @every_protocol
 class TestReading:
-    def test_a_question_of_the_declared_kind_is_read_and_every_other_refused(self, consensus):
-        agent, wanted = make(consensus), consensus.exchange.question
+    def test_a_question_of_the_declared_kind_is_read_and_every_other_refused(self, protocol):
+        agent, wanted = make(protocol), protocol.exchange.question
         for kind, message in ALL.items():
             if kind is wanted:
                 assert type(read_question(agent, encode(message), max_bytes=MAX)) is kind
@@ -270,8 +270,8 @@ class TestReading:
             with pytest.raises(RefusedMessage, match="message: must be one of format"):
                 read_question(agent, b"", max_bytes=MAX)
 
-    def test_a_reply_of_the_declared_kinds_is_read_and_every_other_refused(self, consensus):
-        agent, wanted = make(consensus), consensus.exchange.replies
+    def test_a_reply_of_the_declared_kinds_is_read_and_every_other_refused(self, protocol):
+        agent, wanted = make(protocol), protocol.exchange.replies
         for kind, message in ALL.items():
             if kind in wanted:
                 assert type(read_reply(agent, encode(message), rows=8, max_bytes=MAX)) is kind
@@ -280,19 +280,19 @@ class TestReading:
                 with pytest.raises(RefusedMessage, match=f"answer: must be {rule}, got {kind.kind}"):
                     read_reply(agent, encode(message), rows=8, max_bytes=MAX)
 
-    def test_what_does_not_fit_is_refused(self, consensus):
-        agent, exchange = make(consensus), consensus.exchange
+    def test_what_does_not_fit_is_refused(self, protocol):
+        agent, exchange = make(protocol), protocol.exchange
         wide = np.zeros((8, 5))
         if exchange.question is Points:
             with pytest.raises(InvalidArgument, match="exchange: question must have points with 2 columns"):
                 read_question(agent, encode(Points(wide)), max_bytes=MAX)
-        for bad in (Values(wide), Function(wide, VALUES), Function(POINTS, wide)):
+        for bad in (Values(wide), SentFunction(wide, VALUES), SentFunction(POINTS, wide)):
             if isinstance(bad, exchange.replies):
                 with pytest.raises(InvalidArgument, match=r"exchange: answer must have \w+ with [23] columns"):
                     read_reply(agent, encode(bad), rows=8, max_bytes=MAX)
 
-    def test_values_must_be_one_for_each_point_and_functions_of_any_order(self, consensus):
-        agent, exchange = make(consensus), consensus.exchange
+    def test_values_must_be_one_for_each_point_and_functions_of_any_order(self, protocol):
+        agent, exchange = make(protocol), protocol.exchange
         for kind in exchange.replies:
             data = encode(REPLIES[kind])
             if exchange.question:
@@ -303,21 +303,21 @@ class TestReading:
             else:
                 read_reply(agent, data, rows=9, max_bytes=MAX)
 
-    def test_what_is_too_long_is_refused(self, consensus):
-        agent = make(consensus)
-        for kind in consensus.exchange.replies:
+    def test_what_is_too_long_is_refused(self, protocol):
+        agent = make(protocol)
+        for kind in protocol.exchange.replies:
             with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
                 read_reply(agent, encode(REPLIES[kind]), rows=8, max_bytes=100)
-        if consensus.exchange.question:
+        if protocol.exchange.question:
             with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
-                read_question(agent, encode(QUESTIONS[consensus.exchange.question]), max_bytes=100)
+                read_question(agent, encode(QUESTIONS[protocol.exchange.question]), max_bytes=100)
 
 
 def test_disagreement_is_with_whatever_was_heard():
     agent, state = learned(Local())
     points = data(9, 8)[0]
     here, f = state.function(points), state.function
-    double = [Function(f.centers, 2 * f.weights), Values(2 * here)]
+    double = [SentFunction(f.points, 2 * f.weights), Values(2 * here)]
     expected = np.sqrt((here**2).sum(axis=1).mean())
     for reply in double:
         assert disagreement(agent, state, points, [Heard(reply)]) == pytest.approx(expected)
@@ -331,24 +331,24 @@ def test_disagreement_is_with_whatever_was_heard():
 LAWS = [name for name in vars(test_consensus.TestLaws) if name.startswith("test_")]
 
 
-@pytest.mark.parametrize("consensus", THEIRS, ids=lambda consensus: type(consensus).__name__)
+@pytest.mark.parametrize("protocol", THEIRS, ids=lambda protocol: type(protocol).__name__)
 class TestTheirs:
     @pytest.mark.parametrize("law", LAWS)
-    def test_it_obeys_the_laws(self, consensus, law):
-        getattr(test_consensus.TestLaws(), law)(consensus)
+    def test_it_obeys_the_laws(self, protocol, law):
+        getattr(test_consensus.TestLaws(), law)(protocol)
 
-    def test_it_learns_in_a_network_with_faults(self, consensus):
+    def test_it_learns_in_a_network_with_faults(self, protocol):
         streams = [ArrayStream(*data(i, 640)) for i in range(5)]
         faults = Faults(drop=0.2, absent={1: [(3, 8)]}, rng=np.random.default_rng(0))
-        *_, last = simulate(make(consensus), Graph.ring(5), streams, faults=faults)
+        *_, last = simulate(make(protocol), Graph.ring(5), streams, faults=faults)
         points, labels = data(99, 500)
         assert min((f(points).argmax(axis=1) == labels).mean() for f in last.functions) > 0.8
 
-    def test_it_is_saved_and_loaded_with_a_model(self, consensus, tmp_path):
+    def test_it_is_saved_and_loaded_with_a_model(self, protocol, tmp_path):
         x = np.linspace(-2, 2, 300)[:, None]
-        model = KernelMeshRegressor(consensus=consensus, passes=3, random_state=0).fit(x, np.sin(2 * x[:, 0]))
+        model = KernelMeshRegressor(protocol=protocol, passes=3, random_state=0).fit(x, np.sin(2 * x[:, 0]))
         model.save(tmp_path / "model")
         loaded = KernelMeshRegressor.load(tmp_path / "model")
-        assert loaded.consensus == consensus
+        assert loaded.protocol == protocol
         np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
         loaded.partial_fit(x, np.sin(2 * x[:, 0]))

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from kernelmesh import Komp, Local, errors, registry, storage
 from kernelmesh.cli import app, experiments
-from kernelmesh.consensus import Consensus
 from kernelmesh.experiments import (
     Cell,
     Experiment,
@@ -36,9 +35,10 @@ from kernelmesh.experiments.gmm import LogisticConfig as Config
 from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.outcome import Complete, Diverged, Interrupted
+from kernelmesh.learners import Gradient
 from kernelmesh.numerics.compression import Update
+from kernelmesh.protocols import ConsensusProtocol
 from kernelmesh.registry import kinds, register
-from kernelmesh.rules import Gradient
 
 TINY = {"agents": 4, "samples": 192, "held_out": 100}
 SUMMARY = {
@@ -179,7 +179,7 @@ def test_one_cell_of_the_table(tmp_path):
     for name in ("accuracy_mean", "accuracy_worst", "centralized_accuracy", "bayes_accuracy", "svm_accuracy"):
         assert 0 < summary[name] <= 1
     assert summary["protocol"] == "relay"
-    assert summary["rule"] == "landmarks"
+    assert summary["learner"] == "landmarks"
 
 
 def test_observers_see_the_whole_run(tmp_path):
@@ -199,7 +199,7 @@ def test_observers_see_the_whole_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "rule"),
+    ("protocol", "learner"),
     [
         ("penalty", "gradient"),
         ("diffusion", "gradient"),
@@ -434,16 +434,16 @@ def test_proposition_2_holds_for_the_exact_minimizer():
 def lonely():
     """A protocol from outside."""
 
-    @register("consensus")
+    @register("protocol")
     @dataclass(frozen=True)
-    class Lonely(Consensus):
+    class Lonely(ConsensusProtocol):
         """Nobody talks."""
 
         def move(self, inputs, heard):
             return Update(inputs.points, -inputs.step_size / len(inputs.points) * inputs.slope)
 
     yield Lonely
-    del registry._known["consensus"]["Lonely"]
+    del registry._known["protocol"]["Lonely"]
 
 
 def test_a_protocol_from_outside_runs(lonely, tmp_path):
@@ -471,11 +471,11 @@ def test_without_a_rule_agents_are_the_papers():
     task = Task.draw(config)
     rates = Rates(config.step_size, config.parsimony, config.regularization)
     assert task.agent(Local()) == parsimonious_agent((2, 5), task.kernel, rates, Local())
-    assert task.agent().consensus == task.consensus()
+    assert task.agent().protocol == task.protocol()
 
 
 @pytest.mark.parametrize(
-    ("rule", "changes"),
+    ("learner", "changes"),
     [
         ("gradient", {"step_size": 1.0}),
         ("gradient", {"parsimony": 0.1}),
@@ -502,17 +502,17 @@ def test_without_a_rule_agents_are_the_papers():
     ],
 )
 def test_every_setting_of_a_rule_reaches_its_agents(rule, changes):
-    settings = {**TINY, "protocol": "local", "rule": rule}
+    settings = {**TINY, "protocol": "local", "learner": rule}
     agents = [Task.draw(Config(**settings, **some)).agent() for some in ({}, changes)]
     assert agents[0] != agents[1]
-    assert {type(agent.rule).__name__ for agent in agents} == {rule.title().replace("-", "")}
+    assert {type(agent.learner).__name__ for agent in agents} == {rule.title().replace("-", "")}
 
 
 @pytest.mark.parametrize("changes", [{"every": 3}, {"bits": 16}])
 def test_every_setting_of_relays_reaches_them(changes):
     agents = [Task.draw(Config(**TINY, protocol="relay", **some)).agent() for some in ({}, changes)]
     (name, value), *_ = changes.items()
-    assert getattr(agents[0].consensus, name) != getattr(agents[1].consensus, name) == value
+    assert getattr(agents[0].protocol, name) != getattr(agents[1].protocol, name) == value
 
 
 def test_large_steps_come_with_their_budget_and_their_coupling():
@@ -520,12 +520,12 @@ def test_large_steps_come_with_their_budget_and_their_coupling():
     agent = averaged.agent()
     assert agent.step_size_at(0) == 30.0
     assert agent.compression == Komp.averaging(30.0)
-    capped = [Task.draw(Config(**TINY, rule=rule)).agent().consensus.coupling.ceiling for rule in ("gradient", "averaged")]
+    capped = [Task.draw(Config(**TINY, rule=rule)).agent().protocol.coupling.ceiling for rule in ("gradient", "averaged")]
     assert capped[0] == pytest.approx(10 * capped[1])  # what is stable falls with the step size
 
 
 @pytest.mark.parametrize("name", ["gmm-logistic", "gmm-hinge", "heterogeneous"])
-@pytest.mark.parametrize(("rule", "agents"), [("averaged", 4), ("second-order", 1), ("landmarks", 1)])
+@pytest.mark.parametrize(("learner", "agents"), [("averaged", 4), ("second-order", 1), ("landmarks", 1)])
 def test_rules_learn_more_from_few_samples(name, rule, agents, tmp_path):
     experiment = kinds("experiment")[name]
     config = experiment.config(
@@ -533,17 +533,17 @@ def test_rules_learn_more_from_few_samples(name, rule, agents, tmp_path):
     )
     summary = run(experiment, config, tmp_path).report.summary
     paper = learn(Task.draw(dataclasses.replace(config, rule="gradient")).network(), only_ends=True)
-    assert summary["rule"] == rule
+    assert summary["learner"] == rule
     assert summary["accuracy_worst"] > paper.last.score_worst
 
 
 def test_a_rule_that_learns_alone_says_so():
     with pytest.raises(
-        errors.InvalidArgument, match="gmm-logistic: protocol must be local with the rule second-order, got capped-penalty"
+        errors.InvalidArgument, match="gmm-logistic: protocol must be local with the learner second-order, got capped-penalty"
     ):
         Config(rule="second-order")
     assert Config(rule="second-order", protocol="local").agents == 20
-    assert Task.draw(Config(**{**TINY, "agents": 1}, rule="second-order", protocol="penalty")).agent().consensus == Local()
+    assert Task.draw(Config(**{**TINY, "agents": 1}, rule="second-order", protocol="penalty")).agent().protocol == Local()
     done = CliRunner().invoke(app, ["run", "heterogeneous", "--rule", "second-order"])
     assert done.exit_code == 2
     assert "`--protocol local`, or a network of one with `--agents 1`" in done.output + done.stderr
@@ -553,7 +553,7 @@ def test_a_rule_that_learns_alone_says_so():
 def half():
     """A learning rule from outside."""
 
-    @register("rule")
+    @register("learner")
     @dataclass(frozen=True)
     class HalfSteps(Gradient):
         """Half of every step is enough."""
@@ -562,7 +562,7 @@ def half():
             return super().learn(model, dataclasses.replace(inputs, step_size=inputs.step_size / 2), move, compression)
 
     yield HalfSteps
-    del registry._known["rule"]["HalfSteps"]
+    del registry._known["learner"]["HalfSteps"]
 
 
 def test_a_rule_from_outside_runs(half, tmp_path):
@@ -578,7 +578,7 @@ def test_a_rule_from_outside_runs(half, tmp_path):
     command = ["run", "gmm-logistic", "--rule", "half-steps", "--agents", "3", "--samples", "96", "--out", str(tmp_path)]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert json.loads((tmp_path / "summary.json").read_text())["rule"] == "half-steps"
+    assert json.loads((tmp_path / "summary.json").read_text())["learner"] == "half-steps"
 
 
 def test_the_sweep_over_rules_has_every_rule_at_every_budget(tmp_path):
@@ -593,7 +593,7 @@ def test_the_sweep_over_rules_has_every_rule_at_every_budget(tmp_path):
     assert len(rules) == 4 * 6
     assert set(found.figures) == {"rules"}
     for name in ("gradient", "averaged", "second-order", "landmarks"):
-        orders = [row["model_order"] for row in rules if row["rule"] == name]
+        orders = [row["model_order"] for row in rules if row["learner"] == name]
         assert orders[0] > orders[-1]
         assert all(row["cpu_seconds"] > 0 for row in rules)
 

@@ -21,7 +21,7 @@ FAULTS = {
 }
 
 
-def make(consensus):
+def make(protocol):
     return Agent(
         dimension=2,
         outputs=3,
@@ -29,7 +29,7 @@ def make(consensus):
         loss=Logistic(),
         step_size=2.0,
         compression=Komp(budget=0.05),
-        consensus=consensus,
+        protocol=protocol,
     )
 
 
@@ -45,11 +45,11 @@ def one_class(rows=640):
     return streams
 
 
-@pytest.mark.parametrize("consensus", PROTOCOLS, ids=str)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=str)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_protocol_still_learns(fault, consensus):
+def test_every_protocol_still_learns(fault, protocol):
     streams = [ArrayStream(*data(i, 640)) for i in range(6)]
-    *_, last = simulate(make(consensus), GRAPH, streams, faults=FAULTS[fault]())
+    *_, last = simulate(make(protocol), GRAPH, streams, faults=FAULTS[fault]())
     assert last.samples == (640,) * 6  # nobody's samples are lost
     assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
@@ -63,9 +63,9 @@ def test_diffusion_still_learns_from_one_class_per_agent(fault):
 
 
 def test_calm_conditions_change_nothing():
-    for consensus in PROTOCOLS:
+    for protocol in PROTOCOLS:
         runs = [
-            simulate(make(consensus), GRAPH, [ArrayStream(*data(i, 96)) for i in range(6)], faults=faults)
+            simulate(make(protocol), GRAPH, [ArrayStream(*data(i, 96)) for i in range(6)], faults=faults)
             for faults in (None, Faults(), Faults(edges=[GRAPH.edges]))
         ]
         for rounds in zip(*runs, strict=True):

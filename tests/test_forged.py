@@ -11,10 +11,10 @@ import pytest
 from kernelmesh import Averaged, Diffusion, Komp, Landmarks, Local, Penalty, Relay, SecondOrder, storage
 from kernelmesh.agent import advance, check_message
 from kernelmesh.checks import integer
-from kernelmesh.consensus import Heard
 from kernelmesh.errors import InvalidArgument, KernelMeshError
 from kernelmesh.exchange import Outbox, read_question
 from kernelmesh.messages import decode, encode
+from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.runner import AgentRunner
@@ -26,13 +26,13 @@ AGENTS = {
     "gradient alone": make(Local()),
     "penalty": make(Penalty(coupling=0.05)),
     "diffusion": make(Diffusion()),
-    "averaged": make(Diffusion(), rule=Averaged(), compression=Komp.averaging(2.0)),
-    "second order": make(Local(), rule=SecondOrder(max_order=20), **BARE),
+    "averaged": make(Diffusion(), learner=Averaged(), compression=Komp.averaging(2.0)),
+    "second order": make(Local(), learner=SecondOrder(max_order=20), **BARE),
     "in lock step, diffusion": make(Diffusion()),
     "in lock step, penalty": make(Penalty(coupling=0.05)),
-    "relay": make(Relay(every=2), rule=Landmarks(max_order=20), **BARE),
-    "relay that agrees": make(Relay(every=2, scales=True, tunes=True), rule=Landmarks(max_order=20), **BARE),
-    "in lock step, relay": make(Relay(every=2), rule=Landmarks(max_order=20), **BARE),
+    "relay": make(Relay(every=2), learner=Landmarks(max_order=20), **BARE),
+    "relay that agrees": make(Relay(every=2, scales=True, tunes=True), learner=Landmarks(max_order=20), **BARE),
+    "in lock step, relay": make(Relay(every=2), learner=Landmarks(max_order=20), **BARE),
 }
 
 
@@ -119,7 +119,7 @@ def used(case, folder):
         carrier = world.network.carrier("a", ["b"])
         runner = AgentRunner(agent, member, CheckedSource(*data(0, 80)), carrier, store=store, clock=lambda: 0.0)
     state = runner.state
-    asked = read_question(agent, question_of(agent), max_bytes=1 << 20) if agent.consensus.exchange.replies else None
+    asked = read_question(agent, question_of(agent), max_bytes=1 << 20) if agent.protocol.exchange.replies else None
     for number in range(2):
         outbox = Outbox(agent, state, None)
         told = outbox.reply(asked)

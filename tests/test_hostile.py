@@ -11,7 +11,7 @@ pytest.importorskip("zenoh")
 
 from hostile import Hostile, memory, slowest_status
 from kernelmesh.deploy.config import read
-from kernelmesh.messages import Function, Hello, News, Rows, encode, packed
+from kernelmesh.messages import Hello, News, Rows, SentFunction, encode, packed
 from kernelmesh.numerics.sums import Sums
 from mesh import Mesh, free_port
 from proxy import Proxy
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
 def words(order, *, spread):
     rng = np.random.default_rng(0)
-    return encode(Function(spread * rng.normal(size=(order, 2)), rng.normal(size=(order, 5))))
+    return encode(SentFunction(spread * rng.normal(size=(order, 2)), rng.normal(size=(order, 5))))
 
 
 def test_functions_of_many_points(tmp_path):

@@ -8,12 +8,12 @@ import pytest
 
 from kernelmesh import Diffusion, Hilbert, Komp, Penalty
 from kernelmesh.agent import State
-from kernelmesh.consensus import Heard
 from kernelmesh.deploy.config import read
 from kernelmesh.deploy.mesh_folder import MeshPlan, create_mesh
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import read_question, read_reply
-from kernelmesh.messages import Function, Points, Values, encode
+from kernelmesh.messages import Points, SentFunction, Values, encode
+from kernelmesh.protocols import Heard
 from kernelmesh.runtimes import journal
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.frames import Header
@@ -28,10 +28,10 @@ TELLING = [Diffusion(), Hilbert(coupling=0.02), Diffusion(every=2)]
 
 
 class TestLimits:
-    @pytest.mark.parametrize("consensus", TELLING, ids=kind)
+    @pytest.mark.parametrize("protocol", TELLING, ids=kind)
     @pytest.mark.parametrize("order", [LIMIT + 1, 3000, 15_000, 250_000])
-    def test_a_function_of_too_many_points_is_refused_and_never_recorded(self, consensus, order, tmp_path, caplog):
-        agent, huge = make(consensus, compression=Komp(budget=0.1, max_order=50)), encode(Function(*function(order)))
+    def test_a_function_of_too_many_points_is_refused_and_never_recorded(self, protocol, order, tmp_path, caplog):
+        agent, huge = make(protocol, compression=Komp(budget=0.1, max_order=50)), encode(SentFunction(*function(order)))
         store = CheckpointStore(tmp_path, agent=agent, every=1000)
         with caplog.at_level(logging.WARNING, "kernelmesh.agent"):
             run = run_with(agent, saying(huge), store=store)
@@ -42,7 +42,7 @@ class TestLimits:
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 200_000
 
     def test_functions_are_limited(self):
-        agent, words = make(Diffusion()), encode(Function(*function(11)))
+        agent, words = make(Diffusion()), encode(SentFunction(*function(11)))
         with pytest.raises(RefusedMessage, match="at most 10 points"):
             read_reply(agent, words, rows=None, max_bytes=1 << 20, max_points=10)
         assert len(read_reply(agent, words, rows=None, max_bytes=1 << 20, max_points=11).weights) == 11
@@ -75,7 +75,7 @@ class TestLimits:
         file.write_text(text.replace("budget = 0.3", "budget = 0.3, max_order = 40").replace("_size = 32", "_size = 100"))
         assert read(file).membership.max_points == 400
         made = read(create_mesh(tmp_path / "relay", MeshPlan(agents=3, samples=100))[0])
-        assert made.membership.max_points == made.agent.rule.max_order == 200
+        assert made.membership.max_points == made.agent.learner.max_order == 200
 
 
 class TestWithin:
@@ -87,7 +87,7 @@ class TestWithin:
 
     def heard(self, *orders, seed=0):
         rng = np.random.default_rng(seed)
-        return [Heard(Function(rng.normal(size=(n, 2)), np.ones((n, 3))), 0.3, f"n{i}") for i, n in enumerate(orders)]
+        return [Heard(SentFunction(rng.normal(size=(n, 2)), np.ones((n, 3))), 0.3, f"n{i}") for i, n in enumerate(orders)]
 
     def test_what_fits_is_left_alone(self):
         heard = self.heard(5, 5)
@@ -147,7 +147,7 @@ def test_a_step_that_fails_is_taken_without_the_offender(error, tmp_path, caplog
     from kernelmesh.runtimes.node import node as module
 
     agent = make(Diffusion())
-    bad = encode(Function(*function(7)))
+    bad = encode(SentFunction(*function(7)))
 
     def failing(agent, state, points, targets, heard=(), *, advance=module.advance, **options):
         if any(said.reply is not None and len(said.reply.weights) == 7 for said in heard):
@@ -187,7 +187,7 @@ class TestPoisonedJournal:
 
     def test_words_that_are_too_large_now_are_set_aside(self, tmp_path, caplog):
         agent = make(Diffusion())
-        before = self.crashed(agent, tmp_path, encode(Function(*function(9))))
+        before = self.crashed(agent, tmp_path, encode(SentFunction(*function(9))))
         again = self.start(agent, tmp_path, max_points=8)
         assert again.state.samples == before.samples
         aside = sorted(tmp_path.glob("poisoned-*.bin"))
@@ -216,7 +216,7 @@ class TestPoisonedJournal:
 
     def test_a_step_that_kills_processes_is_taken_without_words_and_then_not_at_all(self, tmp_path, monkeypatch):
         agent = make(Diffusion())
-        before = self.crashed(agent, tmp_path, encode(Function(*function(3))))
+        before = self.crashed(agent, tmp_path, encode(SentFunction(*function(3))))
 
         class Killed(BaseException):
             """As sudden as the end of a process."""
@@ -239,7 +239,7 @@ class TestPoisonedJournal:
 
 
 def test_hostile_questions_are_counted_by_neighbor():
-    asked = Arrival("b", question(Header(step=1, share=0.5), encode(Function(*function(9)))))
+    asked = Arrival("b", question(Header(step=1, share=0.5), encode(SentFunction(*function(9)))))
     asks = [(0.0, asked)] * 3
     run = run_with(make(Diffusion()), saying(b""), at=asks)
     assert run.runner.status(1.0).neighbors["b"].refused == 3

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from kernelmesh import simulate, storage
 from kernelmesh.deploy.certificates import create_authority, issue
 from kernelmesh.deploy.config import read
-from kernelmesh.messages import Function, Points, Values, encode
+from kernelmesh.messages import Points, SentFunction, Values, encode
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, encode_frame
 from kernelmesh.streams import ArrayStream
 from mesh import ENVIRONMENT, Mesh, samples_of
@@ -332,7 +332,7 @@ def resident(pid: int) -> float:
 def hostile_messages(count: int, rng: np.random.Generator, *, dimension: int = 2, outputs: int = 5):
     """Bytes of every kind of garbage that came to mind, some of them behind a frame that is in order."""
     good = encode(Points(rng.standard_normal((32, dimension))))
-    function = Function(np.zeros((3, dimension)), np.zeros((3, outputs)))
+    function = SentFunction(np.zeros((3, dimension)), np.zeros((3, outputs)))
     token = int(rng.integers(1 << 60))
 
     def framed(payload: bytes, *, is_reply: bool = False) -> bytes:

@@ -46,8 +46,8 @@ def test_what_is_laid_out(tmp_path):
     for made in configs:
         assert all(addresses[name] == address for name, address in made.membership.neighbors.items())
         assert made.agent == configs[0].agent
-        assert made.agent.consensus == Relay()
-        assert made.agent.rule == Landmarks()
+        assert made.agent.protocol == Relay()
+        assert made.agent.learner == Landmarks()
     assert [made.membership.number for made in configs] == list(range(5))
     readme = (folder / "README.md").read_text()
     for command in ("mesh up .", "mesh status .", "ask agent-0.toml", "agent --check agent-0.toml", "agent agent-0.toml"):
@@ -89,7 +89,7 @@ def test_protocols_are_stable_where_they_have_a_bound(tmp_path, protocol):
         read(file) for file in create_mesh(tmp_path / "mesh", MeshPlan(topology="complete", samples=32, protocol=protocol))
     ]
     agent, graph = configs[0].agent, graph_of(configs)
-    assert type(agent.consensus).__name__.lower() == protocol.replace("-", "")
+    assert type(agent.protocol).__name__.lower() == protocol.replace("-", "")
     points = [[[float(row["x1"]), float(row["x2"])] for row in rows(made.stream.kind.path)] for made in configs]
     batches = [agent.check(some, [0] * len(some))[0] for some in points]
     assert stability_warning(agent, batches, graph, first=0, last=100_000) is None
@@ -98,7 +98,7 @@ def test_protocols_are_stable_where_they_have_a_bound(tmp_path, protocol):
 def test_the_penalty_is_capped_at_half_of_what_is_stable_wherever_samples_are(tmp_path):
     for protocol in ("penalty", "hilbert"):
         (file, *_) = create_mesh(tmp_path / protocol, MeshPlan(topology="complete", samples=1, protocol=protocol))
-        assert read(file).agent.consensus.coupling.ceiling == 0.067  # 1 / (3 · 5)
+        assert read(file).agent.protocol.coupling.ceiling == 0.067  # 1 / (3 · 5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +109,12 @@ class SlowGossip(Diffusion):
 
 
 def test_a_protocol_of_others_works_in_a_mesh(tmp_path, monkeypatch):
-    monkeypatch.setitem(registry._known, "consensus", {**registry.kinds("consensus"), "SlowGossip": SlowGossip})
+    monkeypatch.setitem(registry._known, "protocol", {**registry.kinds("protocol"), "SlowGossip": SlowGossip})
     (file, *_) = create_mesh(tmp_path / "mesh", MeshPlan(samples=1, protocol="slow-gossip"))
-    assert 'consensus = { kind = "SlowGossip" }' in file.read_text()
-    assert read(file).agent.consensus == SlowGossip()
+    assert 'protocol = { kind = "SlowGossip" }' in file.read_text()
+    assert read(file).agent.protocol == SlowGossip()
     file.write_text(file.read_text().replace('"SlowGossip"', '"SlowGossip", pause = 3'))
-    assert read(file).agent.consensus == SlowGossip(pause=3)
+    assert read(file).agent.protocol == SlowGossip(pause=3)
 
 
 def test_options_reach_the_files(tmp_path):

@@ -16,7 +16,6 @@ from hypothesis.extra.numpy import arrays
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import (
     VERSION,
-    Function,
     Hello,
     ListPart,
     Message,
@@ -24,6 +23,7 @@ from kernelmesh.messages import (
     PackedSums,
     Points,
     Rows,
+    SentFunction,
     Values,
     decode,
     encode,
@@ -34,7 +34,7 @@ from kernelmesh.messages import (
 from kernelmesh.messages.news import PackedTrial
 from kernelmesh.numerics.sums import Sums
 
-KINDS = [Points, Values, Function]
+KINDS = [Points, Values, SentFunction]
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -48,7 +48,7 @@ def messages(draw):
     """Messages of every kind."""
     kind, rows, columns, outputs = draw(st.sampled_from(KINDS)), *(draw(st.integers(0, 9)) for _ in range(3))
     first, second = draw(tables(rows, columns)), draw(tables(rows, outputs))
-    return Function(first, second) if kind is Function else kind(first)
+    return SentFunction(first, second) if kind is SentFunction else kind(first)
 
 
 counts = st.integers(0, (1 << 62) - 1)
@@ -165,7 +165,7 @@ def test_round_trip_and_size(message):
 def test_the_size_is_right_around_the_lengths_of_binaries(kind, floats):
     """255 and 256, 65535 and 65536 bytes are written differently; numbers take 8, so 31 and 32, 8191 and 8192 of them."""
     table = np.zeros((floats, 1))
-    message = Function(table, np.zeros((floats, 3))) if kind is Function else kind(table)
+    message = SentFunction(table, np.zeros((floats, 3))) if kind is SentFunction else kind(table)
     assert wire_size(message).bytes == len(encode(message))
     assert parts(decode(encode(message))) == parts(message)
 

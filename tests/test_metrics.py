@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import oracle
-from kernelmesh import Agent, Expansion, Gaussian, Graph, Komp, Logistic, Penalty, Squared, simulate
+from kernelmesh import Agent, Function, Gaussian, Graph, Komp, Logistic, Penalty, Squared, simulate
 from kernelmesh.metrics import (
     accuracies,
     disagreement,
@@ -22,14 +22,14 @@ KERNEL = Gaussian(bandwidth=0.6)
 def functions(count=4, outputs=3):
     rng = np.random.default_rng(0)
     return [
-        Expansion(KERNEL, rng.standard_normal((m, 2)), rng.standard_normal((m, outputs))) for m in rng.integers(0, 6, count)
+        Function.of(KERNEL, rng.standard_normal((m, 2)), rng.standard_normal((m, outputs))) for m in rng.integers(0, 6, count)
     ]
 
 
 def test_disagreement_counts_both_directions_of_every_edge():
     fs, graph = functions(), Graph.star(4)
     literal = sum(
-        oracle.rkhs_distance(KERNEL, fs[i].centers, fs[i].weights, fs[j].centers, fs[j].weights) ** 2
+        oracle.rkhs_distance(KERNEL, fs[i].points, fs[i].weights, fs[j].points, fs[j].weights) ** 2
         for i in range(4)
         for j in graph.neighbors[i]
     )
@@ -58,7 +58,7 @@ def run(loss, outputs, targets):
         step_size=1.0,
         regularization=1e-2,
         compression=Komp(budget=0.1),
-        consensus=Penalty(coupling=0.1),
+        protocol=Penalty(coupling=0.1),
     )
     points, labels = Mixture.draw(classes=3, rng=rng).sample(400, rng=rng)
     graph = Graph.ring(4)
@@ -94,7 +94,7 @@ def test_the_disagreement_along_the_edges_adds_up_to_that_of_the_network():
     fs, graph = functions(), Graph.star(4)
     along = edge_disagreements(fs, graph)
     for (i, j), found in zip(graph.edges, along, strict=True):
-        literal = oracle.rkhs_distance(KERNEL, fs[i].centers, fs[i].weights, fs[j].centers, fs[j].weights) ** 2
+        literal = oracle.rkhs_distance(KERNEL, fs[i].points, fs[i].weights, fs[j].points, fs[j].weights) ** 2
         assert found == pytest.approx(literal, abs=1e-9)
     assert disagreement(fs, graph) == pytest.approx(2 * along.sum())
 
@@ -107,7 +107,7 @@ def test_measures_sum_up_what_was_measured_of_each_agent():
         loss=Logistic(),
         step_size=1.0,
         compression=Komp(budget=0.1),
-        consensus=Penalty(coupling=0.01),
+        protocol=Penalty(coupling=0.01),
     )
     rng = np.random.default_rng(0)
     mixture, graph = Mixture.draw(rng=rng), Graph.ring(4)

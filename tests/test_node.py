@@ -25,7 +25,7 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.errors import RefusedMessage, UnreadableFile
-from kernelmesh.messages import Function, Points, Values, decode, encode
+from kernelmesh.messages import Points, SentFunction, Values, decode, encode
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.mailbox import Arrival, Request
@@ -48,11 +48,11 @@ TALKING = PROTOCOLS[1:]
 RELAYING = [Diffusion(), Diffusion(every=2)]
 
 
-def kind(consensus):
-    return type(consensus).__name__ + (f"-{consensus.every}" if consensus.every > 1 else "")
+def kind(protocol):
+    return type(protocol).__name__ + (f"-{protocol.every}" if protocol.every > 1 else "")
 
 
-def make(consensus, **changes):
+def make(protocol, **changes):
     options = {
         "dimension": 2,
         "outputs": 3,
@@ -60,7 +60,7 @@ def make(consensus, **changes):
         "loss": Logistic(),
         "step_size": 2.0,
         "compression": Komp(budget=0.1),
-        "consensus": consensus,
+        "protocol": protocol,
     }
     return Agent(**{**options, **changes})
 
@@ -130,7 +130,7 @@ def simulated(agent, graph, rows):
 
 
 def same(f, g):
-    return f.centers.tobytes() == g.centers.tobytes() and f.weights.tobytes() == g.weights.tobytes()
+    return f.points.tobytes() == g.points.tobytes() and f.weights.tobytes() == g.weights.tobytes()
 
 
 def run_lock_step(world, agent, graph, rows, **options):
@@ -156,17 +156,17 @@ def assert_simulated(runs, rounds, *, counts=True):
 GRAPHS = {"ring": Graph.ring(4), "star": Graph.star(4), "alone": Graph.line(1)}
 
 
-@pytest.mark.parametrize("consensus", PROTOCOLS, ids=kind)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=kind)
 class TestLockStep:
     @pytest.mark.parametrize("graph", GRAPHS)
-    def test_rounds_are_those_of_the_simulation(self, consensus, graph):
-        agent, graph = make(consensus), GRAPHS[graph]
+    def test_rounds_are_those_of_the_simulation(self, protocol, graph):
+        agent, graph = make(protocol), GRAPHS[graph]
         runs = run_lock_step(World(), agent, graph, rows := [48] * len(graph), stay=False)
         assert_simulated(runs, simulated(agent, graph, rows))
 
     @pytest.mark.parametrize("rows", [(48, 24, 0, 35), (8, 40, 40, 8)], ids=str)
-    def test_streams_of_different_length(self, consensus, rows):
-        agent = make(consensus)
+    def test_streams_of_different_length(self, protocol, rows):
+        agent = make(protocol)
         runs = run_lock_step(World(seed=1), agent, Graph.ring(4), rows, stay=False)
         assert_simulated(runs, simulated(agent, Graph.ring(4), rows))
 
@@ -182,24 +182,24 @@ class TestLockStep:
         ],
         ids=lambda faults: "-".join(faults),
     )
-    def test_what_becomes_of_messages_changes_nothing(self, consensus, faults):
-        agent, rows = make(consensus), (40, 40, 16)
+    def test_what_becomes_of_messages_changes_nothing(self, protocol, faults):
+        agent, rows = make(protocol), (40, 40, 16)
         rounds = simulated(agent, Graph.ring(3), rows)
         runs = run_lock_step(World(**faults), agent, Graph.ring(3), rows)
         assert_simulated(runs, rounds, counts=False)
 
-    def test_what_is_asked_again_is_counted_once(self, consensus):
-        agent, rows = make(consensus), (40, 40, 40)
+    def test_what_is_asked_again_is_counted_once(self, protocol):
+        agent, rows = make(protocol), (40, 40, 40)
         world = World(loss=0.2, absence=0.1)
         assert_simulated(run_lock_step(world, agent, Graph.ring(3), rows), simulated(agent, Graph.ring(3), rows))
 
 
 class TestStartedAgain:
     @pytest.mark.parametrize("how", ["stop", "kill"])
-    @pytest.mark.parametrize("consensus", TALKING, ids=kind)
-    def test_agents_end_where_they_would_have(self, consensus, how, tmp_path):
+    @pytest.mark.parametrize("protocol", TALKING, ids=kind)
+    def test_agents_end_where_they_would_have(self, protocol, how, tmp_path):
         """Stopped or killed wherever it may be, an agent goes on as if nothing had been."""
-        agent, graph, rows = make(consensus), Graph.ring(3), (64 * consensus.every,) * 3
+        agent, graph, rows = make(protocol), Graph.ring(3), (64 * protocol.every,) * 3
         rounds = simulated(agent, graph, rows)
         for seed in (0, 3):
             world = World(seed=seed, delay=0.02)
@@ -253,18 +253,18 @@ def lock_step_that_is_disturbed(world, agent, graph, rows, folder, how):
     return begun
 
 
-@pytest.mark.parametrize("consensus", TALKING, ids=kind)
-def test_in_lock_step_nobody_leaves_before_its_neighbors_are_done(consensus):
+@pytest.mark.parametrize("protocol", TALKING, ids=kind)
+def test_in_lock_step_nobody_leaves_before_its_neighbors_are_done(protocol):
     """An agent whose stream has ended is still needed by one that says nothing for a while."""
     world = World()
     first, second = memberships(Graph.line(2), lock_step=True)
-    world.add(make(consensus), first, ArraySource(*data(0, 16)), stay=False)
+    world.add(make(protocol), first, ArraySource(*data(0, 16)), stay=False)
 
     def freeze(node, turn):  # as a host does that is busy otherwise
         if turn.number == 3:
             world.newest("agent-1").frozen = world.now + 8.0
 
-    world.add(make(consensus), second, ArraySource(*data(1, 48)), stay=False, each=freeze)
+    world.add(make(protocol), second, ArraySource(*data(1, 48)), stay=False, each=freeze)
     runs = world.run(seconds=60.0)
     assert runs["agent-1"].node.state.samples == 48
 
@@ -307,13 +307,13 @@ def saying(words):
 
 
 def crosses(agent):
-    exchange = agent.consensus.exchange
+    exchange = agent.protocol.exchange
     return "points" if exchange.question else "functions"
 
 
 def question_of(agent):
-    wanted = agent.consensus.exchange.question
-    return b"" if wanted is None else encode(agent.consensus.ask(agent.start().sent, np.zeros((8, 2))))
+    wanted = agent.protocol.exchange.question
+    return b"" if wanted is None else encode(agent.protocol.ask(agent.start().sent, np.zeros((8, 2))))
 
 
 def function(order=3, dimension=2, outputs=3, scale=1.0):
@@ -327,7 +327,7 @@ def bad_answers(agent):
     yield "noise", b"\x00\xff" * 100
     yield "short", b"abc"
     yield "points", encode(Points(np.zeros((8, 2))))
-    yield "cut off", encode(Function(*function()))[:-1]
+    yield "cut off", encode(SentFunction(*function()))[:-1]
     yield "deep", b"\x91" * 100_000
     yield "too large", bytes((1 << 24) + 1)
     if style == "points":
@@ -339,23 +339,23 @@ def bad_answers(agent):
             "infinite": np.full((8, 3), np.inf),
         }.items():
             yield name, encode(Values(values))
-        yield "function", encode(Function(*function()))
+        yield "function", encode(SentFunction(*function()))
     else:
         yield "values", encode(Values(np.zeros((8, 3))))
-        yield "dimension", encode(Function(*function(dimension=3)))
-        yield "outputs", encode(Function(*function(outputs=2)))
-        yield "nan", encode(Function(function()[0], nan))
+        yield "dimension", encode(SentFunction(*function(dimension=3)))
+        yield "outputs", encode(SentFunction(*function(outputs=2)))
+        yield "nan", encode(SentFunction(function()[0], nan))
 
 
-@pytest.mark.parametrize("consensus", TALKING, ids=kind)
+@pytest.mark.parametrize("protocol", TALKING, ids=kind)
 class TestFreeRunning:
     @pytest.mark.parametrize(
         "faults",
         [{}, {"loss": 0.3, "absence": 0.2}, {"delay": 3.0, "twice": 0.5}, {"garbage": 0.5}],
         ids=lambda faults: "-".join(faults) or "none",
     )
-    def test_nothing_stops_it(self, consensus, faults):
-        agent = make(consensus)
+    def test_nothing_stops_it(self, protocol, faults):
+        agent = make(protocol)
         world = World(**faults)
         for i, member in enumerate(memberships(Graph.ring(3), patience=0.05)):
             world.add(agent, member, ArraySource(*data(i, 80)))
@@ -367,30 +367,30 @@ class TestFreeRunning:
             assert (run.runner.status().refused > 0) == ("garbage" in faults)
             assert Status.decode(run.runner.status().encode()) == run.runner.status()
 
-    def test_what_cannot_be_read_is_never_learned_from(self, consensus):
-        agent = make(consensus)
-        rows = 24 * consensus.every
+    def test_what_cannot_be_read_is_never_learned_from(self, protocol):
+        agent = make(protocol)
+        rows = 24 * protocol.every
         quiet = run_with(agent, silent, rows=rows)
         for name, words in bad_answers(agent):
             heard = run_with(agent, saying(words), rows=rows)
             assert same(heard.node.state.function, quiet.node.state.function), name
             assert heard.runner.status().neighbors["b"].refused > 0, name
 
-    def test_what_can_be_read_is(self, consensus):
+    def test_what_can_be_read_is(self, protocol):
         """Else the law before says nothing."""
-        agent = make(consensus)
+        agent = make(protocol)
         style = crosses(agent)
         good = {
             "points": lambda payload: encode(Values(np.ones((len(decode(payload).points), 3)))) if payload else b"",
-            "functions": encode(Function(*function())),
+            "functions": encode(SentFunction(*function())),
         }[style]
         quiet, heard = run_with(agent, silent), run_with(agent, saying(good))
         assert not same(heard.node.state.function, quiet.node.state.function)
         assert heard.runner.status().refused == 0
 
-    def test_a_neighbor_is_asked_once_in_a_round(self, consensus):
+    def test_a_neighbor_is_asked_once_in_a_round(self, protocol):
         """Else those who wait for somebody slow would flood everybody else."""
-        agent, asked = make(consensus), []
+        agent, asked = make(protocol), []
 
         def puppet(sender, frame, answer):
             asked.append(frame.header.ping)
@@ -399,8 +399,8 @@ class TestFreeRunning:
         heard = run_with(agent, puppet)
         assert asked.count(False) <= heard.node.state.steps
 
-    def test_questions_that_cannot_be_read_are_not_answered(self, consensus):
-        agent = make(consensus)
+    def test_questions_that_cannot_be_read_are_not_answered(self, protocol):
+        agent = make(protocol)
         quiet = run_with(agent, silent)
         bad = [b"\xff" * 50, encode(Values(np.zeros((8, 3)))), encode(Points(np.zeros((8, 5)))), b"x"]
         questions = [
@@ -412,17 +412,17 @@ class TestFreeRunning:
         assert heard.runner.status().neighbors["b"].refused == len(bad)
         assert same(heard.node.state.function, quiet.node.state.function)
 
-    def test_a_question_of_another_protocol_is_answered_or_refused(self, consensus):
+    def test_a_question_of_another_protocol_is_answered_or_refused(self, protocol):
         """Two agents whose files name different protocols must not bring each other down."""
-        agent = make(consensus)
-        payloads = [b"", encode(Points(np.zeros((8, 2)))), encode(Function(*function()))]
+        agent = make(protocol)
+        payloads = [b"", encode(Points(np.zeros((8, 2)))), encode(SentFunction(*function()))]
         for payload in payloads:
             asked = Arrival("b", question(Header(step=1), payload, token=1))
             heard = run_with(agent, silent, at=[(1e-3, asked)])
             assert len(heard.replies) + heard.runner.status().refused == 1
 
-    def test_strangers_are_not_answered(self, consensus):
-        agent = make(consensus)
+    def test_strangers_are_not_answered(self, protocol):
+        agent = make(protocol)
         payload = question_of(agent)
         questions = [
             (1e-3 * n, Arrival("stranger", question(Header(step=1, ping=ping), payload, token=n)))
@@ -435,8 +435,8 @@ class TestFreeRunning:
         assert heard.runner.status().neighbors["b"].refused == 1
         assert same(heard.node.state.function, run_with(agent, silent).node.state.function)
 
-    def test_absurd_numbers_beside_a_message(self, consensus):
-        agent, most = make(consensus), (1 << 62) - 1
+    def test_absurd_numbers_beside_a_message(self, protocol):
+        agent, most = make(protocol), (1 << 62) - 1
         payload = question_of(agent)
         headers = [
             (Header(step=step, share=share, age=age, ended=ended), token)
@@ -453,20 +453,20 @@ class TestFreeRunning:
             decode(frame.payload)
         assert Status.decode(heard.runner.status().encode()) == heard.runner.status()
 
-    def test_a_neighbor_gone_astray_is_left_out(self, consensus):
-        agent = make(consensus)
+    def test_a_neighbor_gone_astray_is_left_out(self, protocol):
+        agent = make(protocol)
         quiet = run_with(agent, silent)
         style = crosses(agent)
         huge = {
             "points": lambda payload: encode(Values(np.full((len(decode(payload).points), 3), 1e300))) if payload else b"",
-            "functions": encode(Function(*function(scale=1e300))),
+            "functions": encode(SentFunction(*function(scale=1e300))),
         }[style]
         heard = run_with(agent, saying(huge))
         assert same(heard.node.state.function, quiet.node.state.function)
         assert heard.runner.status().neighbors["b"].refused > 0
 
-    def test_stopped_and_started_again_every_sample_is_used_once(self, consensus, tmp_path):
-        agent, steps = make(consensus), 0
+    def test_stopped_and_started_again_every_sample_is_used_once(self, protocol, tmp_path):
+        agent, steps = make(protocol), 0
         for _ in range(4):
             store = CheckpointStore(tmp_path, agent=agent, every=3)
 
@@ -483,11 +483,11 @@ class TestFreeRunning:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"kernel": Gaussian(bandwidth=0.7)}, {"loss": Hinge()}, {"consensus": Diffusion()}], ids=str
+    "changes", [{"kernel": Gaussian(bandwidth=0.7)}, {"loss": Hinge()}, {"protocol": Diffusion()}], ids=str
 )
 def test_neighbors_with_another_model_do_not_listen_to_each_other(changes):
     world, graph = World(), Graph.line(2)
-    agents = [make(Penalty(coupling=0.05)), make(**{"consensus": Penalty(coupling=0.05), **changes})]
+    agents = [make(Penalty(coupling=0.05)), make(**{"protocol": Penalty(coupling=0.05), **changes})]
     for i, (agent, member) in enumerate(zip(agents, memberships(graph, patience=0.01), strict=True)):
         world.add(agent, member, ArraySource(*data(i, 64)))
     world.stop_at_the_end()
@@ -495,7 +495,7 @@ def test_neighbors_with_another_model_do_not_listen_to_each_other(changes):
         status = run.runner.status()
         assert status.refused > 0
         assert status.samples == 64
-        alone = make(**{**changes, "consensus": Local()} if i else {"consensus": Local()})
+        alone = make(**{**changes, "protocol": Local()} if i else {"protocol": Local()})
         state = alone.start()
         for points, targets in ArrayStream(*data(i, 64), batch_size=8):
             state, _ = alone.step(state, points, targets)
@@ -540,9 +540,9 @@ class TestRequests:
         assert words in reason
         assert runner.status().refused == 0  # a client's slip is no offense
 
-    @pytest.mark.parametrize("consensus", PROTOCOLS, ids=kind)
-    def test_status(self, consensus):
-        (text,), _ = self.requests(make(consensus), ("status", b""), rows=40)
+    @pytest.mark.parametrize("protocol", PROTOCOLS, ids=kind)
+    def test_status(self, protocol):
+        (text,), _ = self.requests(make(protocol), ("status", b""), rows=40)
         status = Status.decode(text)
         assert status.neighbors.keys() == {"b"}
         assert (status.name, status.mode) == ("a", "free")
@@ -569,7 +569,7 @@ def test_a_checkpoint_with_other_words_than_those_that_were_said_is_told(previou
     agent = make(Diffusion())
     state, _ = agent.step(agent.start(name="a"), *data(0, 8))
     with contextlib.closing(CheckpointStore(tmp_path, agent=agent)) as store:
-        store.save(Checkpoint(state=state, traffic=Traffic(), previous={"centers": np.zeros((2, 2)), **previous}))
+        store.save(Checkpoint(state=state, traffic=Traffic(), previous={"points": np.zeros((2, 2)), **previous}))
         with pytest.raises(UnreadableFile, match="must hold a checkpoint of an agent in this mode"):
             restarted(agent, Membership(name="a", listen="tcp/127.0.0.1:1"), ArraySource(*data(0, 8)), store)
 
@@ -607,25 +607,25 @@ class TestDivergence:
             again = restarted(agent, member, ArraySource(points, targets), store)
         assert same(again.state.function, node.state.function)
 
-    @pytest.mark.parametrize("consensus", RELAYING, ids=kind)
-    def test_killed_while_a_neighbor_was_astray(self, consensus, tmp_path):
+    @pytest.mark.parametrize("protocol", RELAYING, ids=kind)
+    def test_killed_while_a_neighbor_was_astray(self, protocol, tmp_path):
         """The agent can be started again."""
-        first, _ = self.astray(consensus, tmp_path)
+        first, _ = self.astray(protocol, tmp_path)
         agent = first.agent
         with contextlib.closing(CheckpointStore(tmp_path, agent=agent, every=100)) as store:
             again = restarted(agent, first.membership, ArraySource(*data(0, 24)), store)
         assert same(again.state.function, first.state.function)
 
-    @pytest.mark.parametrize("consensus", RELAYING, ids=kind)
-    def test_a_neighbor_astray_is_told_of_a_few_times(self, consensus, tmp_path, caplog):
-        first, _ = self.astray(consensus, tmp_path)
+    @pytest.mark.parametrize("protocol", RELAYING, ids=kind)
+    def test_a_neighbor_astray_is_told_of_a_few_times(self, protocol, tmp_path, caplog):
+        first, _ = self.astray(protocol, tmp_path)
         assert 1 <= sum(record.levelname in ("WARNING", "ERROR") for record in caplog.records) < 10
         assert first.status(2.0).refused > 0
 
-    def astray(self, consensus, folder):
+    def astray(self, protocol, folder):
         """A node that was killed while its neighbor sent huge functions and its own stream had ended."""
-        agent = make(consensus)
-        huge = encode(Function(*function(scale=1e300)))
+        agent = make(protocol)
+        huge = encode(SentFunction(*function(scale=1e300)))
 
         def puppet(sender, frame, answer):  # goes astray when the other's stream has ended
             answer(huge if frame.header.ended and not frame.header.ping else b"")

@@ -23,10 +23,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelmesh import ArrayStream, Consensus, Mixture, Rule, register
-from kernelmesh.consensus.base import FUNCTIONS
+from kernelmesh import ArrayStream, ConsensusProtocol, Mixture, Learner, register
+from kernelmesh.protocols.base import FUNCTIONS
 from kernelmesh.experiments.base import Experiment
-from kernelmesh.messages import Function
+from kernelmesh.messages import SentFunction
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.kernels import Algebra
 from kernelmesh.report import Findings
@@ -48,9 +48,9 @@ class Cauchy(Algebra):
         return np.ones(len(points))
 
 
-@register("rule")
+@register("learner")
 @dataclass(frozen=True, kw_only=True)
-class Clipped(Rule):
+class Clipped(Learner):
     """f ← C_ε[f + the step, of which no coefficient is larger than a limit]."""
 
     limit: float = 0.1
@@ -61,20 +61,20 @@ class Clipped(Rule):
         return compression.absorb(model, update, samples=inputs.samples)
 
 
-@register("consensus")
+@register("protocol")
 @dataclass(frozen=True, kw_only=True)
-class HalfWay(Consensus):
+class HalfWay(ConsensusProtocol):
     """g = ½ f + ½ mean_j f_j, then the gradient at g."""
 
     exchange = FUNCTIONS
     relays: ClassVar[bool] = True
 
     def move(self, inputs, heard):
-        there = [said.reply for said in heard if isinstance(said.reply, Function)]
+        there = [said.reply for said in heard if isinstance(said.reply, SentFunction)]
         part = 0.5 / len(there) if there else 0.0
         push = -inputs.step_size / len(inputs.points) * inputs.slope
         return Update(
-            np.concatenate([inputs.points, *(g.centers for g in there)]),
+            np.concatenate([inputs.points, *(g.points for g in there)]),
             np.concatenate([push, *(part * g.weights for g in there)]),
             0.5 if there else 1.0,
             shared=True,
@@ -160,7 +160,7 @@ step_size = 3.0
 kernel = {{ kind = "Cauchy", width = 0.5 }}
 loss = {{ kind = "Logistic" }}
 compression = {{ kind = "Komp", budget = 0.2 }}
-consensus = {{ kind = "HalfWay" }}
+protocol = {{ kind = "HalfWay" }}
 
 [stream]
 kind = "mixture"
@@ -181,18 +181,18 @@ from kernelmesh import (
 from kernelmesh.registry import kinds
 from kernelmesh import storage
 from kernelmesh.registry import describe, restore
-from kernelmesh.testing import check_consensus, check_kernel, check_rule
+from kernelmesh.testing import check_protocol, check_kernel, check_learner
 
-Cauchy, HalfWay, Clipped = kinds("kernel")["Cauchy"], kinds("consensus")["HalfWay"], kinds("rule")["Clipped"]
-check_rule(Clipped(limit=0.5))
+Cauchy, HalfWay, Clipped = kinds("kernel")["Cauchy"], kinds("protocol")["HalfWay"], kinds("learner")["Clipped"]
+check_learner(Clipped(limit=0.5))
 assert restore(describe(Clipped(limit=0.5))) == Clipped(limit=0.5)
 check_kernel(Cauchy(width=0.5))
-check_consensus(HalfWay())
+check_protocol(HalfWay())
 rng = np.random.default_rng(0)
 mixture = Mixture.draw(rng=rng)
 agent = Agent(
     dimension=2, outputs=5, kernel=Cauchy(width=0.5), loss=Logistic(), step_size=3.0, compression=Komp(budget=0.2),
-    consensus=HalfWay(), rule=Clipped(limit=0.5),
+    protocol=HalfWay(), learner=Clipped(limit=0.5),
 )
 streams = [ArrayStream(*mixture.sample(640, rng=rng)) for _ in range(4)]
 *_, last = simulate(agent, Graph.ring(4), streams)
@@ -201,7 +201,7 @@ assert min((f(points).argmax(axis=1) == labels).mean() for f in last.functions) 
 state = last.states[0]
 again = storage.unpack(agent, storage.pack(state, workspace=True), name=0)
 assert (agent.predict(again, points) == agent.predict(state, points)).all()
-assert agent.identity["rule"] == "Clipped"
+assert agent.identity["learner"] == "Clipped"
 model = OnlineKernelClassifier(kernel=Cauchy(width=0.5), random_state=0).fit(points, labels)
 model.save("model.safetensors")
 again = OnlineKernelClassifier.load("model.safetensors")

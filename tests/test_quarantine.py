@@ -11,7 +11,7 @@ from kernelmesh.cli.base import app
 from kernelmesh.deploy.mesh_folder import MeshPlan, create_mesh, exclude
 from kernelmesh.deploy.watching import _status_remarks
 from kernelmesh.errors import InvalidArgument, UnreadableFile
-from kernelmesh.messages import Function, encode
+from kernelmesh.messages import SentFunction, encode
 from kernelmesh.runtimes.expiry import Expiry
 from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.membership import Membership
@@ -56,10 +56,10 @@ class TestNameList:
         assert sum("keeping the previous names" in line for line in caplog.messages) == 1
 
 
-@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion()], ids=kind)
-def test_a_neighbor_is_quarantined_and_released_while_running(consensus, tmp_path):
+@pytest.mark.parametrize("protocol", [Penalty(coupling=0.05), Diffusion()], ids=kind)
+def test_a_neighbor_is_quarantined_and_released_while_running(protocol, tmp_path):
     """Between, nothing of it is used and it is not answered; afterwards it is heard again."""
-    path, world, agent = tmp_path / "quarantine.txt", World(), make(consensus)
+    path, world, agent = tmp_path / "quarantine.txt", World(), make(protocol)
     heard = []
     for i, (name, others) in enumerate({"a": "bc", "b": "a", "c": "a"}.items()):
         member = Membership(name=name, listen="tcp/127.0.0.1:1", neighbors=dict.fromkeys(others, ""))
@@ -88,7 +88,7 @@ def test_quarantine_lasts_across_restarts_and_nobody_is_waited_for(tmp_path):
     path = tmp_path / "quarantine.txt"
     path.write_text("b\n")
     world = World()
-    run = run_with(make(Diffusion()), saying(encode(Function(*function()))), world=world, quarantine=NameList(path))
+    run = run_with(make(Diffusion()), saying(encode(SentFunction(*function()))), world=world, quarantine=NameList(path))
     quiet = run_with(make(Diffusion()), silent)
     assert np.array_equal(run.node.state.function.weights, quiet.node.state.function.weights)
     assert run.run.turns[0][0].number == 1
@@ -121,7 +121,7 @@ class TestCommands:
 
 
 def test_the_table_names_who_it_was():
-    huge = encode(Function(*function(600)))
+    huge = encode(SentFunction(*function(600)))
     status = run_with(make(Diffusion()), saying(huge)).runner.status()
     remarks = list(_status_remarks(status, stale=False))
     assert f"refused: {status.neighbors['b'].refused} from b" in remarks

@@ -8,7 +8,7 @@ import pytest
 
 from kernelmesh import Diffusion, Diverged, Penalty
 from kernelmesh.deploy.watching import _status_remarks
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.runner import AgentRunner
@@ -23,7 +23,7 @@ def poisoned(runner, scale):
     state, agent = runner.state, runner.agent
     points, _ = data(5, 30)
     weights = scale * np.random.default_rng(0).normal(size=(30, 3))
-    bad = agent.start(name="a", function=Expansion(agent.kernel, points, weights))
+    bad = agent.start(name="a", function=Function.of(agent.kernel, points, weights))
     runner.node._talk.state = dataclasses.replace(state, model=bad.model, shown=bad.shown and bad.function)
     runner.node._talk.current = runner.node._pacing.next_round(agent, runner.state)
 
@@ -48,11 +48,11 @@ def run(agent, folder, *, scale=None, at=90, rows=2400, every=25):
     return runner
 
 
-@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion()], ids=kind)
+@pytest.mark.parametrize("protocol", [Penalty(coupling=0.05), Diffusion()], ids=kind)
 @pytest.mark.parametrize("scale", [1e3, 1e30])
-def test_it_goes_back_and_learns_on(consensus, scale, tmp_path, caplog):
+def test_it_goes_back_and_learns_on(protocol, scale, tmp_path, caplog):
     """1e3: its loss is far above that of predicting nothing; 1e30: no step can be taken at all."""
-    agent = make(consensus, explosion=1e6)
+    agent = make(protocol, explosion=1e6)
     calm = run(agent, tmp_path / "calm")
     with caplog.at_level(logging.WARNING, "kernelmesh.agent"):
         runner = run(agent, tmp_path / "poisoned", scale=scale)

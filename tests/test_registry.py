@@ -44,8 +44,8 @@ from kernelmesh import (
     Uncompressed,
     registry,
 )
-from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnreadableFile
+from kernelmesh.protocols import ConsensusProtocol
 from kernelmesh.registry import ROLES, describe, fingerprint, kebab, kinds, register, restore, role_of
 
 SETTINGS = [
@@ -178,9 +178,9 @@ class TestSettings:
             restore(description, role=role)
 
     def test_kinds_of_others_must_have_parts_of_the_right_role_too(self, monkeypatch):
-        monkeypatch.setitem(registry._known, "consensus", {**kinds("consensus"), "Alone": Alone})
+        monkeypatch.setitem(registry._known, "protocol", {**kinds("protocol"), "Alone": Alone})
         description = describe(Alone(kernel=Gaussian(bandwidth=1.0), rates=(Constant(1.0),)))
-        assert restore(description, role="consensus").rates == (Constant(1.0),)
+        assert restore(description, role="protocol").rates == (Constant(1.0),)
         for key, wrong, words in (
             ("kernel", describe(Hinge()), "Alone: kernel must be a kernel, got Hinge, a loss"),
             ("rates", describe((Constant(1.0), Hinge())), "Alone: rates must be a schedule, got Hinge, a loss"),
@@ -246,11 +246,11 @@ class TestFingerprint:
 
 class TestRegister:
     def test_a_kernel_a_schedule_and_a_protocol_of_others_go_everywhere(self, tmp_path):
-        for role, kind in (("kernel", Cauchy), ("schedule", Sawtooth), ("consensus", Alone)):
+        for role, kind in (("kernel", Cauchy), ("schedule", Sawtooth), ("protocol", Alone)):
             assert register(role, kind) is kind
             assert kinds(role)[kind.__name__] is kind
-        consensus = Alone(kernel=Cauchy(bandwidth=2.0), rates=(Sawtooth(top=1.0, every=9), Constant(2.0)))
-        assert restore(json.loads(json.dumps(describe(consensus)))) == consensus
+        protocol = Alone(kernel=Cauchy(bandwidth=2.0), rates=(Sawtooth(top=1.0, every=9), Constant(2.0)))
+        assert restore(json.loads(json.dumps(describe(protocol)))) == protocol
         agent = Agent(
             dimension=1,
             outputs=1,
@@ -258,11 +258,11 @@ class TestRegister:
             loss=Squared(),
             step_size=Sawtooth(top=0.5, every=64),
             compression=Komp(budget=0.01),
-            consensus=consensus,
+            protocol=protocol,
         )
-        assert isinstance(agent.consensus, Consensus)
+        assert isinstance(agent.protocol, ConsensusProtocol)
         assert agent.identity["kernel"] == {"kind": "Cauchy", "bandwidth": 2.0}
-        assert agent.identity["consensus"] == "Alone"
+        assert agent.identity["protocol"] == "Alone"
         x = np.linspace(-2, 2, 200)[:, None]
         model = OnlineKernelRegressor(
             Cauchy(bandwidth=0.5), rule="gradient", step_size=Sawtooth(top=0.5, every=64), random_state=0
@@ -308,7 +308,7 @@ class TestRegister:
 
     @pytest.mark.parametrize(
         ("role", "name", "taken"),
-        [("kernel", "Gaussian", "kernel"), ("kernel", "Constant", "schedule"), ("schedule", "Penalty", "consensus")],
+        [("kernel", "Gaussian", "kernel"), ("kernel", "Constant", "schedule"), ("schedule", "Penalty", "protocol")],
     )
     def test_a_name_that_is_taken_is_refused(self, role, name, taken):
         """Also by a kind of another role: a file says the name alone."""
@@ -330,7 +330,7 @@ class TestRegister:
 
     def test_every_role_has_kinds_that_play_it(self):
         assert all(kinds(role) for role in ROLES if role in registry._SETTINGS)
-        assert set(kinds("consensus")) >= {"Local", "Penalty", "Diffusion"}
+        assert set(kinds("protocol")) >= {"Local", "Penalty", "Diffusion"}
 
     def test_what_is_given_out_is_a_copy(self):
         kinds("kernel").clear()

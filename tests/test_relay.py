@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relay_network
-from kernelmesh import Agent, Expansion, Gaussian, Graph, Landmarks, Logistic, Relay, Squared
+from kernelmesh import Agent, Function, Gaussian, Graph, Landmarks, Logistic, Relay, Squared
 from relay_network import Network, half, is_connected, line, random_graph, random_tree, ring, star
 
 CLASSES = 5
@@ -34,8 +34,8 @@ def network(graph, *, seed=0, batches=20, unequal=True, every=8, bits=64, keep=5
         outputs=CLASSES,
         kernel=Gaussian(bandwidth=1.0),
         loss=Logistic(),
-        rule=Landmarks(max_order=60, keep=keep),
-        consensus=Relay(every=every, bits=bits),
+        learner=Landmarks(max_order=60, keep=keep),
+        protocol=Relay(every=every, bits=bits),
     )
     counts = rng.integers(2 * batches + 1, size=len(graph)) if unequal else [batches] * len(graph)
     streams = [batches_of(i % CLASSES, count, rng) for i, count in enumerate(counts)]
@@ -291,9 +291,9 @@ class TestMembers:
         points, graph = 2.0 * rng.normal(size=(20, 2)), well_connected(8)
         rule = Landmarks(novelty=np.inf, keep=32)
         agent = Agent(
-            dimension=2, outputs=1, kernel=Gaussian(bandwidth=1.0), loss=Squared(), rule=rule, consensus=Relay(bits=64)
+            dimension=2, outputs=1, kernel=Gaussian(bandwidth=1.0), loss=Squared(), rule=rule, protocol=Relay(bits=64)
         )
-        function = Expansion(agent.kernel, points, np.zeros((20, 1)))
+        function = Function.of(agent.kernel, points, np.zeros((20, 1)))
         batches = [[(x := 2.0 * rng.normal(size=(4, 2)), np.sin(x[:, :1])) for _ in range(10)] for _ in graph]
         mesh = Network(agent, graph, batches, function=function, loss=loss, seed=8)
         settle(mesh)
@@ -367,7 +367,7 @@ class TestForm:
     )
     def test_who_sends_them_is_excluded(self, spoiled):
         mesh = network(well_connected(11), seed=11, keep=0, unequal=False)
-        mesh.agent = replace(mesh.agent, consensus=replace(mesh.agent.consensus, max_samples=1e5))
+        mesh.agent = replace(mesh.agent, protocol=replace(mesh.agent.protocol, max_samples=1e5))
         settle(mesh)
         liar = leaf_of(mesh)
         model = mesh.states[liar].model
@@ -389,8 +389,8 @@ class TestAgreement:
             outputs=1,
             kernel=Gaussian(bandwidth=1.0),
             loss=Squared(),
-            rule=Landmarks(max_order=40),
-            consensus=Relay(every=every, scales=True, tunes=True),
+            learner=Landmarks(max_order=40),
+            protocol=Relay(every=every, scales=True, tunes=True),
         )
         rng, streams = np.random.default_rng(0), []
         for i in range(len(graph)):

@@ -12,7 +12,7 @@ import pytest
 from river import base, checks, compose, datasets, preprocessing
 
 from kernelmesh import (
-    Expansion,
+    Function,
     Gaussian,
     Hinge,
     InvalidArgument,
@@ -63,7 +63,7 @@ def waves(n, seed=0):
     return points, 50.0 + 9.0 * np.sin(2.0 * points[:, 0]) + points[:, 1]
 
 
-@pytest.mark.parametrize("settings", [{}, {"kernel": Laplacian(), "half_life": 300.0}, {"rule": "averaged"}])
+@pytest.mark.parametrize("settings", [{}, {"kernel": Laplacian(), "half_life": 300.0}, {"learner": "averaged"}])
 def test_learn_one_is_partial_fit_of_one_row_bit_for_bit(settings):
     points, y = two_rings(300)
     y[0] = 0  # classes are numbered as they appear
@@ -77,7 +77,7 @@ def test_learn_one_is_partial_fit_of_one_row_bit_for_bit(settings):
     assert model.model_order == same.model_order_ > 5
 
 
-@pytest.mark.parametrize("settings", [{}, {"kernel": Gaussian(), "rule": SecondOrder(half_life=100.0)}])
+@pytest.mark.parametrize("settings", [{}, {"kernel": Gaussian(), "learner": SecondOrder(half_life=100.0)}])
 def test_a_regressor_holds_32_rows_back_and_then_is_partial_fit_bit_for_bit(settings):
     points, y = waves(200)
     model, same = KernelRegressor(**settings), OnlineKernelRegressor(batch_size=1, **settings)
@@ -108,7 +108,7 @@ def test_learn_many_is_partial_fit_with_that_batch_size(batch_size):
     assert list(found.index) == list(range(150, 200))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("learner", RULES)
 @pytest.mark.parametrize("kernel", [Gaussian(bandwidth=1.5), Laplacian(bandwidth=2.0), 0.5 * Linear() + Gaussian()], ids=str)
 def test_a_feature_that_appears_later_was_0_before(rule, kernel):
     points, y = two_rings(160)
@@ -150,7 +150,9 @@ def test_the_width_is_chosen_by_rows_that_were_narrower():
     np.testing.assert_array_equal(kept[:, order], points)
 
 
-@pytest.mark.parametrize(("rule", "loss"), [*((rule, None) for rule in RULES), ("averaged", Hinge()), ("gradient", Hinge())])
+@pytest.mark.parametrize(
+    ("learner", "loss"), [*((rule, None) for rule in RULES), ("averaged", Hinge()), ("gradient", Hinge())]
+)
 def test_the_second_class_gives_what_a_learner_has_that_knew_of_it(rule, loss):
     points, y = two_rings(80)
     y[:25] = 0
@@ -164,7 +166,7 @@ def test_the_second_class_gives_what_a_learner_has_that_knew_of_it(rule, loss):
     assert [model.predict_one(x) for x in rows_of(points)] == same.predict(points).tolist()
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("learner", RULES)
 def test_a_third_class_is_0_everywhere_at_first_and_leaves_the_others_alone(rule):
     points, y = two_rings(100)
     model = KernelClassifier(Gaussian(), rule=rule)
@@ -195,7 +197,7 @@ def test_classes_that_appear_later_are_learned():
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("learner", RULES)
 def test_copies_go_on_bit_for_bit(copied, rule):
     """Also when their workspace has to grow."""
     points, y = two_rings(180)
@@ -212,9 +214,9 @@ def test_copies_go_on_bit_for_bit(copied, rule):
 
 def test_a_widened_function_has_the_values_of_the_literal_sum():
     rng = np.random.default_rng(0)
-    f = Expansion(Gaussian(), rng.normal(size=(5, 2)), rng.normal(size=(5, 2)))
+    f = Function.of(Gaussian(), rng.normal(size=(5, 2)), rng.normal(size=(5, 2)))
     wider, x = f.widened(dimension=4, outputs=3), rng.normal(size=(6, 4))
-    centers = np.hstack([f.centers, np.zeros((5, 2))])
+    centers = np.hstack([f.points, np.zeros((5, 2))])
     for point, found in zip(x, wider(x), strict=True):
         literal = sum(np.exp(-np.sum((point - d) ** 2) / 2.0) * w for d, w in zip(centers, f.weights, strict=True))
         np.testing.assert_allclose(found[:2], literal, rtol=1e-12)

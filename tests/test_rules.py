@@ -15,7 +15,7 @@ from kernelmesh import (
     Averaged,
     Diffusion,
     Diverged,
-    Expansion,
+    Function,
     Gaussian,
     Gradient,
     Graph,
@@ -36,12 +36,12 @@ from kernelmesh import (
     storage,
 )
 from kernelmesh.agent import advance, relay
-from kernelmesh.consensus import Heard
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.messages import Function
+from kernelmesh.messages import SentFunction
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics import losses as losses_module
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
+from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node import Entry
@@ -71,9 +71,9 @@ def samples(loss, rows, *, outputs=3, seed=0):
     return points, np.sin(2 * points[:, :1] + phases) + points[:, 1:] + 0.1 * rng.normal(size=(rows, outputs))
 
 
-def make(rule=None, loss=None, **changes):
+def make(learner=None, loss=None, **changes):
     rule = SecondOrder() if rule is None else rule
-    options = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6), "loss": loss or Logistic(), "rule": rule}
+    options = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6), "loss": loss or Logistic(), "learner": rule}
     if isinstance(rule, Gradient):
         options |= {"step_size": 2.0, "compression": Komp(budget=0.1)}
     elif isinstance(rule, Averaged):
@@ -93,7 +93,7 @@ def run(agent, points, targets, *, batch=32, state=None):
 
 def within_limits(state, regularization):
     """R is symmetric and 0 < R ≤ P / λ, as far as rounding can tell."""
-    r, gram = state.model.covariance.matrix, state.function.kernel(state.function.centers, state.function.centers)
+    r, gram = state.model.covariance.matrix, state.function.kernel(state.function.points, state.function.points)
     assert np.isfinite(state.function.weights).all()
     if not len(r):
         return
@@ -122,7 +122,7 @@ def test_second_order_without_compression_equals_its_oracle(loss, monkeypatch):
         assert info.error == 0.0
     r = np.linalg.inv(exact.quadratic)
     spread = agent.kernel(new, exact.points) @ r @ agent.kernel(exact.points, new)
-    cross = agent.kernel(new, state.function.centers)
+    cross = agent.kernel(new, state.function.points)
     if loss.classifies and not isinstance(loss, Logistic):
         return  # samples beyond the margin become no points, and the prior is then another one
     np.testing.assert_allclose(cross @ state.model.covariance.matrix @ cross.T, spread, atol=1e-6)
@@ -142,7 +142,7 @@ def test_second_order_with_compression_equals_its_oracle(loss):
         batch = points[start : start + 16], targets[start : start + 16]
         state, info = agent.step(state, *batch)
         exact, rise = exact.step(*batch, budget=16 * 0.02, novelty=0.01, review=start > 0 and start // 16 % 8 == 0)
-        assert sorted(map(tuple, state.function.centers)) == sorted(map(tuple, exact.points))
+        assert sorted(map(tuple, state.function.points)) == sorted(map(tuple, exact.points))
         np.testing.assert_allclose(agent.predict(state, new), exact(new), atol=1e-6)
         assert info.error == pytest.approx(rise, rel=1e-6, abs=1e-8)
         assert info.error <= info.budget * (1 + 1e-9)
@@ -158,7 +158,7 @@ def test_second_order_with_a_cap_equals_its_oracle():
         batch = points[start : start + 16], targets[start : start + 16]
         state, info = agent.step(state, *batch)
         exact, rise = exact.step(*batch, budget=16 * 0.02, novelty=0.01, max_order=6)
-        assert sorted(map(tuple, state.function.centers)) == sorted(map(tuple, exact.points))
+        assert sorted(map(tuple, state.function.points)) == sorted(map(tuple, exact.points))
         assert info.order <= 6
         assert info.error == pytest.approx(rise, rel=1e-6)
         over += info.over_budget
@@ -173,7 +173,7 @@ def test_gradient_without_compression_equals_its_oracle():
         rows = slice(i, i + 4)
         state, _ = agent.step(state, points[rows], labels[rows])
         f = oracle.penalty_step(kernel, [f], [()], 0, points[rows], labels[rows], eta=2.0, lam=0.01, c=0.0)
-    np.testing.assert_array_equal(state.function.centers, f[0])
+    np.testing.assert_array_equal(state.function.points, f[0])
     np.testing.assert_allclose(state.function.weights, f[1], atol=1e-12)
 
 
@@ -203,9 +203,9 @@ def test_the_quadratic_case_is_ridge_regression_on_the_dictionary(kernel, weight
     points, targets = samples(Squared(), 400, outputs=outputs, seed=1)
     dictionary = draw(3 if isinstance(kernel, Linear) else 8)
     agent = make(SecondOrder(budget=0.0, novelty=1.0), Squared(), outputs=outputs, kernel=kernel, regularization=weight)
-    start = agent.start(function=Expansion(kernel, dictionary, np.zeros((len(dictionary), outputs))))
+    start = agent.start(function=Function.of(kernel, dictionary, np.zeros((len(dictionary), outputs))))
     state, _ = run(agent, points, targets, state=start)
-    np.testing.assert_array_equal(state.function.centers, dictionary)
+    np.testing.assert_array_equal(state.function.points, dictionary)
     cross = kernel(points, dictionary)
     wanted = np.linalg.solve(weight * kernel(dictionary, dictionary) + cross.T @ cross, cross.T @ targets)
     np.testing.assert_allclose(agent.predict(state, points), cross @ wanted, atol=1e-8 * max(1.0, np.abs(targets).max()))
@@ -460,7 +460,7 @@ def test_many_mini_batches_with_near_duplicates(loss, half_life, batches):
             within_limits(state, 0.1)
     assert repaired <= 2
     f = state.function
-    assert max(state.model.workspace.drift(f.kernel, f.centers, j) for j in range(f.order)) < 1e-6
+    assert max(state.model.workspace.drift(f.kernel, f.points, j) for j in range(f.order)) < 1e-6
     shown = agent.predict(state, points[-200:])
     if loss.classifies:
         assert (shown.argmax(axis=1) == targets[-200:]).mean() > 0.97
@@ -566,7 +566,7 @@ def test_a_step_that_was_interrupted_when_only_one_buffer_had_grown_is_made_up_f
     np.testing.assert_array_equal(after.function.weights, wanted.function.weights)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name)
+@pytest.mark.parametrize("learner", RULES, ids=name)
 def test_after_an_error_the_state_is_as_it_was(rule):
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Failing(Logistic):
@@ -614,7 +614,7 @@ def test_after_an_error_the_state_is_as_it_was(rule):
     np.testing.assert_array_equal(after.function.weights, wanted.function.weights)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name)
+@pytest.mark.parametrize("learner", RULES, ids=name)
 def test_an_old_state_cannot_be_stepped_again(rule):
     agent = make(rule)
     points, labels = samples(Logistic(), 96)
@@ -625,7 +625,7 @@ def test_an_old_state_cannot_be_stepped_again(rule):
     agent.step(newer, points[64:], labels[64:])
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name)
+@pytest.mark.parametrize("learner", RULES, ids=name)
 def test_a_copy_goes_its_own_way(rule):
     agent = make(rule)
     points, labels = samples(Logistic(), 320)
@@ -640,7 +640,7 @@ def test_a_copy_goes_its_own_way(rule):
 # Forgetting.
 
 
-@pytest.mark.parametrize("rule", [SecondOrder(half_life=500.0), Averaged(half_life=500.0)], ids=name)
+@pytest.mark.parametrize("learner", [SecondOrder(half_life=500.0), Averaged(half_life=500.0)], ids=name)
 def test_who_forgets_follows_a_change(rule):
     points, labels = samples(Logistic(), 6000)
     moved = np.concatenate([labels[:4500], (labels[4500:] + 1) % 3])
@@ -656,7 +656,7 @@ def test_what_is_forgotten_leaves_the_prior():
     points, labels = samples(Hinge(), 640)
     agent = make(SecondOrder(half_life=50.0), Hinge())
     state, _ = run(agent, points, labels)
-    certain = Expansion(agent.kernel, state.function.centers, 1e3 * state.function.weights)
+    certain = Function.of(agent.kernel, state.function.points, 1e3 * state.function.weights)
     sure = dataclasses.replace(state, model=dataclasses.replace(state.model, function=certain))
     right = agent.predict(sure, points).argmax(axis=1)
     far = np.sort(agent.predict(sure, points), axis=1)
@@ -667,7 +667,7 @@ def test_what_is_forgotten_leaves_the_prior():
     np.testing.assert_allclose(after.model.covariance.matrix, prior, atol=1e-9 * np.abs(prior).max())
 
 
-@pytest.mark.parametrize("rule", [SecondOrder(), Averaged()], ids=name)
+@pytest.mark.parametrize("learner", [SecondOrder(), Averaged()], ids=name)
 def test_who_never_forgets_is_the_limit_of_who_hardly_does(rule):
     points, labels = samples(Logistic(), 960)
     one, _ = run(make(rule), points, labels)
@@ -685,7 +685,7 @@ def resumed(agent, state, *, workspace):
 FORGETTING = [*RULES, SecondOrder(half_life=300.0), Averaged(half_life=300.0)]
 
 
-@pytest.mark.parametrize("rule", FORGETTING, ids=str)
+@pytest.mark.parametrize("learner", FORGETTING, ids=str)
 def test_a_state_from_a_file_goes_on_bit_for_bit(rule):
     points, labels = samples(Logistic(), 1920)
     agent = make(rule)
@@ -694,13 +694,13 @@ def test_a_state_from_a_file_goes_on_bit_for_bit(rule):
     np.testing.assert_array_equal(again.function.weights, state.function.weights)
     wanted, told = run(agent, points[960:], labels[960:], state=state)
     found, infos = run(agent, points[960:], labels[960:], state=again)
-    np.testing.assert_array_equal(found.function.centers, wanted.function.centers)
+    np.testing.assert_array_equal(found.function.points, wanted.function.points)
     np.testing.assert_array_equal(found.function.weights, wanted.function.weights)
     np.testing.assert_array_equal(found.sent.weights, wanted.sent.weights)
     assert repr(infos) == repr(told)  # a norm that nobody knows is NaN, which equals nothing
 
 
-@pytest.mark.parametrize("rule", FORGETTING, ids=str)
+@pytest.mark.parametrize("learner", FORGETTING, ids=str)
 def test_a_state_from_a_file_without_workspace_goes_on_closely(rule):
     """The buffers have other widths then: P is formed anew, and R must fit it."""
     points, labels = samples(Logistic(), 1920)
@@ -717,7 +717,7 @@ def test_a_state_from_a_file_without_workspace_goes_on_closely(rule):
     np.testing.assert_allclose(agent.predict(found, points), agent.predict(wanted, points), atol=1e-6)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name)
+@pytest.mark.parametrize("learner", RULES, ids=name)
 def test_a_checkpoint_and_its_journal_lead_to_the_same_state(rule, tmp_path):
     points, labels = samples(Logistic(), 320)
     agent = make(rule)
@@ -744,7 +744,7 @@ def test_a_checkpoint_and_its_journal_lead_to_the_same_state(rule, tmp_path):
     for entry in journal:
         again, _ = advance(agent, again, *entry.batch)
     for one, other in ((again.function, state.function), (again.sent, state.sent)):
-        np.testing.assert_array_equal(one.centers, other.centers)
+        np.testing.assert_array_equal(one.points, other.points)
         np.testing.assert_array_equal(one.weights, other.weights)
 
 
@@ -754,10 +754,10 @@ def test_a_checkpoint_and_its_journal_lead_to_the_same_state(rule, tmp_path):
 @pytest.mark.parametrize("every", [1, 2])
 def test_what_averaged_sends_is_what_gradient_sends_and_what_it_shows_is_the_average(every):
     graph, data = Graph.ring(4), [samples(Logistic(), 32, seed=i) for i in range(4)]
-    consensus, new = Diffusion(every=every), draw(30, seed=9)
+    protocol, new = Diffusion(every=every), draw(30, seed=9)
 
     def rounds(rule):
-        agent = make(rule, step_size=2.0, regularization=1e-3, compression=Uncompressed(), consensus=consensus)
+        agent = make(rule, step_size=2.0, regularization=1e-3, compression=Uncompressed(), protocol=protocol)
         return simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in data])
 
     average = np.zeros((4, 30, 3))
@@ -772,10 +772,10 @@ def test_what_averaged_sends_is_what_gradient_sends_and_what_it_shows_is_the_ave
 
 def test_who_only_relays_averages_where_the_neighbors_are():
     (points, labels), graph = samples(Logistic(), 64), Graph.line(2)
-    agent = make(Averaged(), step_size=2.0, compression=Uncompressed(), consensus=Diffusion())
+    agent = make(Averaged(), step_size=2.0, compression=Uncompressed(), protocol=Diffusion())
     *_, last = simulate(agent, graph, [ArrayStream(points, labels, batch_size=8)] * 2)
     state, other = last.states
-    heard = [Heard(Function(other.sent.centers, other.sent.weights), weight=0.5, neighbor=1)]
+    heard = [Heard(SentFunction(other.sent.points, other.sent.weights), weight=0.5, neighbor=1)]
     there = 0.5 * state.sent(points) + 0.5 * other.sent(points)
     after = relay(agent, state, heard)
     expected = state.function(points) + 4 / (9 + 3) * (there - state.function(points))
@@ -784,7 +784,7 @@ def test_who_only_relays_averages_where_the_neighbors_are():
 
 def test_with_penalty_averaged_learns_from_what_its_neighbors_show():
     graph, data = Graph.ring(3), [samples(Logistic(), 24, seed=i) for i in range(3)]
-    agent = make(Averaged(), step_size=2.0, regularization=1e-3, compression=Uncompressed(), consensus=Penalty(coupling=0.05))
+    agent = make(Averaged(), step_size=2.0, regularization=1e-3, compression=Uncompressed(), protocol=Penalty(coupling=0.05))
     kernel, everything = agent.kernel, np.concatenate([own[0] for own in data])
     f, average = np.zeros((2, 3, 72, 3))
     for number, round in enumerate(simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in data])):
@@ -850,9 +850,9 @@ def in_lock_step(agent, data):
             yield turn, function, round.states[names.index(each)]
 
 
-@pytest.mark.parametrize("consensus", [Penalty(coupling=0.01), Diffusion()], ids=name)
-def test_in_lock_step_averaged_equals_the_simulation(consensus):
-    agent = make(Averaged(), step_size=5.0, compression=Komp.averaging(5.0), consensus=consensus)
+@pytest.mark.parametrize("protocol", [Penalty(coupling=0.01), Diffusion()], ids=name)
+def test_in_lock_step_averaged_equals_the_simulation(protocol):
+    agent = make(Averaged(), step_size=5.0, compression=Komp.averaging(5.0), protocol=protocol)
     compared = 0
     for turn, function, wanted in in_lock_step(agent, [samples(Logistic(), 80, seed=i) for i in range(4)]):
         np.testing.assert_array_equal(function.weights, wanted.function.weights)
@@ -883,19 +883,19 @@ class Plain:
 
 
 @pytest.mark.parametrize(
-    ("rule", "changes", "words"),
+    ("learner", "changes", "words"),
     [
-        (SecondOrder(), {"consensus": Diffusion()},
-         "Agent: rule must be a rule that uses neighbors' messages with the consensus Diffusion, got SecondOrder("),
+        (SecondOrder(), {"protocol": Diffusion()},
+         "Agent: rule must be a rule that uses neighbors' messages with the protocol Diffusion, got SecondOrder("),
         (Averaged(), {"step_size": 30.0, "compression": Komp.parsimonious(30.0, parsimony=0.04)},
-         "Agent: compression must have a budget of at most 2.74 with the rule Averaged and step size 30, got "),
-        (SecondOrder(), {"step_size": 1.0}, "Agent: step_size must be omitted with the rule SecondOrder"),
-        (SecondOrder(), {"compression": Komp(budget=0.1)}, "Agent: compression must be omitted with the rule SecondOrder"),
+         "Agent: compression must have a budget of at most 2.74 with the learner Averaged and step size 30, got "),
+        (SecondOrder(), {"step_size": 1.0}, "Agent: step_size must be omitted with the learner SecondOrder"),
+        (SecondOrder(), {"compression": Komp(budget=0.1)}, "Agent: compression must be omitted with the learner SecondOrder"),
         (SecondOrder(), {"regularization": 0.0}, "Agent: regularization must be a finite number > 0, got 0"),
         (SecondOrder(), {"regularization": -1.0}, "Agent: regularization must be a finite number >= 0, got -1"),
         (SecondOrder(), {"radius": 3.0}, "Agent: radius must be infinite unless the rule is Gradient, got 3"),
         (Averaged(), {"radius": 3.0}, "Agent: radius must be infinite unless the rule is Gradient, got 3"),
-        (SecondOrder(), {"loss": Plain()}, "Agent: loss must have curvature and implicit_step with the rule SecondOrder"),
+        (SecondOrder(), {"loss": Plain()}, "Agent: loss must have curvature and implicit_step with the learner SecondOrder"),
         (Gradient(), {"step_size": None}, "Agent: step_size must be "),
         (Gradient(), {"compression": None}, "Agent: compression must be a compression, got None; for example Komp("),
         (Averaged(), {"compression": None}, "Agent: compression must be a compression, got None; for example Komp("),
@@ -905,7 +905,7 @@ class Plain:
 )  # fmt: skip
 def test_settings_that_do_not_fit_are_named(rule, changes, words):
     options = {} if isinstance(rule, SecondOrder) else {"step_size": 1.0, "compression": Komp(budget=0.1)}
-    options |= {"dimension": 2, "outputs": 3, "kernel": Gaussian(), "loss": Logistic(), "rule": rule, **changes}
+    options |= {"dimension": 2, "outputs": 3, "kernel": Gaussian(), "loss": Logistic(), "learner": rule, **changes}
     with pytest.raises(InvalidArgument) as caught:
         Agent(**options)
     assert str(caught.value).startswith(words)
@@ -922,9 +922,9 @@ def test_the_remedies_for_a_budget_and_for_a_rule_say_what_to_take():
     with pytest.raises(InvalidArgument, match=r"nearly every point; use Komp.averaging\(30\)$"):
         make(Averaged(), compression=Komp.parsimonious(30.0, parsimony=0.04))
     with pytest.raises(
-        InvalidArgument, match=r"SecondOrder learns alone.* Landmarks\(\) with the consensus Relay\(\), or .*Komp.averaging"
+        InvalidArgument, match=r"SecondOrder learns alone.* Landmarks\(\) with the protocol Relay\(\), or .*Komp.averaging"
     ):
-        make(SecondOrder(), consensus=Diffusion())
+        make(SecondOrder(), protocol=Diffusion())
 
 
 class Bent(losses_module.ValueTargets):
@@ -1013,11 +1013,11 @@ ATTACKS = {
     "all at once": {"batch": 640},
     "hardly regularized": {"regularization": 1e-9},
     "regularized to death": {"regularization": 1e6},
-    "one center": {"rule": SecondOrder(max_order=1)},
-    "no budget": {"rule": SecondOrder(budget=0.0)},
-    "no budget, nothing old": {"rule": SecondOrder(budget=0.0, novelty=1e-12)},
-    "any budget": {"rule": SecondOrder(budget=1e12)},
-    "no memory": {"rule": SecondOrder(half_life=1e-3)},
+    "one center": {"learner": SecondOrder(max_order=1)},
+    "no budget": {"learner": SecondOrder(budget=0.0)},
+    "no budget, nothing old": {"learner": SecondOrder(budget=0.0, novelty=1e-12)},
+    "any budget": {"learner": SecondOrder(budget=1e12)},
+    "no memory": {"learner": SecondOrder(half_life=1e-3)},
 }
 VALUE_ATTACKS = {
     "small targets": {"targets": 1e-8 * VALUES},
@@ -1037,7 +1037,7 @@ def attack(loss, options):
         assert np.isfinite(state.function.weights).all()
         assert np.isfinite(state.model.covariance.matrix).all()
         assert np.isfinite(info.error)
-        assert info.order <= (agent.rule.max_order or math.inf)
+        assert info.order <= (agent.learner.max_order or math.inf)
     assert np.isfinite(agent.predict(state, points)).all()
     return agent, state
 
@@ -1076,8 +1076,8 @@ def test_a_kernel_that_overflows_is_named():
 
 def test_what_was_learned_elsewhere_is_brought_under_the_cap():
     agent = make(SecondOrder(max_order=4))
-    function = Expansion(agent.kernel, draw(9), np.random.default_rng(0).normal(size=(9, 3)))
-    state, info = agent.step(agent.start(function=function), function.centers[:1], np.array([0]))
+    function = Function.of(agent.kernel, draw(9), np.random.default_rng(0).normal(size=(9, 3)))
+    state, info = agent.step(agent.start(function=function), function.points[:1], np.array([0]))
     assert state.function.order == info.order == 4
     assert info.over_budget
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Landmarks, Logistic, simulate
-from kernelmesh.consensus import Local, Relay
-from kernelmesh.consensus.relay.point_list import EMPTY
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import Hello, ListPart, News, PackedSums, Rows, Values, encode
 from kernelmesh.messages.news import PackedTrial
 from kernelmesh.numerics.sums import added
+from kernelmesh.protocols import Local, Relay
+from kernelmesh.protocols.relay.point_list import EMPTY
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, encode_frame
 from kernelmesh.runtimes.membership import Membership
@@ -29,10 +29,10 @@ CLASSES = 4
 
 
 def make(**changes):
-    kernel, consensus = Gaussian(bandwidth=0.6), changes.pop("consensus", Relay(every=4))
-    rule = changes.pop("rule", Landmarks(max_order=60))
-    options = {"dimension": 2, "outputs": CLASSES, "kernel": kernel, "loss": Logistic(), "rule": rule}
-    return Agent(**{**options, "consensus": consensus, **changes})
+    kernel, protocol = Gaussian(bandwidth=0.6), changes.pop("protocol", Relay(every=4))
+    rule = changes.pop("learner", Landmarks(max_order=60))
+    options = {"dimension": 2, "outputs": CLASSES, "kernel": kernel, "loss": Logistic(), "learner": rule}
+    return Agent(**{**options, "protocol": protocol, **changes})
 
 
 MIXTURE = Mixture.draw(classes=CLASSES, rng=np.random.default_rng(7))
@@ -53,7 +53,7 @@ def accuracy(state):
 
 def alone(agent, rows):
     """The accuracy of one learner with the samples of all, in turns."""
-    agent = make(consensus=Local(), rule=agent.rule)
+    agent = make(protocol=Local(), rule=agent.learner)
     state = agent.start()
     batches = [list(ArrayStream(*of_one_class(i, n), batch_size=8)) if n else [] for i, n in enumerate(rows)]
     for batch in itertools.chain.from_iterable(itertools.zip_longest(*batches)):
@@ -145,7 +145,7 @@ def run_lock_step(world, agent, graph, rows, **options):
 
 def digest(state):
     function, memory = state.function, state.memory
-    return function.centers.tobytes(), function.weights.tobytes(), memory.tree.clock, memory.others.moments.tobytes()
+    return function.points.tobytes(), function.weights.tobytes(), memory.tree.clock, memory.others.moments.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def record(world, sizes):
 
 @pytest.mark.parametrize("rate", [4000.0, 20_000.0])
 def test_no_agent_sends_more_than_it_may_in_any_ten_seconds(rate):
-    world, agent = World(seed=4, delay=0.05), make(rule=Landmarks(max_order=60), consensus=Relay(every=2))
+    world, agent = World(seed=4, delay=0.05), make(learner=Landmarks(max_order=60), protocol=Relay(every=2))
     sizes, rows = [], [3000] * 4
     record(world, sizes)
     start(world, agent, Graph.ring(4), rows, rate=25.0, membership={"max_bytes_per_second": rate})
@@ -492,7 +492,7 @@ def test_invalid_words_change_nothing_and_count_against_the_sender(invalid):
 @pytest.mark.parametrize("agrees", [False, True])
 @pytest.mark.parametrize("strange", STRANGE)
 def test_agents_go_on_whatever_a_member_says(strange, agrees):
-    beside_a_member_that_says(make(consensus=Relay(every=2, scales=agrees, tunes=agrees)), **STRANGE[strange])
+    beside_a_member_that_says(make(protocol=Relay(every=2, scales=agrees, tunes=agrees)), **STRANGE[strange])
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_agents_of_other_settings_are_not_listened_to():
     world = World()
     first, second = members(Graph.line(2))
     world.add(make(), first, source(world, 0, 80))
-    world.add(make(rule=Landmarks(max_order=61)), second, source(world, 1, 80))
+    world.add(make(learner=Landmarks(max_order=61)), second, source(world, 1, 80))
     found = run_freely(world, 20.0)
     assert [state.memory.others.samples for state in found.values()] == [0.0, 0.0]
     assert world.newest("agent-0").node.status(20.0).refused > 0

@@ -26,7 +26,7 @@ from kernelmesh.runtimes.simulation import Round, stability_warning
 from kernelmesh.streams import ArrayStream, Mixture
 
 
-def make(consensus, *, step_size=1.0, budget=0.1):
+def make(protocol, *, step_size=1.0, budget=0.1):
     return Agent(
         dimension=2,
         outputs=3,
@@ -35,7 +35,7 @@ def make(consensus, *, step_size=1.0, budget=0.1):
         step_size=step_size,
         regularization=1e-3,
         compression=Komp(budget=budget),
-        consensus=consensus,
+        protocol=protocol,
     )
 
 
@@ -46,7 +46,7 @@ def samples(seed, rows):
 
 
 def assert_same(f, g):
-    np.testing.assert_array_equal(f.centers, g.centers)
+    np.testing.assert_array_equal(f.points, g.points)
     np.testing.assert_array_equal(f.weights, g.weights)
 
 
@@ -79,7 +79,7 @@ def test_penalty_equals_the_printed_equations_step_by_step(graph):
             functions[i] = centers[expected.kept], expected.weights
             ours = round.functions[i]
             assert (
-                oracle.rkhs_distance(agent.kernel, *functions[i], ours.centers, ours.weights) < 1e-7
+                oracle.rkhs_distance(agent.kernel, *functions[i], ours.points, ours.weights) < 1e-7
             )  # √eps: what a norm can show
             assert round.infos[i].error == pytest.approx(expected.error, abs=1e-9)
             assert round.infos[i].penalty == coupling(3 * number)
@@ -92,8 +92,8 @@ def test_one_agent_equals_the_centralized_learner():
     state = alone.start()
     for batch in ArrayStream(points, labels, batch_size=8):
         state, _ = alone.step(state, batch.points, batch.targets)
-    for consensus in (Local(), Penalty(coupling=7.0)):
-        *_, last = simulate(make(consensus), Graph.line(1), [ArrayStream(points, labels, batch_size=8)])
+    for protocol in (Local(), Penalty(coupling=7.0)):
+        *_, last = simulate(make(protocol), Graph.line(1), [ArrayStream(points, labels, batch_size=8)])
         assert_same(last.functions[0], state.function)
 
 
@@ -168,8 +168,8 @@ def test_a_round_is_built_by_name():
 def test_a_warning_of_instability_says_when_and_what_to_do():
     graph, batches = Graph.ring(4), [samples(i, 8)[0] for i in range(4)]
 
-    def warned(consensus, first=0, last=1000):
-        return stability_warning(make(consensus), batches, graph, first=first, last=last)
+    def warned(protocol, first=0, last=1000):
+        return stability_warning(make(protocol), batches, graph, first=first, last=last)
 
     limit = Penalty(coupling=1.0).max_stable_penalty(make(Local()).kernel, batches, 1.0, graph.stiffness)
     assert warned(Local()) is warned(Penalty(coupling=0.99 * limit)) is None
@@ -191,7 +191,7 @@ def test_the_printed_schedule_diverges_with_a_clear_error():
         loss=Logistic(),
         step_size=3.0,
         compression=Komp.parsimonious(3.0, parsimony=0.04),
-        consensus=Penalty(coupling=Doubling(start=0.01, every=200)),
+        protocol=Penalty(coupling=Doubling(start=0.01, every=200)),
     )
     streams = [ArrayStream(*mixture.sample(5000, rng=rng)) for _ in range(20)]
     rounds = simulate(agent, graph, streams)
@@ -229,11 +229,13 @@ def test_states_of_another_rule_are_refused():
     """A covariance is of no use to another rule."""
     settings = {"dimension": 2, "outputs": 3, "kernel": Gaussian(), "loss": Logistic()}
     komp = {"step_size": 1.0, "compression": Komp(budget=0.1)}
-    agents = [Agent(**settings, **komp), Agent(**settings, **komp, rule=Averaged()), Agent(**settings, rule=SecondOrder())]
+    agents = [
+        Agent(**settings, **komp),
+        Agent(**settings, **komp, learner=Averaged()),
+        Agent(**settings, learner=SecondOrder()),
+    ]
     for agent, other in itertools.permutations(agents, 2):
-        reason = (
-            f"Agent.step: state must come from the rule {type(agent.rule).__name__}, got one with .*start from the function"
-        )
+        reason = f"Agent.step: state must come from the rule {type(agent.learner).__name__}, got one with .*start from the function"
         with pytest.raises(ValueError, match=reason):
             agent.step(other.start(), np.zeros((1, 2)), np.zeros(1, dtype=int))
         assert agent.step(agent.start(function=other.start().function), np.zeros((1, 2)), np.zeros(1, dtype=int))
@@ -256,7 +258,7 @@ def test_regression_works_in_a_network():
         loss=Squared(),
         step_size=0.8,
         compression=Komp(budget=0.02),
-        consensus=Penalty(coupling=0.2),
+        protocol=Penalty(coupling=0.2),
     )
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (3, 1200, 1))

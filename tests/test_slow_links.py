@@ -32,10 +32,10 @@ class SlowEdge(World):
 
 
 @functools.cache
-def outcome(consensus, delay, *, rate=400.0, rows=800, **faults):
+def outcome(protocol, delay, *, rate=400.0, rows=800, **faults):
     """Steps per second of each agent, and mean accuracy, of a ring of three on which one edge is slow."""
-    changes = {"rule": Landmarks(max_order=30), "step_size": None, "compression": None} if consensus.shares else {}
-    agent, world = make(consensus, **changes), SlowEdge(delay, **faults)
+    changes = {"learner": Landmarks(max_order=30), "step_size": None, "compression": None} if protocol.shares else {}
+    agent, world = make(protocol, **changes), SlowEdge(delay, **faults)
     times = {}
     for i, member in enumerate(memberships(Graph.ring(3))):
         source, own = ArraySource(*data(i, rows)), times.setdefault(member.name, [])
@@ -50,27 +50,27 @@ def outcome(consensus, delay, *, rate=400.0, rows=800, **faults):
     return rates, float(np.mean(right))
 
 
-@pytest.mark.parametrize("consensus", PROTOCOLS, ids=kind)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=kind)
 @pytest.mark.parametrize("delay", [0.01, 0.5])
-def test_a_slow_edge_costs_neither_speed_nor_accuracy(consensus, delay):
-    calm, calm_accuracy = outcome(consensus, 0.0)
-    slow, accuracy = outcome(consensus, delay)
+def test_a_slow_edge_costs_neither_speed_nor_accuracy(protocol, delay):
+    calm, calm_accuracy = outcome(protocol, 0.0)
+    slow, accuracy = outcome(protocol, delay)
     assert min(np.divide(slow, calm)) >= 0.8
     assert accuracy >= calm_accuracy - 0.01
 
 
-@pytest.mark.parametrize("consensus", [Penalty(coupling=0.05), Diffusion(), Relay()], ids=kind)
+@pytest.mark.parametrize("protocol", [Penalty(coupling=0.05), Diffusion(), Relay()], ids=kind)
 @pytest.mark.parametrize("delay", [0.01, 0.2])
-def test_without_a_limit_on_the_rate_either(consensus, delay):
-    calm, _ = outcome(consensus, 0.0, rate=0.0)
-    slow, _ = outcome(consensus, delay, rate=0.0)
+def test_without_a_limit_on_the_rate_either(protocol, delay):
+    calm, _ = outcome(protocol, 0.0, rate=0.0)
+    slow, _ = outcome(protocol, delay, rate=0.0)
     assert min(np.divide(slow, calm)) >= 0.8
 
 
-@pytest.mark.parametrize("consensus", PROTOCOLS, ids=kind)
-def test_messages_that_are_late_lost_and_doubled(consensus):
-    calm, calm_accuracy = outcome(consensus, 0.0)
-    slow, accuracy = outcome(consensus, 0.15, drop=0.3, twice=0.3)
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=kind)
+def test_messages_that_are_late_lost_and_doubled(protocol):
+    calm, calm_accuracy = outcome(protocol, 0.0)
+    slow, accuracy = outcome(protocol, 0.15, drop=0.3, twice=0.3)
     assert min(np.divide(slow, calm)) >= 0.8
     assert accuracy >= calm_accuracy - 0.01
 

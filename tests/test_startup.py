@@ -64,9 +64,9 @@ def test_help_needs_no_mathematics():
 
 def test_settings_need_no_compiled_loops():
     code = """
-    from kernelmesh import Doubling, Expansion, Gaussian, Graph, Hinge, Komp, Linear
+    from kernelmesh import Doubling, Function, Gaussian, Graph, Hinge, Komp, Linear
     Komp.parsimonious(Doubling(start=1.0, every=10), parsimony=0.04), Gaussian() + Linear(), Hinge(), Graph.grid(3, 4)
-    Expansion.zero(Gaussian(), dimension=2, outputs=1)
+    Function.zero(Gaussian(), dimension=2, outputs=1)
     """
     assert imported(code) == ["numpy"]
 
@@ -113,9 +113,9 @@ def test_the_base_install_learns_alone_and_in_a_network_and_keeps_it(tmp_path):
     x = np.linspace(-1, 1, 64)[:, None]
     small_steps = {"step_size": 0.5, "compression": Komp(budget=0.01)}
     for settings in (
-        {"consensus": Diffusion(), **small_steps},
-        {"consensus": Penalty(coupling=1.0, implicit=True), **small_steps},
-        {"consensus": Relay(), "rule": Landmarks()},
+        {"protocol": Diffusion(), **small_steps},
+        {"protocol": Penalty(coupling=1.0, implicit=True), **small_steps},
+        {"protocol": Relay(), "learner": Landmarks()},
     ):
         agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), **settings)
         graph = Graph.of([("a", "b"), ("b", "c")])

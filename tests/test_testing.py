@@ -23,10 +23,10 @@ from kernelmesh import (
     register,
     registry,
 )
-from kernelmesh.consensus import Consensus, Exchange
 from kernelmesh.messages import Points, Values
-from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.testing import check_consensus, check_kernel, check_loss, check_rule
+from kernelmesh.numerics.function import Function
+from kernelmesh.protocols import ConsensusProtocol, Exchange
+from kernelmesh.testing import check_kernel, check_learner, check_loss, check_protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,19 +196,19 @@ class Garbled(Penalty):
         (Jealous(), "must not depend on the order in which neighbors are heard"),
         (Restless(coupling=0.1), "must not move equal agents, got functions"),
         (Demanding(rate=0.5), "must define tuned if settings have no default, got"),
-        (Squared(), "must implement the role Consensus"),
+        (Squared(), "must implement the role ConsensusProtocol"),
     ],
 )
 def test_broken_protocols_are_named(protocol, words):
     with pytest.raises(AssertionError) as caught:
-        check_consensus(protocol)
+        check_protocol(protocol)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("protocol", [Silent(), Garbled(coupling=0.1)])
 def test_protocols_that_send_nonsense_do_not_pass(protocol):
     with pytest.raises((AssertionError, ArithmeticError, AttributeError, ValueError)):
-        check_consensus(protocol)
+        check_protocol(protocol)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,31 +222,33 @@ class Rounding(Local):
 
 
 def test_settings_that_change_on_the_way_through_a_file_are_named(monkeypatch):
-    check_consensus(Rounding())  # nobody has registered it: it cannot be saved, which is no mistake
-    monkeypatch.setitem(registry._known, "consensus", registry.kinds("consensus"))
-    register("consensus", Rounding)
+    check_protocol(Rounding())  # nobody has registered it: it cannot be saved, which is no mistake
+    monkeypatch.setitem(registry._known, "protocol", registry.kinds("protocol"))
+    register("protocol", Rounding)
     with pytest.raises(AssertionError, match="must equal itself after describe and restore"):
-        check_consensus(Rounding())
+        check_protocol(Rounding())
 
 
 def test_the_role_needs_only_move_and_an_exchange():
-    class Alone(Consensus):
+    class Alone(ConsensusProtocol):
         def move(self, inputs, heard):
             return Local().move(inputs, heard)
 
-    check_consensus(Alone())
+    check_protocol(Alone())
 
 
-@pytest.mark.parametrize("rule", [Gradient(), Averaged(), SecondOrder(), SecondOrder(half_life=200.0, max_order=9)], ids=str)
+@pytest.mark.parametrize(
+    "learner", [Gradient(), Averaged(), SecondOrder(), SecondOrder(half_life=200.0, max_order=9)], ids=str
+)
 def test_our_rules_obey(rule):
-    check_rule(rule)
+    check_learner(rule)
 
 
 def test_a_rule_is_checked_with_the_agent_that_is_given():
     rates = {"step_size": 0.4, "compression": Komp(budget=0.01)}
     agent = Agent(dimension=1, outputs=2, kernel=Gaussian(), loss=Squared(), **rates)
-    check_rule(Gradient(), agent=agent, rng=np.random.default_rng(1))
-    check_rule(SecondOrder(), agent=Agent(dimension=3, outputs=1, kernel=Gaussian(), loss=Huber(), rule=SecondOrder()))
+    check_learner(Gradient(), agent=agent, rng=np.random.default_rng(1))
+    check_learner(SecondOrder(), agent=Agent(dimension=3, outputs=1, kernel=Gaussian(), loss=Huber(), learner=SecondOrder()))
 
 
 class Idle(Gradient):
@@ -258,7 +260,7 @@ class Idle(Gradient):
 class Exploding(Gradient):
     def shown(self, model):
         f = model.function
-        return Expansion.trusted(f.kernel, f.centers, f.weights * np.inf)
+        return Function(f.kernel, f.points, f.weights * np.inf)
 
 
 class Moody(Gradient):
@@ -287,18 +289,18 @@ class Untidy(Gradient):
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("learner", "words"),
     [
         (Idle(), "must learn: less loss on new samples than predicting 0, got"),
         (Exploding(), "must show a function that is finite"),
         (Moody(), "must learn the same function from the same samples, got"),
         (Unpacked(), "must resume from a file as from the stored state"),
         (Untidy(), "must"),
-        (SecondOrder, "must be an instance that implements the role Rule, got a class"),
-        (Squared(), "must implement the role Rule, got nothing called absorb"),
+        (SecondOrder, "must be an instance that implements the role Learner, got a class"),
+        (Squared(), "must implement the role Learner, got nothing called absorb"),
     ],
 )
 def test_broken_rules_are_named(rule, words):
     with pytest.raises(AssertionError) as caught:
-        check_rule(rule)
+        check_learner(rule)
     assert words in str(caught.value)

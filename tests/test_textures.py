@@ -179,11 +179,11 @@ class TestExperiment:
         assert summary["accuracy_mean"] == pytest.approx(expected["accuracy_mean"], abs=0.02)
         assert summary["bytes_per_sample"] == expected["bytes_per_sample"]
 
-    @pytest.mark.parametrize(("rule", "agents"), [("averaged", 3), ("second-order", 1), ("gradient", 1)])
+    @pytest.mark.parametrize(("learner", "agents"), [("averaged", 3), ("second-order", 1), ("gradient", 1)])
     def test_other_rules_and_a_network_of_one(self, folder, tmp_path, rule, agents):
         config = self.settings(folder, rule=rule, agents=agents, epochs=1, companion=False)
         summary = run(brodatz.EXPERIMENT, config, tmp_path).report.summary
-        assert (summary["rule"], summary["agents"]) == (rule, agents)
+        assert (summary["learner"], summary["agents"]) == (rule, agents)
         assert summary["accuracy_worst"] > 0.8
         assert (summary["bytes_per_sample"] > 0) == (agents > 1)
 
@@ -204,12 +204,12 @@ class TestExperiment:
         for rule in ("gradient", "averaged"):
             config = self.settings(folder, rule=rule, coupling=5.0)
             patches, classes = brodatz.prepare(config, tmp_path, resume=True)
-            ceilings[rule] = config.agent(patches, graph, classes).consensus.coupling.ceiling
+            ceilings[rule] = config.agent(patches, graph, classes).protocol.coupling.ceiling
         assert ceilings["gradient"] == math.inf
         assert ceilings["averaged"] < 0.02
 
     def test_a_rule_that_learns_alone_says_so(self, folder):
-        with pytest.raises(ValueError, match="brodatz: protocol must be local with the rule second-order"):
+        with pytest.raises(ValueError, match="brodatz: protocol must be local with the learner second-order"):
             self.settings(folder, rule="second-order")
 
     def test_the_table_has_every_rule_on_both_splits(self, folder, tmp_path):

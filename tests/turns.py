@@ -12,7 +12,7 @@ from kernelmesh.deploy.launch import launch
 
 
 def digest(function) -> str:
-    return hashlib.sha256(function.centers.tobytes() + function.weights.tobytes()).hexdigest()
+    return hashlib.sha256(function.points.tobytes() + function.weights.tobytes()).hexdigest()
 
 
 if __name__ == "__main__":

@@ -34,10 +34,10 @@ def main() -> None:
     common = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6)}
     protocols = (Penalty(coupling=0.02), Penalty(coupling=0.02, implicit=True), Diffusion())
     agents = [
-        Agent(**common, loss=loss, step_size=1.0, compression=Komp(budget=0.05), consensus=consensus, rule=rule)
-        for consensus, loss, rule in itertools.product(protocols, (Logistic(), Hinge()), (Gradient(), Averaged()))
+        Agent(**common, loss=loss, step_size=1.0, compression=Komp(budget=0.05), protocol=protocol, rule=rule)
+        for protocol, loss, rule in itertools.product(protocols, (Logistic(), Hinge()), (Gradient(), Averaged()))
     ]
-    agents.append(Agent(**common, loss=Logistic(), rule=Landmarks(), consensus=Relay()))
+    agents.append(Agent(**common, loss=Logistic(), learner=Landmarks(), protocol=Relay()))
     for agent in agents:
         streams = [ArrayStream(points[i::AGENTS], labels[i::AGENTS]) for i in range(AGENTS)]
         for _ in simulate(agent, Graph.ring(AGENTS), streams):

@@ -28,8 +28,8 @@ assert kernelmesh.__version__ == sys.argv[1], kernelmesh.__version__
 # two agents, of which each sees one class, both learn both
 rng = np.random.default_rng(0)
 agent = Agent(
-    dimension=1, outputs=2, kernel=Gaussian(), loss=Logistic(), rule=Averaged(), step_size=30.0,
-    compression=Komp.averaging(30.0), consensus=Diffusion(),
+    dimension=1, outputs=2, kernel=Gaussian(), loss=Logistic(), learner=Averaged(), step_size=30.0,
+    compression=Komp.averaging(30.0), protocol=Diffusion(),
 )
 points = [rng.normal(mean, 0.5, (64, 1)) for mean in (-2.0, 2.0)]
 streams = [ArrayStream(x, np.full(64, label), batch_size=8) for label, x in enumerate(points)]

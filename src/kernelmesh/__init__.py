@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kernelmesh.agent import Agent, Info, State
-    from kernelmesh.consensus import Consensus, Diffusion, Hilbert, Local, Penalty, Relay
     from kernelmesh.deploy.client import AgentAddress, AgentClient
     from kernelmesh.errors import (
         Diverged,
@@ -21,16 +20,17 @@ if TYPE_CHECKING:
         UnstablePenalty,
     )
     from kernelmesh.estimators import KernelMeshClassifier, KernelMeshRegressor, OnlineKernelClassifier, OnlineKernelRegressor
+    from kernelmesh.learners import Averaged, Gradient, Landmarks, Learner, SecondOrder
     from kernelmesh.metrics import Measures, measure
     from kernelmesh.numerics.compression import Compression, Komp, Uncompressed, compress
-    from kernelmesh.numerics.expansion import Expansion
+    from kernelmesh.numerics.function import Function
     from kernelmesh.numerics.graphs import Graph
     from kernelmesh.numerics.kernels import Gaussian, Kernel, Laplacian, Linear, Matern32, Matern52, Polynomial, Weighted
     from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
-    from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Power, Schedule
+    from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Schedule
     from kernelmesh.prequential import Evaluation, evaluate
+    from kernelmesh.protocols import ConsensusProtocol, Diffusion, Hilbert, Local, Penalty, Relay
     from kernelmesh.registry import register
-    from kernelmesh.rules import Averaged, Gradient, Landmarks, Rule, SecondOrder
     from kernelmesh.runtimes.faults import Faults
     from kernelmesh.runtimes.simulation import Round, simulate
     from kernelmesh.streams import ArrayStream, Columns, FileSource, LineSource, Mixture, Paced, Source, Stream
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     __version__: str
     __all__: list[str] = []
     __all__ += ["Agent", "Info", "State"]
-    __all__ += ["Consensus", "Diffusion", "Hilbert", "Local", "Penalty", "Relay"]
+    __all__ += ["ConsensusProtocol", "Diffusion", "Hilbert", "Local", "Penalty", "Relay"]
     __all__ += ["AgentAddress", "AgentClient"]
     __all__ += ["Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra"]
     __all__ += ["RefusedMessage", "ScaleWarning", "UnreachableAgent", "UnreadableFile", "UnstablePenalty"]
     __all__ += ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifier", "OnlineKernelRegressor"]
     __all__ += ["Measures", "measure"]
     __all__ += ["Compression", "Komp", "Uncompressed", "compress"]
-    __all__ += ["Expansion"]
+    __all__ += ["Function"]
     __all__ += ["Graph"]
     __all__ += ["Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial", "Weighted"]
     __all__ += ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge"]
-    __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule"]
+    __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Schedule"]
     __all__ += ["Evaluation", "evaluate"]
     __all__ += ["register"]
-    __all__ += ["Averaged", "Gradient", "Landmarks", "Rule", "SecondOrder"]
+    __all__ += ["Averaged", "Gradient", "Landmarks", "Learner", "SecondOrder"]
     __all__ += ["Faults", "Round", "simulate"]
     __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
 
@@ -62,21 +62,21 @@ _HOMES = {
     name: f"kernelmesh.{module}"
     for module, names in {
         "agent": "Agent Info State",
-        "consensus": "Consensus Diffusion Hilbert Local Penalty Relay",
+        "protocols": "ConsensusProtocol Diffusion Hilbert Local Penalty Relay",
         "deploy.client": "AgentAddress AgentClient",
         "errors": "Diverged InvalidArgument InvalidConfig InvalidRow KernelMeshError MissingExtra RefusedMessage "
         "ScaleWarning UnreachableAgent UnreadableFile UnstablePenalty",
         "estimators": "KernelMeshClassifier KernelMeshRegressor OnlineKernelClassifier OnlineKernelRegressor",
         "metrics": "Measures measure",
         "numerics.compression": "Compression Komp Uncompressed compress",
-        "numerics.expansion": "Expansion",
+        "numerics.function": "Function",
         "numerics.graphs": "Graph",
         "numerics.kernels": "Gaussian Kernel Laplacian Linear Matern32 Matern52 Polynomial Weighted",
         "numerics.losses": "Hinge Huber Logistic Loss Squared SquaredHinge",
-        "numerics.schedules": "Constant Doubling InverseRoot InverseTime Power Schedule",
+        "numerics.schedules": "Constant Doubling InverseRoot InverseTime Schedule",
         "prequential": "Evaluation evaluate",
         "registry": "register",
-        "rules": "Averaged Gradient Landmarks Rule SecondOrder",
+        "learners": "Averaged Gradient Landmarks Learner SecondOrder",
         "runtimes.faults": "Faults",
         "runtimes.simulation": "Round simulate",
         "streams": "ArrayStream Columns FileSource LineSource Mixture Paced Source Stream",

@@ -9,27 +9,22 @@ from typing import Any, cast
 
 import numpy as np
 
-from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
-from kernelmesh.consensus import Consensus, Heard, Local, StepInputs
-from kernelmesh.consensus.base import NOTHING
-from kernelmesh.consensus.relay import Memory, PointList, Relay
-from kernelmesh.consensus.relay.agreement import POINTS, SCALED, candidates
-from kernelmesh.consensus.relay.settings import Settings
+from kernelmesh.checks import Floats, integer, matrix, positive
 from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
+from kernelmesh.learners import Landmarks, Learner, check_learner
+from kernelmesh.learners.landmarks import LandmarksModel
 from kernelmesh.messages import Message, News
-from kernelmesh.numerics.compression import Compression, Model
-from kernelmesh.numerics.expansion import Expansion
-from kernelmesh.numerics.kernels import Kernel, Weighted, largest_value
+from kernelmesh.numerics.compression import Model
+from kernelmesh.numerics.function import Function
+from kernelmesh.numerics.kernels import Kernel, Weighted, check_kernel, largest_value
 from kernelmesh.numerics.losses import Loss, check_loss
-from kernelmesh.numerics.schedules import Power, Schedule, as_schedule
+from kernelmesh.protocols import ConsensusProtocol, Heard, Local, Relay, StepInputs
+from kernelmesh.protocols.relay import Memory, PointList
+from kernelmesh.protocols.relay.agreement import POINTS, SCALED, candidates
+from kernelmesh.protocols.relay.settings import Settings
 from kernelmesh.registry import describe
-from kernelmesh.rules import Gradient, Landmarks, Rule, check_rule
-from kernelmesh.rules.landmarks import LandmarksModel
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay"]
-
-# K of the coarsest budget K η^q with which `Averaged` still learns; a tenth of it is a good value.
-_COARSEST = 0.5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,7 +39,7 @@ class State:
         The function that the next step starts from, with its workspace.
     samples, steps : int
         The number of samples and steps so far.
-    shown : Expansion or None
+    shown : Function or None
         The learned function, if it differs from that in `model`.
     baseline_loss : float
         The mean loss of predicting 0 on a mini-batch, the reference for detecting divergence.
@@ -53,8 +48,8 @@ class State:
 
     Examples
     --------
-    >>> from kernelmesh import Agent, Gaussian, Komp, Squared
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> from kernelmesh import Agent, Gaussian, Gradient, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Gradient(step_size=0.5))
     >>> agent.start(name="north").function.order
     0
     """
@@ -63,17 +58,17 @@ class State:
     model: Model
     samples: int = 0
     steps: int = 0
-    shown: Expansion | None = None
+    shown: Function | None = None
     baseline_loss: float = 0.0
     memory: Memory | None = None
 
     @property
-    def function(self) -> Expansion:
+    def function(self) -> Function:
         """The function learned so far, with which the agent predicts and answers."""
         return self.model.function if self.shown is None else self.shown
 
     @property
-    def sent(self) -> Expansion:
+    def sent(self) -> Function:
         """The function that the agent sends to neighbors and continues learning from."""
         return self.model.function
 
@@ -100,7 +95,7 @@ class Info:
     order : int
         The number of points in the dictionary after the step.
     norm : float
-        ‖f‖ after the step; NaN with rules that do not track it.
+        ‖f‖ after the step; NaN with learners that do not track it.
     step_size, penalty, budget : float
         The values used in the step; 0 if there is none.
     error : float
@@ -117,8 +112,8 @@ class Info:
 
     Examples
     --------
-    >>> from kernelmesh import Agent, Gaussian, Komp, Squared
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> from kernelmesh import Agent, Gaussian, Gradient, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Gradient(step_size=0.5))
     >>> _, info = agent.step(agent.start(), np.array([[0.0]]), np.array([1.0]))
     >>> info.batch_size, info.loss
     (1, 0.5)
@@ -153,26 +148,19 @@ class Agent:
         The kernel κ.
     loss : Loss
         The loss ℓ.
-    rule : Rule
-        The learning rule; by default `Gradient()`, as in the paper.
-    step_size : float or Schedule, optional
-        The step size η, below 1 / regularization, for rules that take one.
-    regularization : float, optional
-        The regularization λ; by default that of the rule: 10⁻⁶ for gradient steps, relative to the mean loss.
-    compression : Compression, optional
-        How the number of points is limited, for rules that take a step size; other rules have their own way.
-    consensus : Consensus
-        The consensus protocol; by default `Local()`, which ignores neighbors.
-    radius : float
-        The maximum of ‖f‖ (Corollary 1); infinite means no limit.
+    learner : Learner
+        How samples change the model, for example `SecondOrder()` or `Gradient(step_size=0.5)`.
+    protocol : ConsensusProtocol
+        What is said to neighbors; by default `Local()`, which ignores them. It must be one of messages from which the learner
+        can learn: `Relay` needs `Landmarks`, all others `Gradient` or `Averaged`.
     explosion : float
         An agent counts as diverged if its loss on a mini-batch is this many times that of predicting 0.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from kernelmesh import Agent, Gaussian, Komp, Squared
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> from kernelmesh import Agent, Gaussian, Gradient, Squared
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Gradient(step_size=0.5))
     >>> state = agent.start()
     >>> state, info = agent.step(state, np.array([[0.0], [1.0]]), np.array([1.0, -1.0]))
     >>> info.order, bool(agent.predict(state, np.array([[0.0]])) > 0)
@@ -183,72 +171,28 @@ class Agent:
     outputs: int
     kernel: Kernel
     loss: Loss
-    rule: Rule = field(default_factory=Gradient)
-    step_size: Schedule | float | None = None
-    regularization: float | None = None
-    compression: Compression | None = None
-    consensus: Consensus = field(default_factory=Local)
-    radius: float = math.inf
+    learner: Learner
+    protocol: ConsensusProtocol = field(default_factory=Local)
     explosion: float = 1e4
 
     def __post_init__(self) -> None:
         integer("Agent", "dimension", self.dimension, minimum=1)
         integer("Agent", "outputs", self.outputs, minimum=1)
-        rule = check_rule("Agent", self.rule)
-        if getattr(self.consensus, "shares", False) and not isinstance(rule, Landmarks):
-            needed = f"be Landmarks with the consensus {type(self.consensus).__name__}"
-            raise InvalidArgument(
-                "Agent", "rule", needed, rule, remedy="add rule=Landmarks(): only sums over points can be added"
-            )
-        for role, kind, example in (
-            ("kernel", Kernel, "Gaussian(bandwidth=1.0)"),
-            *([("compression", Compression, "Komp(budget=0.1)")] if rule.takes_step_size else []),
-            ("consensus", Consensus, "Local()"),
-        ):
-            value = getattr(self, role)
-            if not isinstance(value, kind) or isinstance(value, type):
-                raise InvalidArgument("Agent", role, f"be a {role}", value, remedy=f"for example {example}")
+        positive("Agent", "explosion", self.explosion, infinite=True)
+        check_kernel("Agent", self.kernel)
         if check_loss("Agent", self.loss).classifies and self.outputs < 2:
             raise InvalidArgument("Agent", "outputs", "be >= 2 with a classification loss", self.outputs)
-        if self.regularization is None:
-            object.__setattr__(self, "regularization", rule.usual_regularization)
-        rule.check("Agent", self.loss, non_negative("Agent", "regularization", self.regularization))
-        positive("Agent", "radius", self.radius, infinite=True)
-        positive("Agent", "explosion", self.explosion, infinite=True)
-        self._check_rule(type(rule).__name__)
-        self.step_size_at(0)
-
-    def _check_rule(self, name: str) -> None:
-        """Reject settings that the rule does not use, and require those it needs."""
-        if not (self.rule.listens or self.consensus.shares or self.consensus.exchange == NOTHING):
-            rule = f"be a rule that uses neighbors' messages with the consensus {type(self.consensus).__name__}"
+        check_learner("Agent", self.learner).check("Agent", self.loss)
+        if not isinstance(self.protocol, ConsensusProtocol) or isinstance(self.protocol, type):
+            raise InvalidArgument("Agent", "protocol", "be a protocol", self.protocol, remedy="for example Local()")
+        if self.protocol.reply is not None and self.protocol.reply not in self.learner.hears:
+            name, kind = type(self.learner).__name__, self.protocol.reply.__name__
+            rule = f"be one from whose messages, {kind}, the learner {name} can learn"
             remedy = (
-                f"{name} learns alone, with consensus Local(); agents with neighbors can have Landmarks() with the consensus "
-                "Relay(), or Averaged() with a step size and the compression Komp.averaging(step size)"
+                "Relay needs the learner Landmarks, other protocols need Gradient or Averaged; SecondOrder learns alone, "
+                "with Local()"
             )
-            raise InvalidArgument("Agent", "rule", rule, self.rule, remedy=remedy)
-        if not math.isinf(self.radius) and not isinstance(self.rule, Gradient):
-            remedy = "omit it, or use Gradient()"
-            raise InvalidArgument("Agent", "radius", "be infinite unless the rule is Gradient", self.radius, remedy=remedy)
-        if self.rule.takes_step_size:
-            object.__setattr__(self, "step_size", as_schedule("Agent", "step_size", self.step_size))
-            self._check_budget(name)
-            return
-        for setting in ("step_size", "compression"):
-            if getattr(self, setting) is not None:
-                rule, remedy = (f"be omitted with the rule {name}", f"{name} does not use it; Gradient() and Averaged() do")
-                raise InvalidArgument("Agent", setting, rule, getattr(self, setting), remedy=remedy)
-
-    def _check_budget(self, name: str) -> None:
-        """Reject the paper's budget, K η^{3/2}, if steps are so large that it would remove nearly every point."""
-        budget, step_size = getattr(self.compression, "budget", None), self.step_size_at(0)
-        if not isinstance(budget, Power) or not self.rule.budget_exponent < 1.0 < budget.exponent:
-            return
-        most = _COARSEST * step_size**self.rule.budget_exponent
-        if budget(0) > most:
-            rule = f"have a budget of at most {most:.3g} with the rule {name} and step size {step_size:g}"
-            remedy = f"more would remove nearly every point; use Komp.averaging({step_size:g})"
-            raise InvalidArgument("Agent", "compression", rule, self.compression, remedy=remedy)
+            raise InvalidArgument("Agent", "protocol", rule, self.protocol, remedy=remedy)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -258,31 +202,18 @@ class Agent:
             "outputs": self.outputs,
             "kernel": describe(self.kernel),
             "loss": describe(self.loss),
-            **({} if isinstance(self.rule, Gradient) else {"rule": type(self.rule).__name__}),
-            "consensus": type(self.consensus).__name__,
+            "learner": type(self.learner).__name__,
+            "protocol": type(self.protocol).__name__,
         }
 
-    def step_size_at(self, samples: int) -> float:
-        """η after this many samples, 0 with rules that take none; rejects η ≥ 1/λ, for which shrinking would overshoot."""
-        if self.step_size is None:
-            return 0.0
-        eta = cast(Schedule, self.step_size)(samples)
-        if not 0.0 <= eta < math.inf:
-            raise InvalidArgument("Agent", "step_size", f"be finite and >= 0 at sample {samples}", eta)
-        regularization = cast(float, self.regularization)
-        if eta * regularization >= 1.0:
-            limit = 1.0 / regularization
-            raise InvalidArgument("Agent", "step_size", f"be < 1/regularization = {limit:g} at sample {samples}", eta)
-        return eta
-
-    def start(self, *, name: Hashable = 0, function: Expansion | None = None, number: int = 0) -> State:
+    def start(self, *, name: Hashable = 0, function: Function | None = None, number: int = 0) -> State:
         """A new state: empty, or from a function learned elsewhere.
 
         Where agents share sums, `number` must be another one for each agent of a network, and `function` one over points
         that all agents are given.
         """
         if function is None:
-            function = Expansion.zero(self.kernel, dimension=self.dimension, outputs=self.outputs)
+            function = Function.zero(self.kernel, dimension=self.dimension, outputs=self.outputs)
         elif (function.dimension, function.outputs) != (self.dimension, self.outputs) or function.kernel != self.kernel:
             raise InvalidArgument(
                 "Agent.start",
@@ -290,28 +221,28 @@ class Agent:
                 f"have dimension {self.dimension}, outputs {self.outputs} and kernel {self.kernel}",
                 Verbatim(f"{function.dimension}, {function.outputs} and {function.kernel}"),
             )
-        model = self.rule.start(function, self.compression, cast(float, self.regularization))
+        model = self.learner.start(function)
         memory = None
-        if isinstance(self.consensus, Relay):
-            points = PointList.given(function.centers) if function.order else PointList.empty(self.dimension)
-            memory = self.consensus.begin(integer("Agent.start", "number", number, minimum=0), points, self.outputs)
-        return State(name=name, model=model, shown=self.rule.shown(model), memory=memory)
+        if isinstance(self.protocol, Relay):
+            points = PointList.given(function.points) if function.order else PointList.empty(self.dimension)
+            memory = self.protocol.begin(integer("Agent.start", "number", number, minimum=0), points, self.outputs)
+        return State(name=name, model=model, shown=self.learner.shown(model), memory=memory)
 
     @property
     def relaying(self) -> Settings:
         """What a protocol that shares sums needs to know of this agent."""
-        rule, consensus = cast(Landmarks, self.rule), cast(Relay, self.consensus)
+        learner, protocol = cast(Landmarks, self.learner), cast(Relay, self.protocol)
         return Settings(
-            every=consensus.every,
-            bits=consensus.bits,
-            scales=consensus.scales and not math.isinf(rule.novelty),
-            tunes=consensus.tunes and not math.isinf(rule.novelty),
-            novelty=rule.novelty,
-            max_order=rule.max_order,
+            every=protocol.every,
+            bits=protocol.bits,
+            scales=protocol.scales and not math.isinf(learner.novelty),
+            tunes=protocol.tunes and not math.isinf(learner.novelty),
+            novelty=learner.novelty,
+            max_order=learner.max_order,
             kernel=self.kernel,
-            regularization=cast(float, self.regularization),
+            regularization=learner.regularization,
             typical_curvature=getattr(self.loss, "typical_curvature", 1.0),
-            max_samples=consensus.max_samples,
+            max_samples=protocol.max_samples,
             limit=getattr(self.loss, "most_curved", math.inf) * largest_value(self.kernel),
         )
 
@@ -319,7 +250,7 @@ class Agent:
         """Whether the agent is ready for a mini-batch; until its network stands, it takes only a few, to propose points."""
         if state.memory is None or state.memory.is_ready or state.samples == 0:
             return True
-        kept, most = len(cast(LandmarksModel, state.model).kept), cast(Landmarks, self.rule).keep
+        kept, most = len(cast(LandmarksModel, state.model).kept), cast(Landmarks, self.learner).keep
         return not len(state.memory.points) and 2 * kept < most
 
     def is_settled(self, state: State) -> bool:
@@ -327,27 +258,28 @@ class Agent:
         if state.memory is None:
             return True
         model = cast(LandmarksModel, state.model)
-        return not (model.changed or model.is_due) and cast(Relay, self.consensus).is_settled(state.memory)
+        return not (model.changed or model.is_due) and cast(Relay, self.protocol).is_settled(state.memory)
 
     def tell(self, state: State, neighbor: Hashable) -> News | None:
         """What an agent that shares sums says to a neighbor before the next round."""
         assert state.memory is not None
-        return cast(Relay, self.consensus).tell(state.memory, neighbor)
+        return cast(Relay, self.protocol).tell(state.memory, neighbor)
 
     def check_state(self, owner: str, state: State) -> None:
         """Reject a state that was started with other settings."""
-        if self.rule.model_kind not in (None, type(state.model)):
-            rule, found = f"come from the rule {type(self.rule).__name__}", Verbatim(f"one with {type(state.model).__name__}")
-            remedy = "to continue with another rule, start from the function alone: agent.start(function=state.function)"
+        if self.learner.model_kind not in (None, type(state.model)):
+            rule = f"come from the learner {type(self.learner).__name__}"
+            found = Verbatim(f"one with {type(state.model).__name__}")
+            remedy = "to continue with another learner, start from the function alone: agent.start(function=state.function)"
             raise InvalidArgument(owner, "state", rule, found, remedy=remedy)
         f = state.function
-        if f.centers.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
+        if f.points.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
             found = Verbatim(f"dimension {f.dimension} and {f.outputs} outputs")
             raise InvalidArgument(owner, "state", f"have dimension {self.dimension} and {self.outputs} outputs", found)
-        kernel = f.kernel.kernel if self.consensus.shares and isinstance(f.kernel, Weighted) else f.kernel
+        kernel = f.kernel.kernel if state.memory is not None and isinstance(f.kernel, Weighted) else f.kernel
         if kernel is not self.kernel and kernel != self.kernel:
             raise InvalidArgument(owner, "state", f"have kernel {self.kernel}", f.kernel)
-        if self.consensus.shares and state.memory is None:
+        if isinstance(self.protocol, Relay) and state.memory is None:
             remedy = "start it with this agent: agent.start(name=…, number=…)"
             raise InvalidArgument(owner, "state", "remember its network", Verbatim("one that was alone"), remedy=remedy)
 
@@ -368,7 +300,7 @@ class Agent:
         points, targets = self.check(points, targets)
         for said in heard:
             if said.reply is not None:
-                rows = len(points) if self.consensus.exchange.question else None
+                rows = len(points) if self.protocol.question else None
                 check_message(self, "Agent.step", "heard", said.reply, rows=rows)
         return advance(self, state, points, targets, heard)
 
@@ -392,22 +324,22 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     """
     state.model.check_ownership()
     try:
-        if agent.consensus.shares:
+        if state.memory is not None:
             memory, sums = _hear(agent, state, heard)
             if memory.is_ready:
-                sums = cast(Landmarks, agent.rule).revisit(replace(sums, age=sums.age + 1), agent.loss)
+                sums = cast(Landmarks, agent.learner).revisit(replace(sums, age=sums.age + 1), agent.loss)
             return replace(state, model=_speak(agent, memory, sums), steps=state.steps + 1, memory=memory)
-        model, update = state.model, agent.consensus.relay(state.model.function, heard)
+        model, update = state.model, agent.protocol.relay(state.model.function, heard)
         if not update.is_identity:
-            model = agent.rule.absorb(model, update, agent.compression, samples=state.samples)
+            model = agent.learner.absorb(model, update, samples=state.samples)
     except FloatingPointError as error:
         state.model.invalidate()
         _blame(heard)
-        raise diverged(agent, state, agent.step_size_at(state.samples), str(error)) from None
+        raise diverged(agent, state, agent.learner.step_size_at(state.samples), str(error)) from None
     except BaseException:
         state.model.invalidate()
         raise
-    return replace(state, model=model, steps=state.steps + 1, shown=agent.rule.shown(model))
+    return replace(state, model=model, steps=state.steps + 1, shown=agent.learner.shown(model))
 
 
 def _hear(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Memory, LandmarksModel]:
@@ -415,10 +347,10 @@ def _hear(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Memory, L
     assert state.memory is not None
     model = cast(LandmarksModel, state.model)
     said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
-    memory, basis = cast(Relay, agent.consensus).hear(agent.relaying, state.memory, model.basis, said)
-    regularization = memory.points.strength * cast(float, agent.regularization)
-    model = cast(Landmarks, agent.rule).adopt(model, basis, memory.others, regularization)
-    return memory, cast(Landmarks, agent.rule).begin(model, agent.loss) if memory.is_ready else model
+    memory, basis = cast(Relay, agent.protocol).hear(agent.relaying, state.memory, model.basis, said)
+    learner = cast(Landmarks, agent.learner)
+    model = learner.adopt(model, basis, memory.others, memory.points.strength * learner.regularization)
+    return memory, learner.begin(model, agent.loss) if memory.is_ready else model
 
 
 def _speak(agent: Agent, memory: Memory, model: LandmarksModel) -> LandmarksModel:
@@ -427,7 +359,7 @@ def _speak(agent: Agent, memory: Memory, model: LandmarksModel) -> LandmarksMode
     if points.stage == SCALED < settings.stages and model.is_untried(min(len(points), POINTS)):
         model = model.tried(candidates(settings, points), agent.loss)
     own = model.shared(1 << memory.tree.name, learns=points.stage >= settings.stages)
-    protocol = cast(Relay, agent.consensus)
+    protocol = cast(Relay, agent.protocol)
     protocol.speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
     return replace(model, changed=False, candidates=model.candidates[:0])
 
@@ -443,12 +375,12 @@ def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Seq
 
 
 def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
-    step_size, memory, model = agent.step_size_at(state.samples), state.memory, state.model
+    step_size, memory, model = agent.learner.step_size_at(state.samples), state.memory, state.model
     try:
         if memory is not None:
             memory, model = _hear(agent, state, heard)
         f = model.function
-        cross = f.kernel(points, f.centers)
+        cross = f.kernel(points, f.points)
         here = f.from_cross(cross)
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are detected at the end
             losses, slope = agent.loss.value_and_slope(here, targets)
@@ -462,13 +394,11 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
                 slope=slope,
                 cross=cross,
                 step_size=step_size,
-                regularization=cast(float, agent.regularization),
+                regularization=agent.learner.regularization,
                 samples=state.samples,
                 grows=memory is None,
             )
-            model, report = agent.rule.learn(
-                model, inputs, lambda inputs: agent.consensus.move(inputs, heard), agent.compression
-            )
+            model, report = agent.learner.learn(model, inputs, lambda inputs: agent.protocol.move(inputs, heard))
         if memory is not None:
             model = _speak(agent, memory, cast(LandmarksModel, model))
     except FloatingPointError as error:
@@ -478,15 +408,12 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         if _hides_interrupt(error):
             raise KeyboardInterrupt from None
         raise
-    norm = math.sqrt(model.square_norm)
-    if norm > agent.radius:
-        model, norm = model.scaled(agent.radius / norm), agent.radius
     after = State(
         name=state.name,
         model=model,
         samples=state.samples + len(points),
         steps=state.steps + 1,
-        shown=agent.rule.shown(model),
+        shown=agent.learner.shown(model),
         baseline_loss=baseline_loss,
         memory=memory,
     )
@@ -494,9 +421,9 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         batch_size=len(points),
         loss=loss,
         order=model.function.order,
-        norm=norm,
+        norm=math.sqrt(model.square_norm),
         step_size=step_size,
-        penalty=agent.consensus.penalty(state.samples),
+        penalty=agent.protocol.penalty(state.samples),
         heard=len(heard),
         **report.facts(),
     )
@@ -542,6 +469,6 @@ def diverged(agent: Agent, state: State, step_size: float, reason: str) -> Diver
         agent=state.name,
         samples=state.samples,
         step_size=step_size,
-        penalty=agent.consensus.penalty(state.samples),
+        penalty=agent.protocol.penalty(state.samples),
         reason=reason,
     )

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from kernelmesh.agent import Agent
 from kernelmesh.checks import Floats, Ints, integer
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.runtimes.round import Round
@@ -18,39 +18,39 @@ __all__ = ["AgentMeasures", "Measures", "accuracies", "disagreement", "edge_disa
 __all__ += ["measure_agents", "projection_gap", "summarize"]
 
 
-def losses(functions: Sequence[Expansion], loss: Loss, points: Floats, targets: Any) -> Floats:
+def losses(functions: Sequence[Function], loss: Loss, points: Floats, targets: Any) -> Floats:
     """The mean loss of each agent on the given samples; the sum is the paper's global objective Σ_i E[ℓ(f_i(x), y)]."""
     checked = loss.check("losses", targets, rows=len(points), outputs=functions[0].outputs)
     return np.array([loss.value(f(points), checked).mean() for f in functions])
 
 
-def accuracies(functions: Sequence[Expansion], points: Floats, labels: Any) -> Floats:
+def accuracies(functions: Sequence[Function], points: Floats, labels: Any) -> Floats:
     """The accuracy of each agent."""
     return np.array([(f(points).argmax(axis=1) == labels).mean() for f in functions])
 
 
-def errors(functions: Sequence[Expansion], points: Floats, targets: Any) -> Floats:
+def errors(functions: Sequence[Function], points: Floats, targets: Any) -> Floats:
     """The root mean square error of each agent, over all outputs."""
     goal = np.asarray(targets, dtype=np.float64).reshape(len(points), -1)
     return np.array([math.sqrt(((f(points) - goal) ** 2).mean()) for f in functions])
 
 
-def disagreement(functions: Sequence[Expansion], graph: Graph) -> float:
+def disagreement(functions: Sequence[Function], graph: Graph) -> float:
     """Σ_(i,j)∈E ‖f_i − f_j‖² in the Hilbert norm; as in the paper, both directions of an edge count."""
     return float(sum(2.0 * edge_disagreements(functions, graph)))
 
 
-def edge_disagreements(functions: Sequence[Expansion], graph: Graph) -> Floats:
+def edge_disagreements(functions: Sequence[Function], graph: Graph) -> Floats:
     """‖f_i − f_j‖² in the Hilbert norm along each edge, in the order of `graph.edges`."""
     return _along(dict(enumerate(functions)), graph.edges)
 
 
-def _along(functions: Mapping[int, Expansion], edges: Sequence[tuple[int, int]]) -> Floats:
+def _along(functions: Mapping[int, Function], edges: Sequence[tuple[int, int]]) -> Floats:
     """‖f_i − f_j‖² along each of these edges."""
     squares = {i: functions[i].inner(functions[i]) for i in dict.fromkeys(i for edge in edges for i in edge)}
     out = np.zeros(len(edges))
     for n, (i, j) in enumerate(edges):
-        inner = float((functions[i].weights * functions[j].evaluate(functions[i].centers)).sum())
+        inner = float((functions[i].weights * functions[j].evaluate(functions[i].points)).sum())
         out[n] = max(squares[i] + squares[j] - 2.0 * inner, 0.0)
     return out
 
@@ -266,6 +266,6 @@ def _sampled(now: Round, graph: Graph, sample: int | None) -> tuple[Ints, Ints]:
 
 
 def _regularizer(agent: Agent, now: Round, found: AgentMeasures, i: int) -> float:
-    """λ/2 ‖f‖², divided by the number of samples with rules for which λ is relative to the sum of all losses."""
-    divisor = 1 if agent.rule.takes_step_size else max(now.samples[i], 1)
-    return 0.5 * cast(float, agent.regularization) / divisor * float(found.square_norms[i])
+    """λ/2 ‖f‖², divided by the number of samples with learners for which λ is relative to the sum of all losses."""
+    divisor = max(now.samples[i], 1) if agent.learner.sums_losses else 1
+    return 0.5 * agent.learner.regularization / divisor * float(found.square_norms[i])

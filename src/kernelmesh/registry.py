@@ -30,15 +30,15 @@ ROLES: Mapping[str, str] = {
     "schedule": "kernelmesh.numerics.schedules",
     "compression": "kernelmesh.numerics.compression",
     "graph": "kernelmesh.numerics.graphs",
-    "consensus": "kernelmesh.consensus",
-    "rule": "kernelmesh.rules",
+    "protocol": "kernelmesh.protocols",
+    "learner": "kernelmesh.learners",
     "stream": "kernelmesh.streams",
     "experiment": "kernelmesh.experiments",
 }
 """Every role, and the module whose import registers the built-in kinds."""
 
 # the roles that files may name
-_SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "consensus", "rule")
+_SETTINGS = ("kernel", "loss", "schedule", "compression", "graph", "protocol", "learner")
 
 _T = TypeVar("_T")
 _known: dict[str, dict[str, Any]] = {role: {} for role in ROLES}
@@ -54,7 +54,7 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     Parameters
     ----------
     role : str
-        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "consensus", "rule", "stream",
+        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "protocol", "learner", "stream",
         "experiment".
     kind : type or value, optional
         What to register; omitted when used as a decorator.
@@ -153,13 +153,13 @@ def kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
-_ROLE_NAMES = {role.capitalize(): role for role in ("kernel", "loss", "schedule", "compression", "rule")}
+_ROLE_NAMES = {role.capitalize(): role for role in ("kernel", "loss", "schedule", "compression", "learner")}
 
 
 def role_of(field: dataclasses.Field[Any]) -> str | None:
     """The role of a field's value, from its annotation; None for plain numbers, strings and the like.
 
-    >>> from kernelmesh.consensus import Penalty
+    >>> from kernelmesh.protocols import Penalty
     >>> [role_of(field) for field in dataclasses.fields(Penalty)]
     ['schedule', None]
     """

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from kernelmesh import Expansion, Logistic, Measures
+from kernelmesh import Function, Logistic, Measures
 from kernelmesh.checks import Floats, Ints
 
 __all__ = ["COLORS", "Findings", "Report", "draw_decision_regions", "draw_path", "draw_samples", "panel", "style_of"]
@@ -96,7 +96,7 @@ def draw_path(axes: Axes, record: Sequence[Measures], quantity: str, *, label: s
     axes.margins(x=0.01)
 
 
-def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, labels: Ints) -> None:
+def draw_decision_regions(axes: Axes, function: Function, points: Floats, labels: Ints) -> None:
     """Plot one agent's decision regions in the plane, with contours of 50 % and 90 % confidence and its dictionary."""
     low, high = points.min(axis=0) - 0.3, points.max(axis=0) + 0.3
     across, up = (np.linspace(a, b, 240) for a, b in zip(low, high, strict=True))
@@ -114,7 +114,7 @@ def draw_decision_regions(axes: Axes, function: Expansion, points: Floats, label
     axes.contour(across, up, sure, levels=[0.5, 0.9], colors="black", linestyles=["dotted", "dashed"], linewidths=0.6)
     draw_samples(axes, points[:1500], labels[:1500], legend=False)
     dots: dict[str, Any] = {"s": 34, "facecolor": "black", "edgecolor": "white", "linewidths": 0.8}
-    axes.scatter(*function.centers.T, **dots, label=f"dictionary ({function.order})")
+    axes.scatter(*function.points.T, **dots, label=f"dictionary ({function.order})")
     axes.legend(loc="upper right", framealpha=0.9)
 
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,15 @@ from safetensors.numpy import save
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import integer, matrix, non_negative
-from kernelmesh.consensus.relay.agreement import scaled
-from kernelmesh.consensus.relay.memory import load, store
 from kernelmesh.errors import MISSING, InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
+from kernelmesh.learners import Landmarks
+from kernelmesh.learners.landmarks import LandmarksModel
 from kernelmesh.numerics.compression import Model
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.inverse_gram import InverseGram
-from kernelmesh.rules.landmarks import LandmarksModel
+from kernelmesh.protocols import Relay
+from kernelmesh.protocols.relay.agreement import scaled
+from kernelmesh.protocols.relay.memory import load, store
 
 __all__ = ["pack", "read", "understood", "unpack", "write"]
 
@@ -126,7 +128,7 @@ def pack(state: State, *, workspace: bool = False) -> dict[str, NDArray[Any]]:
     if state.memory is not None:
         arrays["memory"] = np.frombuffer(store(state.memory), dtype=np.uint8)
     f = state.model.function
-    return {**arrays, "function.centers": f.centers, "function.weights": f.weights}
+    return {**arrays, "function.points": f.points, "function.weights": f.weights}
 
 
 def _pack_workspace(model: Model) -> dict[str, NDArray[Any]]:
@@ -192,22 +194,23 @@ def unpack(
 
 def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Hashable] | None) -> State:
     samples, steps = (integer("file", "clock", n, minimum=0) for n in arrays["clock"])
-    centers = matrix("file", "function.centers", arrays["function.centers"], columns=agent.dimension)
+    centers = matrix("file", "function.points", arrays["function.points"], columns=agent.dimension)
     weights = matrix("file", "function.weights", arrays["function.weights"], columns=agent.outputs, rows=len(centers))
-    memory, kernel, regularization = None, agent.kernel, cast(float, agent.regularization)
-    if agent.consensus.shares:
+    memory, kernel, learner = None, agent.kernel, agent.learner
+    if isinstance(agent.protocol, Relay) and isinstance(learner, Landmarks):
         data = arrays["memory"].astype(np.uint8).tobytes()
         memory = load(data, dimension=agent.dimension, outputs=agent.outputs, names=names)
-        kernel, regularization = scaled(kernel, memory.points.scales), memory.points.strength * regularization
-    function = Expansion(kernel, centers, weights)
-    model = agent.rule.start(function, agent.compression, regularization)
+        kernel = scaled(kernel, memory.points.scales)
+        learner = dataclasses.replace(learner, regularization=memory.points.strength * learner.regularization)
+    function = Function.of(kernel, centers, weights)
+    model = learner.start(function)
     if model.function.order == len(centers):
         # the file has the points in order; `start` may have dropped some
         if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= _LATEST).all():
             raise InvalidArgument("file", "model.clock", f"have numbers of at most {_LATEST}", Verbatim("larger numbers"))
         of_model = _Arrays({key.removeprefix("model."): arrays[key] for key in arrays if key.startswith("model.")})
         # `start` may have rounded the weights
-        model = agent.rule.unpack(_unpack_workspace(dataclasses.replace(model, function=function), arrays), of_model)
+        model = agent.learner.unpack(_unpack_workspace(dataclasses.replace(model, function=function), arrays), of_model)
         of_model.check_all_read()
         if isinstance(model, LandmarksModel) and len(model.kept):
             agent.check(model.kept.points, model.kept.targets)
@@ -216,7 +219,7 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
         model=model,
         samples=samples,
         steps=steps,
-        shown=agent.rule.shown(model),
+        shown=agent.learner.shown(model),
         baseline_loss=non_negative("file", "baseline_loss", _one("file", "baseline_loss", arrays["baseline_loss"])),
         memory=memory,
     )

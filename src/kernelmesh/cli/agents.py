@@ -66,7 +66,7 @@ def _check(settings: Config) -> None:
         fail(f"{settings.path}:{line}: {error}", code=2)
     member, agent = settings.membership, settings.agent
     neighbors = ", ".join(member.neighbors) or "none"
-    roles = {"kernel": agent.kernel, "loss": agent.loss, "rule": agent.rule, "consensus": agent.consensus}
+    roles = {"kernel": agent.kernel, "loss": agent.loss, "learner": agent.learner, "protocol": agent.protocol}
     model = ", ".join(f"{role} {type(kind).__name__}" for role, kind in roles.items())
     say(
         f"{settings.path.name}: OK. {member.name} listens on {member.listen}{' with TLS' if member.tls else ''}; "

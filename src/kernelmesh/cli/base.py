@@ -28,7 +28,7 @@ class RegistryCommand(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from kernelmesh.registry import kebab, kinds
 
-        names = ", ".join(kebab(name) for name, kind in kinds("consensus").items() if kind.exchange.replies)
+        names = ", ".join(kebab(name) for name, kind in kinds("protocol").items() if kind.reply)
         for option in self.params:
             if isinstance(option, TyperOption) and option.name == "protocol":
                 option.help = f"The consensus protocol: {names}."

@@ -74,7 +74,7 @@ def list_experiments(
     if rules:
         from kernelmesh.experiments.learning import describe_rules
 
-        _print_table(describe_rules(), "rule", "how an agent learns")
+        _print_table(describe_rules(), "learner", "how an agent learns")
     if not protocols and not rules:
         _print_table({name: experiment.about for name, experiment in known.items()}, "experiment", "what it shows")
 
@@ -176,7 +176,7 @@ def run(
         "seed": seed,
         "agents": agents,
         "protocol": protocol,
-        "rule": rule,
+        "learner": rule,
         "partition": partition,
         "reading": reading,
         "split": split,

@@ -53,8 +53,8 @@ class MeshSource(RecordedSource):
         paths = [each.path for each in self._configs]
         self._watcher = MeshWatcher([AgentClient.from_file(path, timeout=timeout) for path in paths])
         self._clients = [AgentClient.from_file(path, timeout=timeout) for path in paths]
-        consensus = registry.kebab(type(self._configs[0].agent.consensus).__name__)
-        documents = Documents(config={"mesh": folder.resolve().name, "protocol": consensus})
+        protocol = registry.kebab(type(self._configs[0].agent.protocol).__name__)
+        documents = Documents(config={"mesh": folder.resolve().name, "protocol": protocol})
         self.shown = Shown(Recording(subject_of(self._configs)), (), documents)
         self._views: Sequence[AgentView] = ()
         self._portraits: dict[int, Thinned[dict[str, Any]]] = defaultdict(lambda: Thinned(120))

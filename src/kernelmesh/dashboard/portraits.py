@@ -15,7 +15,7 @@ from kernelmesh.checks import Floats, Ints
 from kernelmesh.dashboard.palette import class_colors, rgb, viridis
 from kernelmesh.dashboard.recording import Recording, Snapshot, Subject
 from kernelmesh.errors import MissingExtra
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.losses import Logistic, Loss
 
 __all__ = ["Canvas", "class_image", "data_uri", "portrait", "value_image"]
@@ -100,7 +100,7 @@ def portrait(recording: Recording, canvas: Canvas, agent: int, rounds: int) -> d
         return None
     subject, f = recording.subject, snapshot.function(agent, recording.subject.kernel)
     rows = np.argsort(-np.abs(f.weights).sum(axis=1))[:_POINTS]
-    at, strongest = canvas.project(f.centers[rows]), f.weights[rows].argmax(axis=1) if f.order else np.zeros(0)
+    at, strongest = canvas.project(f.points[rows]), f.weights[rows].argmax(axis=1) if f.order else np.zeros(0)
     out: dict[str, Any] = {
         "agent": agent,
         "round": snapshot.round,
@@ -121,7 +121,7 @@ def portrait(recording: Recording, canvas: Canvas, agent: int, rounds: int) -> d
     return out
 
 
-def _mistakes(recording: Recording, snapshot: Snapshot, agent: int, f: Expansion) -> list[dict[str, Any]]:
+def _mistakes(recording: Recording, snapshot: Snapshot, agent: int, f: Function) -> list[dict[str, Any]]:
     """Held-out samples that the agent now misclassifies; first those that it classified correctly one snapshot earlier."""
     subject = recording.subject
     if not len(subject.held_points):

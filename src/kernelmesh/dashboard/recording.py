@@ -20,7 +20,7 @@ from kernelmesh.checks import Floats, Ints, integer, matrix
 from kernelmesh.dashboard.marks import Marks, marks
 from kernelmesh.dashboard.thinning import Thinned
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.losses import Loss
 
 __all__ = ["AGENT", "EDGE", "FILE", "TOTALS", "Frame", "Recording", "Snapshot", "State", "Subject"]
@@ -131,20 +131,20 @@ class Snapshot:
     weights: NDArray[np.float32]
 
     @classmethod
-    def of(cls, rounds: int, samples: int, functions: Sequence[Expansion]) -> Snapshot:
+    def of(cls, rounds: int, samples: int, functions: Sequence[Function]) -> Snapshot:
         """A snapshot of these functions."""
         return cls(
             rounds,
             samples,
             np.cumsum([0, *(f.order for f in functions)]),
-            np.concatenate([f.centers for f in functions]).astype(np.float32),
+            np.concatenate([f.points for f in functions]).astype(np.float32),
             np.concatenate([f.weights for f in functions]).astype(np.float32),
         )
 
-    def function(self, agent: int, kernel: Any) -> Expansion:
+    def function(self, agent: int, kernel: Any) -> Function:
         """One agent's function."""
         rows = slice(self.offsets[agent], self.offsets[agent + 1])
-        return Expansion(kernel, self.centers[rows].astype(np.float64), self.weights[rows].astype(np.float64))
+        return Function.of(kernel, self.centers[rows].astype(np.float64), self.weights[rows].astype(np.float64))
 
     @property
     def size(self) -> int:

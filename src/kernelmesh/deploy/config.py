@@ -4,19 +4,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kernelmesh.agent import Agent
-from kernelmesh.checks import non_negative
-from kernelmesh.consensus import Consensus, Diffusion, Local, Relay
 from kernelmesh.deploy.sections import SECTIONS, AgentSection, CheckpointSection, ModelSection, StreamSection
 from kernelmesh.deploy.tables import Table, declared, read_root, with_tables
 from kernelmesh.deploy.toml_positions import KeyPath, locate
 from kernelmesh.errors import MISSING, InvalidArgument, InvalidConfig, MissingExtra, Problem, Verbatim
+from kernelmesh.learners import Landmarks, Learner, SecondOrder
 from kernelmesh.numerics.compression import Komp
-from kernelmesh.numerics.schedules import Power, Schedule
+from kernelmesh.protocols import Diffusion, Local, Relay
 from kernelmesh.registry import kinds
-from kernelmesh.rules import Gradient, Landmarks, Rule, SecondOrder
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint_with
 from kernelmesh.schema import settings_of
 from kernelmesh.streams import Columns, Paced, Source, StreamKind
@@ -95,15 +93,15 @@ def read(path: str | os.PathLike[str]) -> Config:
 
 def _check_sharing(root: Table, agent: Agent, top: AgentSection) -> None:
     """Check the settings that only agents which share sums have, or that these do not have."""
-    shares, consensus = agent.consensus.shares, type(agent.consensus).__name__
+    shares, protocol = agent.protocol.shares, type(agent.protocol).__name__
     if shares and top.number is None and root.ok("number"):
         remedy = "number the agents of a mesh from 0 on; `kernelmesh mesh init` does"
-        root.wrong("number", f"be given with the consensus {consensus}", MISSING, remedy)
+        root.wrong("number", f"be given with the protocol {protocol}", MISSING, remedy)
     if shares and top.mode == "free" and "patience" in root:
         remedy = "agents that share sums never wait for replies"
-        root.wrong("patience", f"be omitted with the consensus {consensus}", root.values["patience"], remedy)
+        root.wrong("patience", f"be omitted with the protocol {protocol}", root.values["patience"], remedy)
     if top.max_bytes_per_second is not None and not (shares and top.mode == "free"):
-        rule = f"be omitted with the consensus {consensus}" if not shares else 'be omitted with mode = "lock-step"'
+        rule = f"be omitted with the protocol {protocol}" if not shares else 'be omitted with mode = "lock-step"'
         remedy = "only agents that share sums freely can send less"
         root.wrong("max_bytes_per_second", rule, top.max_bytes_per_second, remedy)
 
@@ -112,7 +110,8 @@ def _usual_points(agent: Agent | None, stream: StreamSection | None) -> int:
     """A limit that correct neighbors with the same settings never exceed."""
     order = None
     if agent is not None:
-        order = getattr(agent.compression, "max_order", None) or getattr(agent.rule, "max_order", None)
+        limited = getattr(agent.learner, "compression", agent.learner)
+        order = getattr(limited, "max_order", None)
     return max(order or _MAX_ORDER, 4 * (0 if stream is None else stream.batch_size))
 
 
@@ -172,51 +171,21 @@ def _tls(root: Table) -> Tls | None:
 
 def _agent(table: Table, *, alone: bool) -> Agent | None:
     settings = settings_of(ModelSection)
-    rule = table.value(settings["rule"]) or Gradient()
-    # settings that the rule does not take may be absent; if present, the agent rejects them
-    absent = [key for key in ("step_size", "compression") if not rule.takes_step_size and key not in table]
-    values = {**table.read(ModelSection, skip=("rule", "compression", "consensus", *absent)), "rule": rule}
-    if "step_size" in values:
-        _expand_parsimony(table, values["step_size"], rule.budget_exponent)
-    if "compression" not in absent:
-        values["compression"] = table.value(settings["compression"], shorthands=("parsimony",))
-    values |= _capped(rule, values.get("compression"))
-    values["consensus"] = table.value(settings["consensus"])
-    if values["consensus"] is None:
-        values["consensus"] = Local() if alone else _usual_consensus(rule)
+    values = table.read(ModelSection)
+    learner = values.get("learner") or (SecondOrder() if alone else Landmarks())
+    protocol = values.get("protocol") or (Local() if alone else Relay() if isinstance(learner, Landmarks) else Diffusion())
     table.finish(settings, tables=with_tables(settings))
-    return table.build(Agent, values, settings=settings)
+    return table.build(Agent, {**values, "learner": _capped(learner), "protocol": protocol}, settings=settings)
 
 
-def _usual_consensus(rule: Rule) -> Consensus:
-    return Relay() if isinstance(rule, Landmarks) else Diffusion()
-
-
-def _capped(rule: Any, compression: Any) -> dict[str, Any]:
-    """Rule and compression with a limit on the model order: on a host, no model may grow without bound."""
-    values = {"rule": rule}
-    if isinstance(rule, SecondOrder) and rule.max_order is None:
-        values["rule"] = replace(rule, max_order=_MAX_SECOND_ORDER)
+def _capped(learner: Any) -> Learner:
+    """The learner with a limit on the model order: on a host, no model may grow without bound."""
+    if isinstance(learner, SecondOrder) and learner.max_order is None:
+        return replace(learner, max_order=_MAX_SECOND_ORDER)
+    compression = getattr(learner, "compression", None)
     if isinstance(compression, Komp) and compression.max_order is None:
-        values["compression"] = replace(compression, max_order=_MAX_ORDER)
-    return values
-
-
-def _expand_parsimony(model: Table, step_size: Schedule, exponent: float) -> None:
-    """Replace `parsimony` = K by the budget K η^q, with the model's step size η and q depending on its rule."""
-    given = model.values.get("compression")
-    if not isinstance(given, dict) or given.get("kind") != "Komp" or "parsimony" not in given:
-        return
-    table = model.child("compression", given)
-    scale = 0.0
-    if "budget" in given:
-        table.wrong("parsimony", "be omitted with a budget", given["parsimony"], "keep one of the two")
-    else:
-        with table.checking("parsimony"):
-            scale = non_negative("", "parsimony", given["parsimony"])
-    written_out = {"budget": Power(of=step_size, scale=scale, exponent=exponent), **given}
-    del written_out["parsimony"]
-    model.values = {**model.values, "compression": written_out}
+        return cast(Learner, replace(learner, compression=replace(compression, max_order=_MAX_ORDER)))
+    return cast(Learner, learner)
 
 
 def _stream(table: Table, model: Table | None, agent: Agent | None) -> StreamSection | None:

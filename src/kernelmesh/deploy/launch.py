@@ -66,7 +66,7 @@ def _expiry(name: str, tls: Tls) -> Expiry:
 
 def warm_up(config: Config) -> None:
     """Compile the inner loops before anyone waits for an answer; the first time on a machine takes long."""
-    from kernelmesh.consensus.base import FUNCTIONS
+    from kernelmesh.messages import SentFunction
     from kernelmesh.numerics.compression import compressed
 
     agent, rng = config.agent, np.random.default_rng(0)
@@ -76,7 +76,7 @@ def warm_up(config: Config) -> None:
     with contextlib.suppress(Diverged):  # on dummy numbers
         for _ in range(3):
             state, _ = agent.step(state, points + rng.standard_normal(), labels if agent.loss.classifies else values)
-    if agent.consensus.exchange == FUNCTIONS:  # some of whose points will already be known
+    if agent.protocol.reply is SentFunction:  # some of whose points will already be known
         compressed(agent.kernel, points, values, 0.1)
 
 

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 
 from kernelmesh.checks import Floats, Ints, non_negative
-from kernelmesh.consensus import Consensus, Diffusion, Tuning
-from kernelmesh.consensus.base import POINTS_FOR_VALUES
 from kernelmesh.deploy.config import QUARANTINE
 from kernelmesh.deploy.template import render
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.numerics.compression import Komp
+from kernelmesh.learners import Averaged, Gradient, Landmarks
+from kernelmesh.messages import Values
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.protocols import ConsensusProtocol, Diffusion, Tuning
 from kernelmesh.registry import kebab, kinds
-from kernelmesh.rules import Averaged, Landmarks
 from kernelmesh.runtimes.membership import Membership, Tls
 from kernelmesh.runtimes.name_list import read_names
 from kernelmesh.schema import at_least, check_settings, did_you_mean, flag, one_of, setting
@@ -32,16 +31,14 @@ __all__ = ["PARTITIONS", "TOPOLOGIES", "MeshPlan", "agents_of", "create_mesh", "
 TOPOLOGIES = {"ring": 3, "line": 1, "star": 2, "complete": 1, "random": 1}
 PARTITIONS = ("one-class", "identical")
 
-_STEP_SIZE, _BUDGET, _BANDWIDTH, _BATCH_SIZE = 3.0, 0.2, 0.6, 32
-# of the rule Averaged, with its larger steps
-_AVERAGED_STEP_SIZE, _AVERAGED_BUDGET = 30.0, 0.3
+_STEP_SIZE, _AVERAGED_STEP_SIZE, _BANDWIDTH, _BATCH_SIZE = 3.0, 30.0, 0.6, 32
 _TEST = 2500
 _CLIENT = "operator"
 
 
-def protocols() -> dict[str, type[Consensus]]:
+def protocols() -> dict[str, type[ConsensusProtocol]]:
     """The registered protocols that exchange messages, by their command-line names."""
-    return {kebab(name): kind for name, kind in kinds("consensus").items() if kind.exchange.replies}
+    return {kebab(name): kind for name, kind in kinds("protocol").items() if kind.reply}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,23 +189,22 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
         batches=[np.zeros((1, 2))],  # the worst case: the points of a mini-batch coincide
         stiffness=graph.stiffness,
     )
-    consensus = _rounded(protocols()[plan.protocol].tuned(tuning))
-    model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "consensus": consensus}
-    if consensus.shares:
-        return model | {"rule": Landmarks(), "regularization": Landmarks.usual_regularization}
-    if isinstance(consensus, Diffusion):
-        averaged = {"rule": Averaged(), "step_size": _AVERAGED_STEP_SIZE, "compression": Komp(budget=_AVERAGED_BUDGET)}
-        return model | {"regularization": 1e-6, **averaged}
-    return model | {"regularization": 1e-6, "step_size": _STEP_SIZE, "compression": Komp(budget=_BUDGET)}
+    protocol = _rounded(protocols()[plan.protocol].tuned(tuning))
+    model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "protocol": protocol}
+    if protocol.shares:
+        return model | {"learner": Landmarks()}
+    if isinstance(protocol, Diffusion):
+        return model | {"learner": Averaged(step_size=_AVERAGED_STEP_SIZE)}
+    return model | {"learner": Gradient(step_size=_STEP_SIZE)}
 
 
-def _rounded(consensus: Any) -> Any:
+def _rounded(protocol: Any) -> Any:
     """A tuned ceiling rounded to two digits, and to none above 100."""
-    coupling: Any = getattr(consensus, "coupling", None)
+    coupling: Any = getattr(protocol, "coupling", None)
     if (ceiling := getattr(coupling, "ceiling", None)) is None:
-        return consensus
+        return protocol
     coupling = dataclasses.replace(coupling, ceiling=min(float(f"{ceiling:.2g}"), 100.0))
-    return dataclasses.replace(consensus, coupling=coupling)
+    return dataclasses.replace(protocol, coupling=coupling)
 
 
 def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
@@ -218,7 +214,7 @@ def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
     )
     values: dict[str, dict[str, Any]] = {
         "": {"name": member.name, "number": member.number, "mesh": member.mesh, "listen": member.listen, "mode": plan.mode}
-        | ({"patience": member.patience} if plan.mode == "free" and not model["consensus"].shares else {})
+        | ({"patience": member.patience} if plan.mode == "free" and not model["protocol"].shares else {})
         | {"at_end": "stay", "log": "info"},
         "neighbors": dict(member.neighbors),
         "model": dict(model),
@@ -244,7 +240,7 @@ def _readme(plan: MeshPlan) -> str:
     one = "one of five classes" if plan.agents >= 5 else "some of five classes"
     sees = "samples of all five classes" if plan.partition == "identical" else f"samples of {one} only"
     learns = "learns together with its neighbors"
-    if plan.partition == "one-class" and protocols()[plan.protocol].exchange == POINTS_FOR_VALUES:
+    if plan.partition == "one-class" and protocols()[plan.protocol].reply is Values:
         learns += ", but not the other classes: this protocol compares agents only where they have samples"
     elif plan.partition == "one-class":
         learns += ", including the other classes"

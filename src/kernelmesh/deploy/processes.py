@@ -116,7 +116,7 @@ def check_together(configs: Sequence[Config]) -> None:
         for key, here in _common(config).items():
             if here != (there := _common(first)[key]):
                 add(config, key, f"be the same for all agents ({first.membership.name} has {there!r})", here)
-        if (twin := by_number.setdefault(member.number, member.name)) != member.name and config.agent.consensus.shares:
+        if (twin := by_number.setdefault(member.number, member.name)) != member.name and config.agent.protocol.shares:
             add(config, ("number",), f"be different for all agents ({twin} has it as well)", member.number)
         for name in member.neighbors:
             if name in by_name and member.name not in (others := by_name[name].membership.neighbors):
@@ -132,9 +132,9 @@ def _common(config: Config) -> dict[KeyPath, object]:
     """The settings that all agents of a mesh must share."""
     agent = config.agent
     model: dict[KeyPath, object] = {("model", key): value for key, value in agent.identity.items()}
-    if agent.consensus.shares:  # the list of points is the same for all
-        model[("model", "rule", "max_order")] = agent.relaying.max_order
-        model[("model", "consensus", "scales")] = agent.relaying.scales
+    if agent.protocol.shares:  # the list of points is the same for all
+        model[("model", "learner", "max_order")] = agent.relaying.max_order
+        model[("model", "protocol", "scales")] = agent.relaying.scales
     return {("mesh",): config.membership.mesh, ("mode",): config.mode, **model}
 
 

@@ -10,13 +10,11 @@ from typing import Any
 
 from kernelmesh.agent import Agent
 from kernelmesh.checks import non_negative, positive
-from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.numerics.compression import Compression
+from kernelmesh.learners import Learner
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
-from kernelmesh.numerics.schedules import Schedule
-from kernelmesh.rules import Rule
+from kernelmesh.protocols import ConsensusProtocol
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint, member_number, patience
 from kernelmesh.schema import at_least, flag, one_of, path, setting, texts
 from kernelmesh.streams import StreamKind
@@ -44,7 +42,7 @@ class AgentSection:
         None,
         check=member_number,
         example="0",
-        unset="needed with the consensus Relay",
+        unset="needed with the protocol Relay",
         doc="a whole number that no other agent of the mesh has, from 0 on",
     )
     listen: str = setting(
@@ -74,7 +72,7 @@ class AgentSection:
         check=positive,
         example="20000",
         unset="no limit",
-        doc="how much the agent may send its neighbors, with the consensus Relay and not in lock step",
+        doc="how much the agent may send its neighbors, with the protocol Relay and not in lock step",
     )
     quarantine: Path | None = setting(
         None,
@@ -103,27 +101,6 @@ class ModelSection:
 
     dimension: int = setting(check=at_least(1), example="2", doc="number of features")
     outputs: int = setting(check=at_least(1), example="5", doc="number of classes, or of values to predict")
-    rule: Rule | None = setting(
-        None,
-        role="rule",
-        example='{ kind = "Landmarks" }',
-        unset="Gradient, as in the paper",
-        doc="the learning rule; Landmarks and SecondOrder (for an agent without neighbors, with a max_order of 2000) take no "
-        "step_size and no compression",
-    )
-    regularization: float | None = setting(
-        None,
-        check=non_negative,
-        example="1e-6",
-        unset="1e-6, with Landmarks and SecondOrder 0.1",
-        doc="λ, the strength of the regularization",
-    )
-    step_size: Schedule | float = setting(
-        role="schedule",
-        example="3.0",
-        unset="omitted with Landmarks and SecondOrder",
-        doc="η, a number or a schedule; larger steps learn faster; with Squared or Huber, keep it below about 2 / κ(x, x)",
-    )
     kernel: Kernel = setting(
         role="kernel",
         example='{ kind = "Gaussian", bandwidth = 1.0 }',
@@ -132,21 +109,21 @@ class ModelSection:
     loss: Loss = setting(
         role="loss", example='{ kind = "Logistic" }', doc="the loss function, for classification or regression"
     )
-    compression: Compression = setting(
-        role="compression",
-        example='{ kind = "Komp", budget = 0.2 }',
-        unset="omitted with Landmarks and SecondOrder",
-        doc="a smaller budget gives a finer model with more points; parsimony = K is short for the budget K η^1.5, "
-        "or K η^0.5 with the rule Averaged (`Komp.averaging`), for which 0.06 is a good K; max_order defaults to 500",
-    )
-    consensus: Consensus | None = setting(
+    learner: Learner | None = setting(
         None,
-        role="consensus",
+        role="learner",
+        example='{ kind = "Landmarks" }',
+        unset="Landmarks; SecondOrder without neighbors",
+        doc="how samples change the model, and its settings, such as max_order: Landmarks with Relay, Averaged or Gradient with "
+        "other protocols, SecondOrder for an agent without neighbors",
+    )
+    protocol: ConsensusProtocol | None = setting(
+        None,
+        role="protocol",
         example='{ kind = "Relay" }',
-        unset="Relay with the rule Landmarks, otherwise Diffusion; Local without neighbors",
+        unset="Relay with the learner Landmarks, otherwise Diffusion; Local without neighbors",
         doc="the consensus protocol",
     )
-    radius: float = setting(_AGENT["radius"], check=_positive_or_infinite, doc="the maximum norm of the function")
     explosion: float = setting(
         _AGENT["explosion"],
         check=_positive_or_infinite,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from kernelmesh.deploy.sections import SECTIONS, ModelSection
 from kernelmesh.deploy.toml_positions import KeyPath, Lines, locate
 from kernelmesh.errors import MISSING, InvalidArgument, InvalidConfig, Problem, Verbatim
-from kernelmesh.numerics.schedules import as_schedule
+from kernelmesh.numerics.schedules import check_schedule
 from kernelmesh.registry import find, kinds, role_of
 from kernelmesh.schema import Setting, did_you_mean, one_of, settings_of
 
@@ -167,8 +167,8 @@ class Table:
         settings = {name: setting for name, setting in declared(kind).items() if name not in skip}
         return {name: self.value(s) for name, s in settings.items() if s.required or name in self.values}
 
-    def value(self, setting: Setting, *, shorthands: tuple[str, ...] = ()) -> Any:
-        """The value of one setting; `shorthands` are keys that have already been replaced by others."""
+    def value(self, setting: Setting) -> Any:
+        """The value of one setting."""
         key = setting.name
         if key not in self.values:
             if setting.required:
@@ -178,14 +178,14 @@ class Table:
         value = self.values[key]
         try:
             if setting.role is not None:
-                return self._part(setting, value, shorthands)
+                return self._part(setting, value)
             value = value if setting.check is None else setting.check("", key, value)
         except ValueError as error:
             self.add(key, error)
             return stand_in(setting)
         return self.problems.base / value if isinstance(value, Path) else value
 
-    def _part(self, setting: Setting, value: Any, shorthands: tuple[str, ...]) -> Any:
+    def _part(self, setting: Setting, value: Any) -> Any:
         """A value of a registered kind: a table with its kind and options; a schedule may also be a number."""
         assert setting.role is not None
         if not isinstance(value, dict):
@@ -195,7 +195,7 @@ class Table:
             raise InvalidArgument("", setting.name, f"be a table such as {example}", value)
         table = self.child(setting.name, value)
         kind = table.kind(setting.role)
-        made = None if kind is None else table.make(kind, others=("kind", *shorthands))
+        made = None if kind is None else table.make(kind, others=("kind",))
         return made if table.ok() else stand_in(setting)
 
     def make(self, kind: Callable[..., _T], *, others: tuple[str, ...] = ()) -> _T | None:
@@ -277,7 +277,7 @@ _EXAMPLES = {setting.role: setting.example for setting in settings_of(ModelSecti
 
 def _schedule(key: str, value: Any) -> Any:
     try:
-        return as_schedule("", key, value)
+        return check_schedule("", key, value)
     except InvalidArgument as error:  # without its example, which is Python
         raise InvalidArgument("", key, error.rule, error.value) from None
 

@@ -9,19 +9,19 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from kernelmesh import (
-    Consensus,
+    ConsensusProtocol,
     Diffusion,
-    Expansion,
     Faults,
+    Function,
     Graph,
     Hilbert,
     Kernel,
     Landmarks,
+    Learner,
     Local,
     Loss,
     Penalty,
     Relay,
-    Rule,
     Schedule,
 )
 from kernelmesh.checks import Floats, Ints
@@ -29,7 +29,7 @@ from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Learner, grouped
 from kernelmesh.estimators.defaults import TOLERANCE
 from kernelmesh.estimators.targets import Classification, Regression
-from kernelmesh.numerics.expansion import padded
+from kernelmesh.numerics.function import padded
 from kernelmesh.streams import deal
 
 __all__ = ["KernelMeshClassifier", "KernelMeshRegressor", "OnlineKernelClassifier", "OnlineKernelRegressor"]
@@ -44,7 +44,7 @@ class _Single(Learner):
     @property
     def dictionary_(self) -> Floats:
         """The points of the kernel expansion, model_order_ × features."""
-        return self._functions[0].centers
+        return self._functions[0].points
 
     @property
     def weights_(self) -> Floats:
@@ -56,7 +56,7 @@ class _Single(Learner):
         """The number of points in the dictionary."""
         return self._functions[0].order
 
-    def _cooperation(self) -> tuple[Graph, Consensus]:
+    def _cooperation(self) -> tuple[Graph, ConsensusProtocol]:
         return Graph.line(1), Local()
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
@@ -99,7 +99,7 @@ class OnlineKernelClassifier(Classification, _Single):
         assumes standardized features, so that v is their number.
     loss : Loss, optional
         The loss ℓ, with class targets; by default Logistic().
-    rule : str or Rule, optional
+    rule : str or Learner, optional
         The learning rule: "second-order" (the default), "averaged", "gradient", the name of another registered rule, or an
         object such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters
         below: "second-order" stands for SecondOrder(budget=0.0075, max_order=2000), in `partial_fit` with half_life=10_000.
@@ -128,7 +128,7 @@ class OnlineKernelClassifier(Classification, _Single):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows; by default 2 (4 for fewer than 2000 rows), with the rule
+        The maximum number of passes of `fit` over the rows; by default 2 (4 for fewer than 2000 rows), with the learner
         "averaged" 5 and with "gradient" 20. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
@@ -180,7 +180,7 @@ class OnlineKernelRegressor(Regression, _Single):
         standardized features, so that v is their number.
     loss : Loss, optional
         The loss ℓ, with value targets; by default Squared().
-    rule : str or Rule, optional
+    rule : str or Learner, optional
         The learning rule: "second-order" (the default), "averaged", "gradient", the name of another registered rule, or an
         object such as SecondOrder(novelty=0.05). A name takes `budget`, `max_order` and `half_life` from the parameters
         below: "second-order" stands for SecondOrder(budget=0.0025, max_order=2000), in `partial_fit` with half_life=10_000.
@@ -209,7 +209,7 @@ class OnlineKernelRegressor(Regression, _Single):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows; by default 2 (4 for fewer than 2000 rows), with the rule
+        The maximum number of passes of `fit` over the rows; by default 2 (4 for fewer than 2000 rows), with the learner
         "averaged" 5 and with "gradient" 20. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
@@ -254,9 +254,9 @@ class _Mesh(Learner):
         loss: Loss | None = None,
         *,
         graph: Any = None,
-        consensus: Consensus | None = None,
+        protocol: ConsensusProtocol | None = None,
         faults: Faults | None = None,
-        rule: str | Rule | None = None,
+        rule: str | Learner | None = None,
         regularization: float | None = None,
         budget: float | Schedule | None = None,
         max_order: float | None = None,
@@ -286,17 +286,17 @@ class _Mesh(Learner):
             random_state=random_state,
         )
         self.graph = graph
-        self.consensus = consensus
+        self.protocol = protocol
         self.faults = faults
 
     @property
     def _default_rule(self) -> str:
-        if self.consensus is None or isinstance(self.consensus, Relay):
+        if self.protocol is None or isinstance(self.protocol, Relay):
             return "landmarks"
-        if isinstance(self.consensus, Local):
+        if isinstance(self.protocol, Local):
             return "second-order"
         # large steps need a protocol without a penalty, whose stability limit they lower
-        return "gradient" if isinstance(self.consensus, Penalty | Hilbert) else "averaged"
+        return "gradient" if isinstance(self.protocol, Penalty | Hilbert) else "averaged"
 
     @property
     def _faults(self) -> Faults | None:
@@ -307,7 +307,7 @@ class _Mesh(Learner):
         raise InvalidArgument(type(self).__name__, "faults", "be Faults or None", given, remedy=remedy)
 
     @property
-    def agents_(self) -> dict[Hashable, Expansion]:
+    def agents_(self) -> dict[Hashable, Function]:
         """The function that each agent has learned, by its name in the graph."""
         functions = self._functions
         return dict(zip(self._network.names, functions, strict=True))
@@ -315,7 +315,7 @@ class _Mesh(Learner):
     @property
     def dictionary_(self) -> Floats:
         """The points of the average function: those that all agents share, or the dictionaries of all agents, stacked."""
-        return np.concatenate([f.centers for f in grouped(self._functions)])
+        return np.concatenate([f.points for f in grouped(self._functions)])
 
     @property
     def weights_(self) -> Floats:
@@ -339,18 +339,18 @@ class _Mesh(Learner):
         check_is_fitted(self)
         return np.asarray(self._sent[1])
 
-    def _cooperation(self) -> tuple[Graph, Consensus]:
+    def _cooperation(self) -> tuple[Graph, ConsensusProtocol]:
         graph = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
-        if self.consensus is not None:
-            return graph, self.consensus
+        if self.protocol is not None:
+            return graph, self.protocol
         rule = self._chosen_rule(streaming=True)
         if isinstance(rule, Landmarks):
             # features of the default kernel count alike, whatever their units
             return graph, Relay(scales=self.kernel is None, tunes=self.kernel is None and self.regularization is None)
         if not rule.listens:
-            remedy = "add consensus=Local() for agents that learn alone, or omit rule"
-            found = Verbatim(repr(self.rule))
-            raise InvalidArgument(type(self).__name__, "rule", "be one that learns from neighbors", found, remedy=remedy)
+            remedy = "add protocol=Local() for agents that learn alone, or omit rule"
+            found = Verbatim(repr(self.learner))
+            raise InvalidArgument(type(self).__name__, "learner", "be one that learns from neighbors", found, remedy=remedy)
         return graph, Diffusion()
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
@@ -368,7 +368,7 @@ class _Mesh(Learner):
             raise InvalidArgument(type(self).__name__, "agents", rule, found)
         numbers = np.array([self._number(_plain(name), "agents") for name in named], dtype=np.int64)
         dealt = [np.flatnonzero(numbers == i) for i in range(len(names))]
-        if rng is not None and not self._agent.consensus.shares:
+        if rng is not None and not self._agent.protocol.shares:
             self._warn_of_idle([name for name, own in zip(names, dealt, strict=True) if not len(own)])
         return dealt
 
@@ -405,12 +405,12 @@ class KernelMeshClassifier(Classification, _Mesh):
         The loss ℓ, with class targets; by default Logistic().
     graph : Graph, networkx graph or list of edges, optional
         The communication graph; by default a ring of 5 agents.
-    consensus : Consensus, optional
-        The consensus protocol; by default Relay() with the rule "landmarks", and Diffusion() with other rules.
+    protocol : ConsensusProtocol, optional
+        The consensus protocol; by default Relay() with the learner "landmarks", and Diffusion() with other rules.
     faults : Faults, optional
         Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
         `partial_fit`. Not stored by `save`.
-    rule : str or Rule, optional
+    rule : str or Learner, optional
         The learning rule: "landmarks" (the default), "averaged" (with Diffusion), "gradient" (with Penalty and Hilbert,
         which need small steps), "second-order" (with Local, for agents that learn alone), the name of another registered
         rule, or an object such as Landmarks(keep=0).
@@ -424,7 +424,7 @@ class KernelMeshClassifier(Classification, _Mesh):
         other rules, it is the distance by which compression may move the function in one step, and by default follows from
         `parsimony`.
     max_order : int, optional
-        The maximum number of points; math.inf means no limit. By default 500 with the rule "landmarks", whose agents send
+        The maximum number of points; math.inf means no limit. By default 500 with the learner "landmarks", whose agents send
         max_order² / 2 numbers in each wave, 2000 with "second-order", which stores two matrices of max_order² numbers for
         each agent (64 MB), and unlimited with the others.
     half_life : float, optional
@@ -440,7 +440,7 @@ class KernelMeshClassifier(Classification, _Mesh):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 1, with the rule
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 1, with the learner
         "second-order" 2, with "averaged" 5 and with "gradient" 50. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
@@ -458,7 +458,7 @@ class KernelMeshClassifier(Classification, _Mesh):
         The number of passes that `fit` has completed.
     classes_ : ndarray of shape (classes,)
         The class labels, in order.
-    agents_ : dict of Hashable to Expansion
+    agents_ : dict of Hashable to Function
         The function that each agent has learned, by its name in the graph.
     dictionary_ : ndarray of shape (points, features)
         The points of the average function: those that all agents share, or the dictionaries of all agents, stacked.
@@ -496,12 +496,12 @@ class KernelMeshRegressor(Regression, _Mesh):
         The loss ℓ, with value targets; by default Squared().
     graph : Graph, networkx graph or list of edges, optional
         The communication graph; by default a ring of 5 agents.
-    consensus : Consensus, optional
-        The consensus protocol; by default Relay() with the rule "landmarks", and Diffusion() with other rules.
+    protocol : ConsensusProtocol, optional
+        The consensus protocol; by default Relay() with the learner "landmarks", and Diffusion() with other rules.
     faults : Faults, optional
         Simulated faults: lost messages, absent agents, changing edges. Rounds are counted from 1 in every call of `fit` and
         `partial_fit`. Not stored by `save`.
-    rule : str or Rule, optional
+    rule : str or Learner, optional
         The learning rule: "landmarks" (the default), "averaged" (with Diffusion), "gradient" (with Penalty and Hilbert,
         which need small steps), "second-order" (with Local, for agents that learn alone), the name of another registered
         rule, or an object such as Landmarks(keep=0).
@@ -515,7 +515,7 @@ class KernelMeshRegressor(Regression, _Mesh):
         other rules, it is the distance by which compression may move the function in one step, and by default follows from
         `parsimony`.
     max_order : int, optional
-        The maximum number of points; math.inf means no limit. By default 500 with the rule "landmarks", whose agents send
+        The maximum number of points; math.inf means no limit. By default 500 with the learner "landmarks", whose agents send
         max_order² / 2 numbers in each wave, 2000 with "second-order", which stores two matrices of max_order² numbers for
         each agent (64 MB), and unlimited with the others.
     half_life : float, optional
@@ -531,7 +531,7 @@ class KernelMeshRegressor(Regression, _Mesh):
     batch_size : int
         Rows per mini-batch.
     passes : int, optional
-        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 1, with the rule
+        The maximum number of passes of `fit` over the rows, of which each agent sees a part; by default 1, with the learner
         "second-order" 2, with "averaged" 5 and with "gradient" 50. `partial_fit` makes one pass.
     tol : float or None
         `fit` stops early when a pass does not lower the mean loss of the predictions, on up to 1000 of the rows, by more than
@@ -549,7 +549,7 @@ class KernelMeshRegressor(Regression, _Mesh):
         The number of passes that `fit` has completed.
     target_offset_, target_scale_ : ndarray of shape (outputs,)
         The offset and scale used to standardize targets.
-    agents_ : dict of Hashable to Expansion
+    agents_ : dict of Hashable to Function
         The function that each agent has learned, by its name in the graph.
     dictionary_ : ndarray of shape (points, features)
         The points of the average function: those that all agents share, or the dictionaries of all agents, stacked.

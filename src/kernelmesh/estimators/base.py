@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from kernelmesh import (
     Agent,
     ArrayStream,
-    Consensus,
-    Expansion,
+    ConsensusProtocol,
     Faults,
+    Function,
     Gaussian,
     Graph,
     Kernel,
@@ -38,7 +38,7 @@ from kernelmesh.streams import Batch
 
 __all__ = ["Learner", "grouped"]
 
-_SETTLED = ("kernel", "loss", "rule", "step_size", "regularization", "compression", "consensus")
+_SETTLED = ("kernel", "loss", "learner", "step_size", "regularization", "compression", "protocol")
 _WATCHED = 1000
 """The number of rows on which `fit` monitors the loss."""
 
@@ -85,7 +85,7 @@ class Learner(Parameters, ABC):
     # -- what varies with the number of agents -------------------------------------------------------------------------
 
     @abstractmethod
-    def _cooperation(self) -> tuple[Graph, Consensus]:
+    def _cooperation(self) -> tuple[Graph, ConsensusProtocol]:
         """The graph and the consensus protocol."""
 
     @abstractmethod
@@ -123,7 +123,11 @@ class Learner(Parameters, ABC):
             X, y = self._validated(X, y, reset=True)
             self._begin(X, self._observe(y), complete=True)
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-            rows, passes, targets = self._dealt(len(X), agents, rng), self._passes(self._agent.rule, len(X)), self._targets(y)
+            rows, passes, targets = (
+                self._dealt(len(X), agents, rng),
+                self._passes(self._agent.learner, len(X)),
+                self._targets(y),
+            )
             if self._beginning is not None:
                 self._suit_to_all(X, targets)
             streams = self._streams(X, targets, rows, passes=passes, rng=rng)
@@ -203,14 +207,14 @@ class Learner(Parameters, ABC):
     def _begin(self, X: Floats, outputs: int, *, complete: bool) -> None:
         """Check the settings and start every agent from scratch. `X` may be all data or the beginning of a stream."""
         try:
-            self._network, consensus = self._cooperation()
-            self._agent, self._regularization = self._settle(X, outputs, consensus, repeats=complete)
+            self._network, protocol = self._cooperation()
+            self._agent, self._regularization = self._settle(X, outputs, protocol, repeats=complete)
         except InvalidArgument as error:
             # users set parameters of the estimator, not of its parts
             raise error.owned_by(type(self).__name__) from None
         self._states = tuple(self._agent.start(name=name, number=i) for i, name in enumerate(self._network.names))
         self._sent = np.zeros((2, len(self._states)), dtype=np.int64)
-        chooses = self.kernel is None and not self._cooperates and defaults_of(type(self._agent.rule)).suits
+        chooses = self.kernel is None and not self._cooperates and defaults_of(type(self._agent.learner)).suits
         self._beginning = Beginning.empty(self._agent) if chooses else None
         if self.kernel is None and not self._scales:
             warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
@@ -235,7 +239,7 @@ class Learner(Parameters, ABC):
             self._sent = before + np.stack([now.floats_sent, now.bytes_sent])
             yield now
 
-    def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Expansion]], float]:
+    def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Function]], float]:
         """The mean loss of the average function, with which `predict` answers, on some of the rows."""
         some = np.random.default_rng(0).permutation(len(X))[:_WATCHED]
         X, targets = X[some], targets[some]
@@ -252,7 +256,7 @@ class Learner(Parameters, ABC):
                     break
             for now in self._rounds([()] * len(streams), self._states):  # until all know what each has learned
                 self._states = tuple(now.states)
-            if self._agent.consensus.shares:
+            if self._agent.protocol.shares:
                 progress.settle(self._functions)
         except KeyboardInterrupt:
             if not begun:
@@ -277,7 +281,7 @@ class Learner(Parameters, ABC):
     # -- what was learned ----------------------------------------------------------------------------------------------
 
     @property
-    def _functions(self) -> tuple[Expansion, ...]:
+    def _functions(self) -> tuple[Function, ...]:
         check_is_fitted(self)
         return tuple(state.function for state in self._states)
 
@@ -392,20 +396,20 @@ class Learner(Parameters, ABC):
         return self
 
 
-def _average(functions: Sequence[Expansion], X: Floats) -> Floats:
+def _average(functions: Sequence[Function], X: Floats) -> Floats:
     return np.asarray(sum(f(X) for f in grouped(functions)))
 
 
-def grouped(functions: Sequence[Expansion]) -> list[Expansion]:
+def grouped(functions: Sequence[Function]) -> list[Function]:
     """Functions whose sum is the average of these: one for all that are over the same points."""
-    groups: list[tuple[Expansion, list[Floats]]] = []
+    groups: list[tuple[Function, list[Floats]]] = []
     for f in functions:
-        same = next((found for g, found in groups if g.kernel == f.kernel and np.array_equal(g.centers, f.centers)), None)
+        same = next((found for g, found in groups if g.kernel == f.kernel and np.array_equal(g.points, f.points)), None)
         if same is None:
             groups.append((f, [f.weights]))
         else:
             same.append(f.weights)
-    return [Expansion(f.kernel, f.centers, np.sum(weights, axis=0) / len(functions)) for f, weights in groups]
+    return [Function.of(f.kernel, f.points, np.sum(weights, axis=0) / len(functions)) for f, weights in groups]
 
 
 def _sent(listed: Any, *, agents: int) -> Ints:

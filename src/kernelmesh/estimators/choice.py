@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kernelmesh import Agent, Diverged, Gaussian, Logistic, State
 from kernelmesh.checks import Floats, matrix
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.numerics.expansion import padded
+from kernelmesh.numerics.function import padded
 
 __all__ = ["MARKS", "Beginning", "Candidate", "prefixes", "suited"]
 

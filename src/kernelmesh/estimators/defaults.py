@@ -7,7 +7,7 @@ targets, so that values in units of the loss apply to targets of any size.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kernelmesh.rules import Averaged, Landmarks, Rule, SecondOrder
+from kernelmesh.learners import Averaged, Landmarks, Learner, SecondOrder
 
 __all__ = ["TOLERANCE", "ByTargets", "Defaults", "defaults_of"]
 
@@ -113,7 +113,7 @@ TOLERANCE = 1e-3
 """`tol`: `fit` stops when a pass does not lower the mean loss by more than this fraction of it."""
 
 
-def defaults_of(kind: type[Rule]) -> Defaults:
+def defaults_of(kind: type[Learner]) -> Defaults:
     """The defaults for a kind of rule; a third-party rule is treated as a form of gradient descent.
 
     >>> defaults_of(SecondOrder).max_order

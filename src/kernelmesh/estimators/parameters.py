@@ -9,15 +9,15 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from kernelmesh import Agent, Averaged, Consensus, Komp, Relay, Rule, Schedule
+from kernelmesh import Agent, Averaged, ConsensusProtocol, Komp, Learner, Relay, Schedule
 from kernelmesh.checks import Floats, integer, non_negative
 from kernelmesh.errors import InvalidArgument, format_value
 from kernelmesh.estimators.defaults import TOLERANCE, ByTargets, defaults_of
+from kernelmesh.learners import check_learner
 from kernelmesh.numerics.compression import Compression
 from kernelmesh.numerics.kernels import Gaussian, Kernel, check_kernel
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.registry import kebab, kinds
-from kernelmesh.rules import check_rule
 from kernelmesh.schema import did_you_mean
 
 __all__ = ["Parameters"]
@@ -25,7 +25,7 @@ __all__ = ["Parameters"]
 # The parameters that a rule with a step size leaves to the estimator.
 _OF_STEPS = frozenset({"step_size", "parsimony", "budget", "max_order"})
 # Parameters that cannot change during learning, and those that take effect with the next rows.
-_FIXED = ("kernel", "loss", "rule", "graph", "consensus")
+_FIXED = ("kernel", "loss", "learner", "graph", "protocol")
 _CHANGING = ("regularization", "budget", "max_order", "half_life", "step_size", "parsimony")
 # Remedies for parameters that a rule does not use.
 _REMEDIES = {
@@ -45,7 +45,7 @@ class Parameters(BaseEstimator, ABC):
         kernel: Kernel | None = None,
         loss: Loss | None = None,
         *,
-        rule: str | Rule | None = None,
+        rule: str | Learner | None = None,
         regularization: float | None = None,
         budget: float | Schedule | None = None,
         max_order: float | None = None,
@@ -60,7 +60,7 @@ class Parameters(BaseEstimator, ABC):
     ) -> None:
         self.kernel = kernel
         self.loss = loss
-        self.rule = rule
+        self.learner = rule
         self.regularization = regularization
         self.budget = budget
         self.max_order = max_order
@@ -86,7 +86,7 @@ class Parameters(BaseEstimator, ABC):
     def _default_rule(self) -> str:
         """The name of the best rule for this estimator."""
 
-    def _settle(self, X: Floats, outputs: int, consensus: Consensus, *, repeats: bool) -> tuple[Agent, float]:
+    def _settle(self, X: Floats, outputs: int, protocol: ConsensusProtocol, *, repeats: bool) -> tuple[Agent, float]:
         """Check all parameters and fill in defaults; returns the agent, and λ on the user's scale.
 
         `X` is used only to scale the defaults. If there are several passes over its rows and the rule sums losses, λ is
@@ -101,7 +101,7 @@ class Parameters(BaseEstimator, ABC):
             remedy = "use None to make all passes, or passes=2 to make two"
             raise InvalidArgument(owner, "tol", "be a fraction >= 0 and < 1", self.tol, remedy=remedy)
         rule = self._chosen_rule(streaming=not repeats)
-        self._scales = isinstance(consensus, Relay) and consensus.scales
+        self._scales = isinstance(protocol, Relay) and protocol.scales
         kernel = (
             self._default_kernel(X, rule, complete=repeats and not self._scales)
             if self.kernel is None
@@ -128,11 +128,11 @@ class Parameters(BaseEstimator, ABC):
             step_size=step_size,
             regularization=regularization,
             compression=compression,
-            consensus=consensus,
+            protocol=protocol,
         )
         return agent, cast(float, agent.regularization) / weight
 
-    def _default_kernel(self, X: Floats, rule: Rule, *, complete: bool) -> Kernel:
+    def _default_kernel(self, X: Floats, rule: Learner, *, complete: bool) -> Kernel:
         """A Gaussian as wide as the distances between rows; the first rows of a stream are assumed to be standardized."""
         variance = float(X.shape[1])
         if complete:
@@ -142,7 +142,7 @@ class Parameters(BaseEstimator, ABC):
         # with factor 1, a typical pair of points has κ = exp(−2) in any dimension
         return Gaussian(bandwidth=cast(float, self._by_targets(defaults_of(type(rule)).width)) * math.sqrt(variance / 2.0))
 
-    def _passes(self, rule: Rule, rows: int) -> int:
+    def _passes(self, rule: Learner, rows: int) -> int:
         """The maximum number of passes of `fit` over this many rows."""
         usual = defaults_of(type(rule))
         if self.passes is not None:
@@ -151,17 +151,17 @@ class Parameters(BaseEstimator, ABC):
             return usual.network_passes
         return usual.passes * (2 if rows < usual.few_rows else 1)
 
-    def _chosen_rule(self, *, streaming: bool) -> Rule:
+    def _chosen_rule(self, *, streaming: bool) -> Learner:
         """The rule itself, or the named rule with its parameters; a parameter that it does not use is rejected."""
-        owner, chosen = type(self).__name__, self._default_rule if self.rule is None else self.rule
+        owner, chosen = type(self).__name__, self._default_rule if self.learner is None else self.learner
         if not isinstance(chosen, str):
-            rule = check_rule(owner, chosen)
+            rule = check_learner(owner, chosen)
             self._refuse_useless(type(rule), is_object=True)
             return rule
-        known = {kebab(name): kind for name, kind in kinds("rule").items()}
+        known = {kebab(name): kind for name, kind in kinds("learner").items()}
         if chosen not in known:
             among = f"be a learning rule or one of {', '.join(known)}"
-            raise InvalidArgument(owner, "rule", among, chosen, remedy=did_you_mean(chosen, known))
+            raise InvalidArgument(owner, "learner", among, chosen, remedy=did_you_mean(chosen, known))
         kind = known[chosen]
         self._refuse_useless(kind, is_object=False)
         usual, own = defaults_of(kind), _own(kind)
@@ -174,7 +174,7 @@ class Parameters(BaseEstimator, ABC):
             **({} if self.half_life is None else {"half_life": self.half_life}),
         }
         settings["max_order"] = _limit(settings["max_order"])
-        return cast(Rule, kind(**{name: value for name, value in settings.items() if name in own and value is not None}))
+        return cast(Learner, kind(**{name: value for name, value in settings.items() if name in own and value is not None}))
 
     def _streaming(self, agent: Agent) -> Agent:
         """The same agent for a stream of rows, with the parameters that have changed since it started.
@@ -183,7 +183,7 @@ class Parameters(BaseEstimator, ABC):
         """
         parameters = self._settled_parameters()
         changed = [name for name, value in parameters.items() if not _same(value, self._began_with[name])]
-        usual = defaults_of(type(agent.rule))
+        usual = defaults_of(type(agent.learner))
         for name in changed:
             if name in _FIXED or (name == "regularization" and usual.sums):
                 rule = f"remain {format_value(self._began_with[name])} while partial_fit continues"
@@ -192,14 +192,14 @@ class Parameters(BaseEstimator, ABC):
         if changed:
             self._began_with = parameters
             return self._updated(agent, changed)
-        if usual.half_life is None or self.half_life is not None or isinstance(self.rule, Rule):
+        if usual.half_life is None or self.half_life is not None or isinstance(self.learner, Learner):
             return agent
-        return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.rule), half_life=usual.half_life))
+        return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.learner), half_life=usual.half_life))
 
     def _updated(self, agent: Agent, changed: Iterable[str]) -> Agent:
         """The agent with the current parameters."""
         rule = self._chosen_rule(streaming=True)
-        settings: dict[str, Any] = {"rule": rule}
+        settings: dict[str, Any] = {"learner": rule}
         if rule.takes_step_size:
             settings["step_size"], settings["compression"] = self._steps(rule, self._size)
         if "regularization" in changed:
@@ -217,17 +217,17 @@ class Parameters(BaseEstimator, ABC):
             del given["half_life"]
         return given
 
-    def _refuse_useless(self, kind: type[Rule], *, is_object: bool) -> None:
+    def _refuse_useless(self, kind: type[Learner], *, is_object: bool) -> None:
         owner, own = type(self).__name__, _own(kind)
         for argument, value in self._given().items():
             if is_object and argument in own:
                 rule, remedy = "be omitted if the rule is an object", f"rule={kind.__name__}({argument}=…)"
                 raise InvalidArgument(owner, argument, rule, value, remedy=remedy)
             if argument not in (own | _OF_STEPS if kind.takes_step_size else own):
-                rule = f"be omitted with the rule {kebab(kind.__name__)}, which does not use it"
+                rule = f"be omitted with the learner {kebab(kind.__name__)}, which does not use it"
                 raise InvalidArgument(owner, argument, rule, value, remedy=_REMEDIES[argument])
 
-    def _steps(self, rule: Rule, size: float) -> tuple[float | Schedule, Compression]:
+    def _steps(self, rule: Learner, size: float) -> tuple[float | Schedule, Compression]:
         """The step size, and a compression with a matching budget."""
         owner, usual, max_order = type(self).__name__, defaults_of(type(rule)), _limit(self.max_order)
         base = cast(float, self._by_targets(usual.step_size))
@@ -248,7 +248,7 @@ class Parameters(BaseEstimator, ABC):
         return None if pair is None else pair.classes if self._classifies else pair.values
 
 
-def _own(kind: type[Rule]) -> set[str]:
+def _own(kind: type[Learner]) -> set[str]:
     """The settings of the rule itself; with a step size, budget and max_order belong to the compression."""
     fields = set(getattr(kind, "__dataclass_fields__", ()))
     return fields - _OF_STEPS if kind.takes_step_size else fields

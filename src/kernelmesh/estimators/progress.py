@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from kernelmesh import Expansion, Round
+from kernelmesh import Function, Round
 
 __all__ = ["Progress"]
 
@@ -36,7 +36,7 @@ class Progress:
     def __init__(
         self,
         owner: str,
-        loss: Callable[[Sequence[Expansion]], float],
+        loss: Callable[[Sequence[Function]], float],
         *,
         agent: int,
         rounds: int,
@@ -78,7 +78,7 @@ class Progress:
         self._best = min(loss, self._best)
         return idle and self._tol > -math.inf
 
-    def settle(self, functions: Sequence[Expansion]) -> None:
+    def settle(self, functions: Sequence[Function]) -> None:
         """Process the end, when all agents know what each has learned."""
         if self._verbose:
             self._print("settled", functions, self._measure(functions))
@@ -88,6 +88,6 @@ class Progress:
         number = self.complete + bool(part)
         self._print(f"pass {number} of {self._passes}{part}", now.functions, loss)
 
-    def _print(self, what: str, functions: Sequence[Expansion], loss: float) -> None:
+    def _print(self, what: str, functions: Sequence[Function], loss: float) -> None:
         points, seconds = sum(function.order for function in functions), time.monotonic() - self._began
         print(f"{self._owner}: {what}: loss {loss:.4g}, {points} points, {seconds:.1f} s", flush=True)

@@ -16,11 +16,11 @@ import numpy as np
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument, MissingExtra
 from kernelmesh.estimators.agents import OnlineKernelClassifier, OnlineKernelRegressor
-from kernelmesh.numerics.expansion import padded
+from kernelmesh.learners import Learner
+from kernelmesh.numerics.function import padded
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Logistic, Loss
 from kernelmesh.numerics.schedules import Schedule
-from kernelmesh.rules import Rule
 
 try:
     from river import base
@@ -34,7 +34,7 @@ __all__ = ["KernelClassifier", "KernelRegressor"]
 
 _HELD = 32
 """The number of targets that determine their offset and scale, before a regressor learns from them."""
-_PARAMETERS = ("kernel", "loss", "rule", "regularization", "budget", "max_order", "half_life", "step_size", "parsimony")
+_PARAMETERS = ("kernel", "loss", "learner", "regularization", "budget", "max_order", "half_life", "step_size", "parsimony")
 
 
 class _Columns:
@@ -103,7 +103,7 @@ class _Face(base.Estimator):
         kernel: Kernel | None = None,
         loss: Loss | None = None,
         *,
-        rule: str | Rule | None = None,
+        rule: str | Learner | None = None,
         regularization: float | None = None,
         budget: float | Schedule | None = None,
         max_order: float | None = None,
@@ -114,7 +114,7 @@ class _Face(base.Estimator):
     ) -> None:
         self.kernel = kernel
         self.loss = loss
-        self.rule = rule
+        self.learner = rule
         self.regularization = regularization
         self.budget = budget
         self.max_order = max_order
@@ -161,7 +161,7 @@ class KernelClassifier(_Face, base.MiniBatchClassifier):
         rows.
     loss : Loss, optional
         The loss ℓ, with class targets; by default Logistic(), which provides probabilities.
-    rule : str or Rule, optional
+    rule : str or Learner, optional
         The learning rule; by default "second-order".
     regularization : float, optional
         The regularization λ, as in `OnlineKernelClassifier`.
@@ -198,7 +198,7 @@ class KernelClassifier(_Face, base.MiniBatchClassifier):
         kernel: Kernel | None = None,
         loss: Loss | None = None,
         *,
-        rule: str | Rule | None = None,
+        rule: str | Learner | None = None,
         regularization: float | None = None,
         budget: float | Schedule | None = None,
         max_order: float | None = None,
@@ -385,7 +385,7 @@ class KernelRegressor(_Face, base.MiniBatchRegressor):
         rows.
     loss : Loss, optional
         The loss ℓ, with value targets; by default Squared().
-    rule : str or Rule, optional
+    rule : str or Learner, optional
         The learning rule; by default "second-order".
     regularization : float, optional
         The regularization λ, as in `OnlineKernelRegressor`.
@@ -422,7 +422,7 @@ class KernelRegressor(_Face, base.MiniBatchRegressor):
         kernel: Kernel | None = None,
         loss: Loss | None = None,
         *,
-        rule: str | Rule | None = None,
+        rule: str | Learner | None = None,
         regularization: float | None = None,
         budget: float | Schedule | None = None,
         max_order: float | None = None,

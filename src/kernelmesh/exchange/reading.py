@@ -7,10 +7,10 @@ import numpy as np
 
 from kernelmesh.agent import Agent, State, check_message
 from kernelmesh.checks import Floats
-from kernelmesh.consensus import Heard
 from kernelmesh.errors import RefusedMessage
-from kernelmesh.messages import Function, Message, Values, decode
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.messages import Message, SentFunction, Values, decode
+from kernelmesh.numerics.function import Function
+from kernelmesh.protocols import Heard
 
 __all__ = ["check_points", "disagreement", "read_question", "read_reply"]
 
@@ -26,7 +26,7 @@ def check_points(what: str, message: Message, max_points: int) -> None:
 
 def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int = _ANY) -> Message | None:
     """A neighbor's query, which is empty if nothing depends on its points; raises `RefusedMessage` or `InvalidArgument`."""
-    wanted = agent.consensus.exchange.question
+    wanted = agent.protocol.question
     if wanted is None:
         if data:
             raise RefusedMessage("question: must be empty where functions are exchanged")
@@ -41,13 +41,12 @@ def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int 
 
 def read_reply(agent: Agent, data: bytes, *, rows: int | None, max_bytes: int, max_points: int = _ANY) -> Message:
     """A neighbor's reply; `rows` is the number of points in the query."""
-    exchange = agent.consensus.exchange
+    wanted = agent.protocol.reply
     message: Message = decode(data, max_bytes=max_bytes)
     check_points("answer", message, max_points if rows is None else max(max_points, rows))
-    if not isinstance(message, exchange.replies):
-        wanted = " or ".join(kind.kind for kind in exchange.replies) or "nothing"
-        raise RefusedMessage(f"answer: must be {wanted}", message.kind)
-    check_message(agent, "exchange", "answer", message, rows=rows if exchange.question else None)
+    if wanted is None or not isinstance(message, wanted):
+        raise RefusedMessage(f"answer: must be {'nothing' if wanted is None else wanted.kind}", message.kind)
+    check_message(agent, "exchange", "answer", message, rows=rows if agent.protocol.question else None)
     return message
 
 
@@ -57,8 +56,8 @@ def disagreement(agent: Agent, state: State, points: Floats, heard: Sequence[Hea
     for said in heard:
         if isinstance(said.reply, Values):
             there = said.reply.values
-        elif isinstance(said.reply, Function):
-            there = Expansion(agent.kernel, said.reply.centers, said.reply.weights)(points)
+        elif isinstance(said.reply, SentFunction):
+            there = Function.of(agent.kernel, said.reply.points, said.reply.weights)(points)
         else:
             continue
         gaps.append(((here - there) ** 2).sum(axis=1).mean())

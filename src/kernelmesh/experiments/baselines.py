@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from kernelmesh import Consensus, Diffusion, Gaussian, Graph, Local, Penalty, Relay, register, simulate
+from kernelmesh import ConsensusProtocol, Diffusion, Gaussian, Graph, Local, Penalty, Relay, register, simulate
 from kernelmesh.experiments import Cell, Experiment, Findings, Session, brodatz
 from kernelmesh.experiments.alone import WARM_UP
 from kernelmesh.experiments.learning import LearningSettings, agent_for, rules
@@ -94,17 +94,17 @@ class Method(NamedTuple):
 
 
 def _ours(
-    data: Data, settings: LearningSettings, consensus: Consensus, *, alone: bool = False, step: float | None = None
+    data: Data, settings: LearningSettings, protocol: ConsensusProtocol, *, alone: bool = False, step: float | None = None
 ) -> Score:
     """A network of ours; another step size leaves the budget of gradient steps as it is."""
     if step is not None:
         settings = dataclasses.replace(settings, step_size=step, parsimony=settings.budget / step**1.5)
     record, graph = Record(data), Graph.line(1) if alone else data.graph
-    agent = agent_for(settings, (data.points.shape[1], data.classes), Gaussian(bandwidth=data.bandwidth), consensus)
+    agent = agent_for(settings, (data.points.shape[1], data.classes), Gaussian(bandwidth=data.bandwidth), protocol)
     for now in simulate(agent, graph, data.streams(len(graph))):
         judge = partial(accuracies, now.functions, data.held_points, data.held_labels)
         record.take(max(now.samples), judge, _mean_order(now.functions))
-    stored = float(np.mean([f.centers.size + f.weights.size for f in now.functions]))
+    stored = float(np.mean([f.points.size + f.weights.size for f in now.functions]))
     traffic = float(now.bytes_sent.sum()) / sum(now.samples)
     return record.finish(max(now.samples), judge, points=_mean_order(now.functions), stored=stored, traffic=traffic)
 
@@ -144,7 +144,7 @@ def methods(task: str, config: Config) -> dict[str, Method]:
     size = _sizes(task, config)
     learning, averaged = size.learning, dataclasses.replace(size.learning, rule="averaged")
     alone = {
-        name: partial(_ours, settings=dataclasses.replace(learning, rule=name), consensus=Local(), alone=True)
+        name: partial(_ours, settings=dataclasses.replace(learning, rule=name), protocol=Local(), alone=True)
         for name in rules()
     }
     steps = tuple(learning.step_size * factor for factor in (1, 4, 16, 64))
@@ -167,8 +167,8 @@ def methods(task: str, config: Config) -> dict[str, Method]:
         "d4l": Method("D4L", partial(d4l, atoms=size.atoms), {"step": (0.25, 0.5, 1.0)}, network=True),
     }
 
-    def ours(title: str, settings: LearningSettings, consensus: Consensus) -> Method:
-        return Method(title, partial(_ours, settings=settings, consensus=consensus), network=True)
+    def ours(title: str, settings: LearningSettings, protocol: ConsensusProtocol) -> Method:
+        return Method(title, partial(_ours, settings=settings, protocol=protocol), network=True)
 
     out["local"] = ours("no cooperation", learning, Local())
     out["penalty"] = ours("kernelmesh, penalty (the paper)", learning, Penalty(coupling=size.coupling))

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from kernelmesh import Agent, ArrayStream, Doubling, Gaussian, Graph, register, storage
 from kernelmesh.checks import Ints
-from kernelmesh.consensus import Tuning
 from kernelmesh.experiments import Cell, Experiment, Findings, Network, Session, Trial, settings_of
 from kernelmesh.experiments.alone import learn_alone, warm_up
 from kernelmesh.experiments.learning import LearningSettings, agent_for
@@ -24,6 +23,7 @@ from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive
 from kernelmesh.experiments.textures.histograms import HISTOGRAMS, Patches, features
 from kernelmesh.experiments.textures.images import load
 from kernelmesh.numerics.products import product
+from kernelmesh.protocols import Tuning
 from kernelmesh.report import draw_path
 from kernelmesh.schema import one_of, setting
 from kernelmesh.streams import StreamSlice, deal_unevenly
@@ -87,7 +87,7 @@ class Config(LearningSettings, owner="brodatz"):
             stiffness=graph.stiffness,
             every=self.every or None,
         )
-        return agent_for(self, (self.textons, classes), self.kernel, self.consensus(tuning))
+        return agent_for(self, (self.textons, classes), self.kernel, self.protocol(tuning))
 
     def hands(self, labels: Ints, rng: np.random.Generator) -> list[Ints]:
         """Which training samples each agent sees."""
@@ -112,7 +112,7 @@ def run(config: Config, session: Session) -> Findings:
         results[other] = _train(dataclasses.replace(config, split=other), session)
     main = results[config.split]
     summary = {
-        "rule": config.learns_by,
+        "learner": config.learns_by,
         **{name: getattr(config, name) for name in ("seed", "protocol", "agents", "split", "partition")},
         **main.trial.summary(),
         "overlap": main.patches.overlap,
@@ -137,10 +137,10 @@ def run(config: Config, session: Session) -> Findings:
 
 # The rows of the table: every rule as it comes, and the most accurate one with a limit on its memory.
 _LEARNERS: dict[str, dict[str, Any]] = {
-    "gradient": {"rule": "gradient"},
-    "averaged": {"rule": "averaged"},
-    "second-order": {"rule": "second-order"},
-    "second-order-2500": {"rule": "second-order", "max_order": 2500},
+    "gradient": {"learner": "gradient"},
+    "averaged": {"learner": "averaged"},
+    "second-order": {"learner": "second-order"},
+    "second-order-2500": {"learner": "second-order", "max_order": 2500},
 }
 _SVM = "batch-svm"
 
@@ -312,6 +312,6 @@ def _figure(results: dict[str, _Result]) -> Figure:
 
 
 _ABOUT = "five agents classify 13 textures, with random and disjoint splits (long); --all: one learner with each rule"
-_SWEPT = ("rule", "protocol", "agents", "split")
+_SWEPT = ("learner", "protocol", "agents", "split")
 EXPERIMENT = Experiment(name="brodatz", about=_ABOUT, config=Config, run=run, table=table, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

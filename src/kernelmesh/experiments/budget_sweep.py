@@ -17,7 +17,7 @@ from kernelmesh.schema import setting
 
 __all__ = ["EXPERIMENT", "Config"]
 
-# Rule → the setting that is its budget, and its values; the third is the default.
+# Learner → the setting that is its budget, and its values; the third is the default.
 _SWEPT = {
     "gradient": ("parsimony", (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)),
     "averaged": ("averaged_parsimony", (0.015, 0.03, 0.06, 0.12, 0.24, 0.48)),
@@ -67,7 +67,7 @@ def run(config: Config, session: Session) -> Findings:
         if rows := [row for row in done[group] if row["complete"]]:
             table.append({"protocol": name, "setting": budgets[name][0], "value": k, **means(rows, _NUMBERS)})
     rules = [
-        {"rule": rule, "setting": _SWEPT[rule][0], "value": k, **means(rows, ("accuracy", "model_order", "cpu_seconds"))}
+        {"learner": rule, "setting": _SWEPT[rule][0], "value": k, **means(rows, ("accuracy", "model_order", "cpu_seconds"))}
         for (rule, k), group in alone.items()
         if (rows := done[group])
     ]
@@ -75,7 +75,7 @@ def run(config: Config, session: Session) -> Findings:
     figures = {"figure": _draw_protocols(table, config)} if table else {}
     return Findings(
         summary={
-            **{name: getattr(config, name) for name in ("rule", "partition", "seeds")},
+            **{name: getattr(config, name) for name in ("learner", "partition", "seeds")},
             "svm_accuracy": limits["svm"],
             "bayes_accuracy": limits["bayes"],
         },
@@ -129,7 +129,7 @@ def _draw_rules(rules: Sequence[Mapping[str, Any]], limits: Mapping[str, float])
     panels = dict(zip(("model_order", "cpu_seconds"), figure.subplots(1, 2, sharey=True), strict=True))
     for quantity, axes in panels.items():
         for index, rule in enumerate(_SWEPT):
-            lines = [line for line in rules if line["rule"] == rule]
+            lines = [line for line in rules if line["learner"] == rule]
             accuracy = [100 * line["accuracy"] for line in lines]
             axes.plot([line[quantity] for line in lines], accuracy, **style_of(index), label=rule)
         for name, label, dash in (("svm", "batch SVM", "--"), ("bayes", "Bayes limit", "-")):

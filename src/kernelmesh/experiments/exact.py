@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.optimize import minimize
 
-from kernelmesh import Agent, ArrayStream, Consensus, Expansion, Gaussian, Graph, Logistic, Mixture, Schedule
+from kernelmesh import Agent, ArrayStream, ConsensusProtocol, Function, Gaussian, Graph, Logistic, Mixture, Schedule
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.settings import Count, Positive, Settings
@@ -30,17 +30,17 @@ class Problem:
 
     classes: ClassVar[int] = 3
 
-    def agent(self, consensus: Consensus, *, step_size: Schedule | float, parsimony: float) -> Agent:
+    def agent(self, protocol: ConsensusProtocol, *, step_size: Schedule | float, parsimony: float) -> Agent:
         """The settings of agents that are to find the minimizer."""
         rates = Rates(step_size, parsimony, self.regularization)
-        return parsimonious_agent((2, self.classes), self.kernel, rates, consensus)
+        return parsimonious_agent((2, self.classes), self.kernel, rates, protocol)
 
     def streams(self, seed: Sequence[int], *, batch_size: int, passes: int) -> list[ArrayStream]:
         """Every agent sees its samples over and over, in an order of its own."""
         own = zip(self.points, self.labels, np.random.default_rng(seed).spawn(len(self.points)), strict=True)
         return [ArrayStream(x, y, batch_size=batch_size, passes=passes, rng=rng) for x, y, rng in own]
 
-    def violation(self, functions: Sequence[Expansion]) -> float:
+    def violation(self, functions: Sequence[Function]) -> float:
         """½ Σ_i Σ_j∈n_i E‖f_i(x_i) − f_j(x_i)‖²."""
         total = 0.0
         for i, around in enumerate(self.graph.neighbors):
@@ -48,7 +48,7 @@ class Problem:
             total += sum(float(((here - functions[j](self.points[i])) ** 2).sum(axis=1).mean()) for j in around)
         return 0.5 * total
 
-    def minimize(self, coupling: float) -> tuple[float, list[Expansion]]:
+    def minimize(self, coupling: float) -> tuple[float, list[Function]]:
         """The minimum of ψ_c, and the functions that attain it; an infinite c gives p* and one function for all.
 
         By the representer theorem every function is a combination of kernels at all samples; with K = L Lᵀ and f = L θ the
@@ -85,7 +85,7 @@ class Problem:
         options = {"maxiter": 20_000, "maxfun": 40_000, "ftol": 1e-14, "gtol": 1e-9}
         found = minimize(objective, np.zeros(math.prod(shape)), jac=True, method="L-BFGS-B", options=options)
         weights = np.linalg.solve(root.T, found.x.reshape(shape))
-        return float(found.fun), [Expansion(self.kernel, everywhere, w) for w in np.repeat(weights, agents // shape[0], 0)]
+        return float(found.fun), [Function.of(self.kernel, everywhere, w) for w in np.repeat(weights, agents // shape[0], 0)]
 
 
 @dataclass(frozen=True, kw_only=True)

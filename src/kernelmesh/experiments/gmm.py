@@ -31,7 +31,7 @@ def findings(task: Task, trial: Trial) -> Findings:
     """What one network learned, next to the Bayes limit of its data."""
     config = task.config
     setup = {
-        "rule": config.learns_by,
+        "learner": config.learns_by,
         **{name: getattr(config, name) for name in ("seed", "protocol", "partition", "agents")},
     }
     return Findings(
@@ -94,7 +94,7 @@ def table(config: MixtureConfig, session: Session) -> Findings:
     done = session.compute({name: Cell(cell, dataclasses.replace(config, seed=s)) for s, name in names.items()})
     unselected = [done[names[seed]] for seed in seeds if names[seed] in done]
     alike = [row for row in done.values() if row["seed"] in similar]
-    summary: dict[str, Any] = {"rule": config.learns_by, "protocol": config.protocol, "seeds": len(unselected)}
+    summary: dict[str, Any] = {"learner": config.learns_by, "protocol": config.protocol, "seeds": len(unselected)}
     if unselected:
 
         def median(name: str) -> float:

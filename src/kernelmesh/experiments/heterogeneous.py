@@ -46,14 +46,14 @@ def cell(config: MixtureConfig) -> Mapping[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstablePenalty)  # the printed schedule is there to show it
         trial = learn(Task.draw(config).network(), only_ends=True)
-    where = {"partition": config.partition, "rule": config.learns_by, "protocol": config.protocol, "seed": config.seed}
+    where = {"partition": config.partition, "learner": config.learns_by, "protocol": config.protocol, "seed": config.seed}
     return {**where, **trial.row(), "seconds": trial.seconds}
 
 
 def reference(config: Config) -> Mapping[str, Any]:
     """What learners with all the data reach on one draw.
 
-    `same_rule` has the rule `config.rule`, as the protocols that exchange functions do; `centralized` has the rule of
+    `same_rule` has the rule `config.learner`, as the protocols that exchange functions do; `centralized` has the rule of
     `config.protocol`, which is another one where sums are shared.
     """
     task, alike = Task.draw(config), Task.draw(dataclasses.replace(config, protocol="local", every=0))
@@ -81,7 +81,7 @@ def _groups(config: Config) -> dict[tuple[str, str], Config]:
     if config.suits("relay"):
         one = dataclasses.replace(config, partition="one-class", protocol="relay")
         rows |= {group: dataclasses.replace(one, every=k, bits=bits) for group, (k, bits) in _SPARSE.items()}
-    if config.rule == "gradient":
+    if config.learner == "gradient":
         rows[_PRINTED] = dataclasses.replace(
             config, partition="identical", protocol="penalty", penalty_limit=math.inf, every=0
         )
@@ -101,7 +101,7 @@ def table(config: Config, session: Session) -> Findings:
     goals = _goals(rows, references) if as_described and session.complete else []
     return Findings(
         summary={
-            "rule": config.rule,
+            "learner": config.learner,
             "seeds": config.seeds,
             "centralized_accuracy": references["centralized"],
             "same_rule_accuracy": references["same_rule"],

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
-from kernelmesh import Agent, Averaged, Consensus, Kernel, Komp, Landmarks, Local, Relay, SecondOrder
-from kernelmesh.consensus import Tuning
+from kernelmesh import Agent, Averaged, ConsensusProtocol, Kernel, Komp, Landmarks, Local, Relay, SecondOrder
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.experiments.protocols import ProtocolName, check_every, protocol, protocols, shares
 from kernelmesh.experiments.settings import Count, Index, NonNegative, Positive, PositiveOrInf, Settings
+from kernelmesh.learners import Learner
 from kernelmesh.numerics.losses import Logistic, Loss
 from kernelmesh.numerics.schedules import Schedule
+from kernelmesh.protocols import Tuning
 from kernelmesh.registry import kebab, kinds
-from kernelmesh.rules import Rule
 from kernelmesh.schema import one_of, setting
 
 __all__ = ["LearningSettings", "Rates", "RuleName", "agent_for", "describe_rules", "parsimonious_agent", "rules"]
@@ -23,13 +23,13 @@ __all__ = ["LearningSettings", "Rates", "RuleName", "agent_for", "describe_rules
 _LOGISTIC = Logistic()
 
 
-def rules() -> dict[str, type[Rule]]:
+def rules() -> dict[str, type[Learner]]:
     """All registered learning rules by the names that the command line has for them, the paper's first.
 
     >>> list(rules())[:3]
     ['gradient', 'averaged', 'second-order']
     """
-    known = {kebab(name): kind for name, kind in kinds("rule").items()}
+    known = {kebab(name): kind for name, kind in kinds("learner").items()}
     return {name: known.pop(name) for name in ("gradient", "averaged", "second-order", "landmarks")} | known
 
 
@@ -102,31 +102,31 @@ class LearningSettings(Settings, owner="network"):
     @property
     def learns_by(self) -> str:
         """The name of the rule: agents that share sums have `landmarks` in place of the default."""
-        return "landmarks" if self.rule == "gradient" and shares(self.protocol) else self.rule
+        return "landmarks" if self.learner == "gradient" and shares(self.protocol) else self.learner
 
     @property
     def fitting(self) -> list[str]:
-        """The protocols by which agents with the rule can learn."""
+        """The protocols by which agents with the learner can learn."""
         return [name for name in protocols() if self.suits(name)]
 
     def suits(self, name: str) -> bool:
-        """Whether agents with the rule can learn by a protocol."""
+        """Whether agents with the learner can learn by a protocol."""
         if name == "local":
             return True
-        return self.rule in ("gradient", "landmarks") if shares(name) else rules()[self.rule].listens
+        return self.learner in ("gradient", "landmarks") if shares(name) else rules()[self.learner].listens
 
     @property
     def initial_step_size(self) -> float:
         """η of the rule."""
-        return self.averaged_step_size if self.rule == "averaged" else self.step_size
+        return self.averaged_step_size if self.learner == "averaged" else self.step_size
 
     @property
     def budget(self) -> float:
         """ε of the rule, where it takes a step size."""
         eta = self.initial_step_size
-        return self.averaged_parsimony * math.sqrt(eta) if self.rule == "averaged" else self.parsimony * eta**1.5
+        return self.averaged_parsimony * math.sqrt(eta) if self.learner == "averaged" else self.parsimony * eta**1.5
 
-    def consensus(self, tuning: Tuning) -> Consensus:
+    def protocol(self, tuning: Tuning) -> ConsensusProtocol:
         """The protocol, set up for a network; rules that learn alone have none."""
         self._check_protocol()
         found = protocol(self.protocol, tuning) if self.suits(self.protocol) else Local()
@@ -134,11 +134,11 @@ class LearningSettings(Settings, owner="network"):
 
     def _check_protocol(self) -> None:
         if self.agents > 1 and not self.suits(self.protocol):
-            rule = f"be {' or '.join(self.fitting)} with the rule {self.rule}"
+            rule = f"be {' or '.join(self.fitting)} with the learner {self.learner}"
             remedy = "`--protocol local`, or a network of one with `--agents 1`"
             raise InvalidArgument(self.owner, "protocol", rule, Verbatim(self.protocol), remedy=remedy)
 
-    def learning_rule(self) -> Rule:
+    def learning_rule(self) -> Learner:
         """The rule with its settings; one from elsewhere has its own defaults."""
         own: dict[str, dict[str, Any]] = {
             "averaged": {"fidelity": self.averaged_fidelity, "half_life": self.half_life},
@@ -156,7 +156,7 @@ class LearningSettings(Settings, owner="network"):
                 "half_life": self.half_life,
             },
         }
-        kind: Callable[..., Rule] = rules()[self.learns_by]
+        kind: Callable[..., Learner] = rules()[self.learns_by]
         return kind(**own.get(self.learns_by, {}))
 
 
@@ -169,7 +169,7 @@ class Rates(NamedTuple):
 
 
 def parsimonious_agent(
-    shape: tuple[int, int], kernel: Kernel, rates: Rates, consensus: Consensus, *, loss: Loss = _LOGISTIC
+    shape: tuple[int, int], kernel: Kernel, rates: Rates, protocol: ConsensusProtocol, *, loss: Loss = _LOGISTIC
 ) -> Agent:
     """An agent for points of `shape[0]` numbers with `shape[1]` outputs and the paper's budget, ε = K η^1.5."""
     return Agent(
@@ -180,12 +180,12 @@ def parsimonious_agent(
         step_size=rates.step_size,
         regularization=rates.regularization,
         compression=Komp.parsimonious(rates.step_size, parsimony=rates.parsimony),
-        consensus=consensus,
+        protocol=protocol,
     )
 
 
 def agent_for(
-    settings: LearningSettings, shape: tuple[int, int], kernel: Kernel, consensus: Consensus, *, loss: Loss = _LOGISTIC
+    settings: LearningSettings, shape: tuple[int, int], kernel: Kernel, protocol: ConsensusProtocol, *, loss: Loss = _LOGISTIC
 ) -> Agent:
     """An agent for points of `shape[0]` numbers with `shape[1]` outputs that learns by the rule of some settings."""
     rule, eta, cap = settings.learning_rule(), settings.initial_step_size, settings.max_order or None
@@ -194,7 +194,7 @@ def agent_for(
         "outputs": shape[1],
         "kernel": kernel,
         "loss": loss,
-        "consensus": consensus,
+        "protocol": protocol,
     }
     if not rule.takes_step_size:
         own = {"second-order": settings.second_order_regularization, "landmarks": settings.landmarks_regularization}

@@ -10,9 +10,8 @@ from typing import Annotated
 
 import numpy as np
 
-from kernelmesh import Agent, ArrayStream, Consensus, Gaussian, Graph, Local, Mixture
+from kernelmesh import Agent, ArrayStream, ConsensusProtocol, Gaussian, Graph, Local, Mixture
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.consensus import Tuning
 from kernelmesh.experiments.alone import Alone, learn_alone
 from kernelmesh.experiments.learning import LearningSettings, agent_for
 from kernelmesh.experiments.network import Network
@@ -21,6 +20,7 @@ from kernelmesh.experiments.samples import Samples
 from kernelmesh.experiments.settings import Count, Index, Positive, PositiveOrInf, settings_of
 from kernelmesh.numerics.losses import Hinge, Logistic, Loss
 from kernelmesh.numerics.schedules import Doubling, InverseTime, Schedule
+from kernelmesh.protocols import Tuning
 from kernelmesh.schema import one_of, setting
 from kernelmesh.streams import StreamSlice
 
@@ -117,7 +117,7 @@ class Task(Samples):
         """The kernel of every learner here."""
         return Gaussian(bandwidth=self.config.bandwidth)
 
-    def consensus(self) -> Consensus:
+    def protocol(self) -> ConsensusProtocol:
         """The protocol that the config names, ready for this network."""
         config = self.config
         tuning = Tuning(
@@ -129,13 +129,13 @@ class Task(Samples):
             step_size=config.initial_step_size,
             every=config.every or None,
         )
-        return config.consensus(tuning)
+        return config.protocol(tuning)
 
-    def agent(self, consensus: Consensus | None = None) -> Agent:
+    def agent(self, protocol: ConsensusProtocol | None = None) -> Agent:
         """The settings of every agent; with `Local()` those of a learner on its own."""
         config = self.config
         shape, loss = (2, self.mixture.classes), _LOSSES[config.loss]
-        agent = agent_for(config, shape, self.kernel, consensus or self.consensus(), loss=loss)
+        agent = agent_for(config, shape, self.kernel, protocol or self.protocol(), loss=loss)
         if agent.step_size is None:
             return agent
         return dataclasses.replace(agent, step_size=config.steps)  # the budget remains that of the first step

@@ -39,4 +39,4 @@ class Network:
     @property
     def is_open_ended(self) -> bool:
         """Whether there may be more rounds: agents that share sums form a network first, and settle at the end."""
-        return self.agent.consensus.shares
+        return self.agent.protocol.shares

@@ -105,6 +105,6 @@ def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
 
 
 _ABOUT = "agents that each see one class of five: alone, with the paper's update, and with relay sums"
-_SWEPT = ("protocol", "partition", "rule")
+_SWEPT = ("protocol", "partition", "learner")
 EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, swept=_SWEPT)
 register("experiment", EXPERIMENT, name=EXPERIMENT.name)

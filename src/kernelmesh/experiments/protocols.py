@@ -5,8 +5,8 @@ import inspect
 import math
 from typing import Annotated
 
-from kernelmesh.consensus import Consensus, Penalty, Tuning
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.protocols import ConsensusProtocol, Penalty, Tuning
 from kernelmesh.registry import kebab, kinds
 from kernelmesh.schema import one_of
 
@@ -22,13 +22,13 @@ _VARIANTS = {
 _SAFE = 0.5
 
 
-def protocols() -> dict[str, type[Consensus]]:
+def protocols() -> dict[str, type[ConsensusProtocol]]:
     """All registered protocols by the names that the command line has for them.
 
     >>> list(protocols())[:3]
     ['local', 'penalty', 'implicit-penalty']
     """
-    known = {kebab(name): kind for name, kind in kinds("consensus").items()} | {_IMPLICIT: Penalty}
+    known = {kebab(name): kind for name, kind in kinds("protocol").items()} | {_IMPLICIT: Penalty}
     return {name: known.pop(name) for name in ("local", "penalty", _IMPLICIT, "hilbert", "diffusion", "relay")} | known
 
 
@@ -47,7 +47,7 @@ def _check_name(owner: str, argument: str, value: object) -> str:
 ProtocolName = Annotated[str, _check_name]
 
 
-def protocol(name: str, tuning: Tuning) -> Consensus:
+def protocol(name: str, tuning: Tuning) -> ConsensusProtocol:
     """A protocol, set up for a network."""
     if name == CAPPED:
         return Penalty.tuned(dataclasses.replace(tuning, limit=_SAFE))

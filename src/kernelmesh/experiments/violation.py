@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kernelmesh import Consensus, Diverged, Hilbert, InverseTime, Penalty, register, simulate
+from kernelmesh import ConsensusProtocol, Diverged, Hilbert, InverseTime, Penalty, register, simulate
 from kernelmesh.experiments import Cell, Experiment, Findings, Session
 from kernelmesh.experiments.exact import ProblemConfig
 from kernelmesh.experiments.settings import Count, Positive
@@ -18,7 +18,7 @@ from kernelmesh.schema import setting
 __all__ = ["EXPERIMENT", "Config", "bounded", "cells", "draw", "over_bound"]
 
 COUPLINGS = (0.01, 0.0316, 0.1, 0.316, 1.0, 3.16, 10.0, 31.6, 100.0)
-_PROTOCOLS: dict[str, Callable[..., Consensus]] = {
+_PROTOCOLS: dict[str, Callable[..., ConsensusProtocol]] = {
     "penalty": Penalty,
     "implicit-penalty": partial(Penalty, implicit=True),
     "hilbert": Hilbert,
@@ -49,7 +49,7 @@ def _violation(config: Config, name: str, coupling: float) -> float:
     steps = InverseTime(scale=config.step_size * half, offset=half)
     agent = problem.agent(_PROTOCOLS[name](coupling=coupling), step_size=steps, parsimony=0.005)
     batches = [x[: config.batch_size] for x in problem.points]
-    if coupling > 0.8 * agent.consensus.max_stable_penalty(agent.kernel, batches, config.step_size, problem.graph.stiffness):
+    if coupling > 0.8 * agent.protocol.max_stable_penalty(agent.kernel, batches, config.step_size, problem.graph.stiffness):
         return math.nan
     streams = problem.streams([config.seed, 1], batch_size=config.batch_size, passes=config.passes)
     try:

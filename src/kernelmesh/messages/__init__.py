@@ -15,10 +15,10 @@ from msgspec import Struct
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import tables
 from kernelmesh.messages.news import BITS, NOBODY, Hello, ListPart, News, PackedSums, Rows, packed, unpacked
-from kernelmesh.messages.tables import VERSION, Function, Message, Points, Values, WireSize
+from kernelmesh.messages.tables import VERSION, Message, Points, SentFunction, Values, WireSize
 
-__all__ = ["BITS", "NOBODY", "Function", "Hello", "ListPart", "Message", "News", "PackedSums", "Points", "Rows", "Values"]
-__all__ += ["WireSize", "decode", "encode", "packed", "unpacked", "wire_size"]
+__all__ = ["BITS", "NOBODY", "Hello", "ListPart", "Message", "News", "PackedSums", "Points", "Rows", "SentFunction"]
+__all__ += ["Values", "WireSize", "decode", "encode", "packed", "unpacked", "wire_size"]
 
 # The number of this kind on the wire; those of tables are smaller.
 _NEWS = len(tables.KINDS)

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import RefusedMessage
 
-__all__ = ["KINDS", "VERSION", "Function", "Message", "Points", "Values", "WireSize", "decode", "encode", "wire_size"]
+__all__ = ["KINDS", "VERSION", "Message", "Points", "SentFunction", "Values", "WireSize", "decode", "encode", "wire_size"]
 
 VERSION = 5
 """Of the wire format."""
@@ -38,7 +38,7 @@ class Message:
 
     def __init_subclass__(cls) -> None:
         cls.kind = cls.__name__.lower()
-        cls.inputs = tuple(name for name in cls.__annotations__ if name in ("points", "centers"))
+        cls.inputs = tuple(name for name in cls.__annotations__ if name in ("points",))
         cls.outputs = tuple(name for name in cls.__annotations__ if name in ("values", "weights"))
         cls.tables = (*cls.inputs, *cls.outputs)
         if cls.tables:
@@ -60,10 +60,10 @@ class Values(Message):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Function(Message):
-    """A whole function: its centers, M × p, and weights, M × C."""
+class SentFunction(Message):
+    """A whole function: its points, M × p, and weights, M × C."""
 
-    centers: Floats
+    points: Floats
     weights: Floats
 
 
@@ -79,7 +79,7 @@ class _Wire(Struct, array_like=True, forbid_unknown_fields=True):
     matrices: Annotated[list[_Matrix], Meta(max_length=2)]
 
 
-KINDS: tuple[type[Message], ...] = (Points, Values, Function)  # numbered in this order on the wire, before news
+KINDS: tuple[type[Message], ...] = (Points, Values, SentFunction)  # numbered in this order on the wire, before news
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Wire)

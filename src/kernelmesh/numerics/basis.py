@@ -10,7 +10,7 @@ import numpy as np
 
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.products import product
 
@@ -91,13 +91,13 @@ class Basis:
         chosen, _ = compiled.newton.novel(schur, np.arange(len(points)), across, across, own, novelty, nothing)
         return chosen[:room]
 
-    def function(self, weights: Floats) -> Expansion:
+    def function(self, weights: Floats) -> Function:
         """f(x) = wᵀ φ(x) as a kernel expansion over the points, with the weights L⁻ᵀ w."""
-        return Expansion.trusted(self.kernel, self.points, _solved(self.root, weights.T, transposed=True).T.copy())
+        return Function(self.kernel, self.points, _solved(self.root, weights.T, transposed=True).T.copy())
 
-    def coordinates(self, function: Expansion) -> Floats:
+    def coordinates(self, function: Function) -> Floats:
         """w of the projection of a function onto the span."""
-        return product(self.features(function.centers).T, function.weights)
+        return product(self.features(function.points).T, function.weights)
 
     def across(self, other: Basis) -> Floats:
         """P, so that P φ_other are the coordinates of what φ_other stands for, projected onto this span."""

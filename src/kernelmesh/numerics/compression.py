@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Protocol, Self, cast, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
-from kernelmesh.numerics.schedules import Constant, Power, Schedule, as_schedule
+from kernelmesh.numerics.schedules import Schedule, check_schedule, value_at
 from kernelmesh.registry import register
 
 __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", "Update", "compress", "compressed"]
@@ -90,7 +90,7 @@ class Model:
     it in place, after which this Model can still be read but not stepped again. `copy` makes an independent one.
     """
 
-    function: Expansion
+    function: Function
     _: KW_ONLY
     square_norm: float = 0.0
     """‖f‖²: projections are orthogonal, so ‖f‖² = ‖f̃‖² − error². NaN with rules that project differently."""
@@ -136,7 +136,7 @@ class Model:
         )
 
     def widened(self, *, dimension: int, outputs: int) -> Self:
-        """The model of the same function with more features and outputs (`Expansion.widened`); Gram matrices stay the same.
+        """The model of the same function with more features and outputs (`Function.widened`); Gram matrices stay the same.
 
         A model that keeps more for each output than its function widens that, too.
         """
@@ -145,7 +145,7 @@ class Model:
     def scaled(self, factor: float) -> Self:
         """The model of factor · f over the same points."""
         weights = self.function.weights * factor
-        function = Expansion.trusted(self.function.kernel, self.function.centers, weights)
+        function = Function(self.function.kernel, self.function.points, weights)
         return replace(self, function=function, square_norm=self.square_norm * factor**2)
 
 
@@ -161,11 +161,17 @@ class Compression(Protocol):
     True
     """
 
-    def start(self, function: Expansion) -> Model:
+    def start(self, function: Function) -> Model:
         """A model with `function` (for a new agent, the zero function)."""
 
-    def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
-        """Apply the update and compress; takes ownership of the model's workspace. On an error, the model is unchanged."""
+    def budget_at(self, samples: int, *, unit: float, parsimony: float) -> float:
+        """ε after this many samples, where K η^q has the unit η^q, and by default K is `parsimony`."""
+
+    def absorb(self, model: Model, update: Update, *, budget: float) -> tuple[Model, CompressionReport]:
+        """Apply the update and compress to a distance of at most `budget`; takes ownership of the model's workspace.
+
+        On an error, the model is unchanged.
+        """
 
 
 @register("compression")
@@ -176,27 +182,30 @@ class Uncompressed:
     Examples
     --------
     >>> from kernelmesh import Gaussian
-    >>> model = Uncompressed().start(Expansion.zero(Gaussian(), dimension=1, outputs=1))
+    >>> model = Uncompressed().start(Function.zero(Gaussian(), dimension=1, outputs=1))
     >>> update = Update(np.array([[0.0], [0.0]]), np.array([[1.0], [1.0]]))
-    >>> model, _ = Uncompressed().absorb(model, update, samples=0)
+    >>> model, _ = Uncompressed().absorb(model, update, budget=0.0)
     >>> model.function.order
     2
     """
 
-    def start(self, function: Expansion) -> Model:
+    def start(self, function: Function) -> Model:
         return Model(function, square_norm=function.inner(function))
 
-    def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
+    def budget_at(self, samples: int, *, unit: float, parsimony: float) -> float:
+        return 0.0
+
+    def absorb(self, model: Model, update: Update, *, budget: float) -> tuple[Model, CompressionReport]:
         f = model.function
-        cross = f.kernel(update.points, f.centers) if update.cross is None else update.cross
+        cross = f.kernel(update.points, f.points) if update.cross is None else update.cross
         gram = f.kernel(update.points, update.points)
         added = compiled.pruning.growth(gram, cross, f.weights, update.coefficients, update.shrink)
         square_norm = update.shrink**2 * model.square_norm + added
         if not math.isfinite(square_norm):
             raise FloatingPointError("the function is no longer finite")
-        centers = np.concatenate([f.centers, update.points])
+        centers = np.concatenate([f.points, update.points])
         weights = np.concatenate([update.shrink * f.weights, update.coefficients])
-        function = Expansion.trusted(f.kernel, centers, weights)
+        function = Function(f.kernel, centers, weights)
         return Model(function, square_norm=square_norm), CompressionReport(error=0.0, budget=0.0)
 
 
@@ -205,12 +214,14 @@ class Uncompressed:
 class Komp:
     """Kernel orthogonal matching pursuit, destructive with pre-fitting: ‖f − f̃‖ ≤ ε over all outputs jointly.
 
-    `Komp.parsimonious` and `Komp.vanishing` use the budgets of the paper.
-
     Parameters
     ----------
-    budget : float or Schedule
-        The budget ε; 0 removes only points that cost nothing.
+    budget : float or Schedule, optional
+        The budget ε; 0 removes only points that cost nothing. By default K η^q with the step size η of the learner, and
+        q = 3/2 for `Gradient`, as in the paper (Theorem 1), or 1/2 for `Averaged`.
+    parsimony : float, optional
+        K in that budget: larger means fewer points and a coarser function. By default that of the learner; the figures of the
+        paper use 0.04.
     max_order : int, optional
         The maximum model order, regardless of the budget; `Info.over_budget` is true if it made the error exceed the budget.
     tolerance : float
@@ -223,90 +234,48 @@ class Komp:
     --------
     >>> from kernelmesh import Gaussian
     >>> komp = Komp(budget=0.1)
-    >>> model = komp.start(Expansion.zero(Gaussian(), dimension=1, outputs=1))
-    >>> model, report = komp.absorb(model, Update(np.array([[0.0], [0.01]]), np.array([[1.0], [1.0]])), samples=0)
+    >>> model = komp.start(Function.zero(Gaussian(), dimension=1, outputs=1))
+    >>> model, report = komp.absorb(model, Update(np.array([[0.0], [0.01]]), np.array([[1.0], [1.0]])), budget=0.1)
     >>> model.function.order, report.error < 0.1
     (1, True)
     """
 
-    budget: Schedule | float
+    budget: Schedule | float | None = None
+    parsimony: float | None = None
     max_order: int | None = None
     tolerance: float = _TOLERANCE
     watch: int = 16
 
     def __post_init__(self) -> None:
-        budget = self.budget
-        if not isinstance(budget, Schedule):
-            budget = Constant(non_negative("Komp", "budget", budget, infinite=True))
-        object.__setattr__(self, "budget", as_schedule("Komp", "budget", budget))
+        if self.budget is not None:
+            if self.parsimony is not None:
+                raise InvalidArgument("Komp", "parsimony", "be omitted with a budget", self.parsimony)
+            check_schedule("Komp", "budget", self.budget)
+        if self.parsimony is not None:
+            non_negative("Komp", "parsimony", self.parsimony)
         if self.max_order is not None:
             integer("Komp", "max_order", self.max_order, minimum=1)
         positive("Komp", "tolerance", self.tolerance)
         integer("Komp", "watch", self.watch, minimum=1)
 
-    @classmethod
-    def parsimonious(cls, step_size: Schedule | float, *, parsimony: float, max_order: int | None = None) -> Komp:
-        """ε = K η^{3/2}, the budget of the paper for constant steps (Theorem 1).
+    def budget_at(self, samples: int, *, unit: float, parsimony: float) -> float:
+        if self.budget is None:
+            return (parsimony if self.parsimony is None else self.parsimony) * unit
+        return value_at(self.budget, samples)
 
-        Parameters
-        ----------
-        step_size : float or Schedule
-            The agent's step size η.
-        parsimony : float
-            K: larger means fewer points and a coarser function. The paper's figures use 0.04.
-        max_order : int, optional
-            The maximum number of points in the dictionary.
-
-        Returns
-        -------
-        Komp
-            A compression with that budget.
-        """
-        eta = as_schedule("Komp", "step_size", step_size)
-        return cls(
-            budget=Power(of=eta, scale=non_negative("Komp", "parsimony", parsimony), exponent=1.5), max_order=max_order
-        )
-
-    @classmethod
-    def vanishing(cls, step_size: Schedule | float, *, max_order: int | None = None) -> Komp:
-        """ε = η², the budget of the paper for diminishing steps (Corollary 1)."""
-        return cls(budget=Power(of=as_schedule("Komp", "step_size", step_size), exponent=2.0), max_order=max_order)
-
-    @classmethod
-    def averaging(cls, step_size: Schedule | float, *, parsimony: float = 0.06, max_order: int | None = None) -> Komp:
-        """ε = K η^{1/2}, a budget for the rule `Averaged`, whose average converges while its steps stay large.
-
-        Parameters
-        ----------
-        step_size : float or Schedule
-            The agent's step size η.
-        parsimony : float
-            K: larger means fewer points and a coarser function.
-        max_order : int, optional
-            The maximum number of points in the dictionary.
-
-        Returns
-        -------
-        Komp
-            A compression with that budget.
-        """
-        eta, scale = as_schedule("Komp", "step_size", step_size), non_negative("Komp", "parsimony", parsimony)
-        return cls(budget=Power(of=eta, scale=scale, exponent=0.5), max_order=max_order)
-
-    def start(self, function: Expansion) -> Model:
+    def start(self, function: Function) -> Model:
         inverse = InverseGram()
         if function.order == 0:
             return Model(function, workspace=inverse)
-        if inverse.rebuild(function.kernel, function.centers):
+        if inverse.rebuild(function.kernel, function.points):
             return Model(function, square_norm=function.inner(function), workspace=inverse, generation=inverse.generation)
         # some points depend on others to rounding: build up from nothing, which folds them in
-        zero = Expansion.zero(function.kernel, dimension=function.dimension, outputs=function.outputs)
+        zero = Function.zero(function.kernel, dimension=function.dimension, outputs=function.outputs)
         model = Model(zero, workspace=InverseGram())
-        model, _ = _absorb(model, Update(function.centers, function.weights), 0.0, function.order, self.tolerance)
+        model, _ = _absorb(model, Update(function.points, function.weights), 0.0, function.order, self.tolerance)
         return model
 
-    def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
-        budget = cast(Schedule, self.budget)(samples)
+    def absorb(self, model: Model, update: Update, *, budget: float) -> tuple[Model, CompressionReport]:
         if not budget >= 0:
             raise InvalidArgument("Komp", "budget", "be >= 0 at every sample", budget)
         repaired = model.workspace is None or model.workspace.generation == BROKEN
@@ -337,19 +306,19 @@ class Komp:
     def _repair(self, model: Model, inverse: InverseGram, index: int) -> tuple[Model, bool]:
         """Look at one column, and rebuild P if it has drifted."""
         f = model.function
-        if inverse.probe(f.kernel, f.centers, index):
+        if inverse.probe(f.kernel, f.points, index):
             return model, False
         model = self._renew(model)
         inverse = model.claim()
         # where the points themselves are nearly dependent no inverse is exact: ask for what a fresh one achieves
         if index < inverse.order:
-            inverse.bound = max(inverse.bound, 10.0 * inverse.drift(f.kernel, model.function.centers, index))
+            inverse.bound = max(inverse.bound, 10.0 * inverse.drift(f.kernel, model.function.points, index))
         return model, True
 
     def _renew(self, model: Model) -> Model:
         """The same function with P recomputed, or without dependent points if that fails."""
         f, inverse = model.function, model.claim()
-        if inverse.rebuild(f.kernel, f.centers):
+        if inverse.rebuild(f.kernel, f.points):
             return replace(model, square_norm=f.inner(f))
         return self.start(f)
 
@@ -357,7 +326,7 @@ class Komp:
 def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
     """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one."""
     f = model.function
-    old, points = f.order, np.concatenate([f.centers, update.points])
+    old, points = f.order, np.concatenate([f.points, update.points])
     fresh, sums, touches = compiled.folding.fold(points.view(np.uint64), old, update.coefficients)
     if len(fresh) == len(update.points):
         return model, update
@@ -365,8 +334,8 @@ def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
     if not touches:
         return model, Update(update.points[fresh], coefficients, update.shrink)
     weights = update.shrink * f.weights + sums[:old]
-    moved = Expansion.trusted(f.kernel, f.centers, weights)
-    square_norm = float((weights * moved.evaluate(f.centers)).sum())
+    moved = Function(f.kernel, f.points, weights)
+    square_norm = float((weights * moved.evaluate(f.points)).sum())
     model = replace(model, function=moved, square_norm=max(square_norm, 0.0))
     return model, Update(update.points[fresh], coefficients)
 
@@ -383,10 +352,10 @@ def _absorb(model: Model, update: Update, budget: float, max_order: int, toleran
     changes, stays, weights, added, square_error, dependent = compiled.pruning.choose(
         inverse.buffer,
         f.order,
-        f.kernel(points, f.centers) if update.cross is None else update.cross,
+        f.kernel(points, f.points) if update.cross is None else update.cross,
         schur,
         lifted,
-        f.kernel.diag(f.centers),
+        f.kernel.diag(f.points),
         f.weights,
         shrink,
         shrink**2 * model.square_norm,
@@ -400,12 +369,12 @@ def _absorb(model: Model, update: Update, budget: float, max_order: int, toleran
         raise FloatingPointError("the function is no longer finite")
     if changes < 0:
         # the budget is finer than what P can resolve: begin again from all the points, which needs no P
-        everything = Update(np.concatenate([f.centers, points]), np.concatenate([shrink * f.weights, coefficients]))
-        zero = Expansion.zero(f.kernel, dimension=f.dimension, outputs=f.outputs)
+        everything = Update(np.concatenate([f.points, points]), np.concatenate([shrink * f.weights, coefficients]))
+        zero = Function.zero(f.kernel, dimension=f.dimension, outputs=f.outputs)
         return _absorb(Model(zero, workspace=InverseGram()), everything, budget, max_order, tolerance)
     if changes == 0:
         # the batch only replaced itself: neither the points nor P change
-        function, removed = Expansion.trusted(f.kernel, f.centers, weights), len(points)
+        function, removed = Function(f.kernel, f.points, weights), len(points)
         square_error = square_error if f.order else max(square_norm, 0.0)
     else:
         removed = f.order + len(points) - int(np.count_nonzero(stays))
@@ -418,7 +387,7 @@ def _absorb(model: Model, update: Update, budget: float, max_order: int, toleran
 
 def _exchange(
     model: Model, update: Update, stays: NDArray[np.bool_], lifted: Floats, schur: Floats
-) -> tuple[Expansion, float | None]:
+) -> tuple[Function, float | None]:
     """The projection of f̃ onto the points that stay, and its squared error where that can be measured; P follows."""
     f, inverse = model.function, model.claim()
     plan = inverse.plan(
@@ -433,7 +402,7 @@ def _exchange(
         rest = update.coefficients.copy()
         rest[plan.kept] -= plan.arriving
         measured = max(float((rest * product(schur, rest)).sum()), 0.0)
-    function = Expansion.trusted(f.kernel, plan.arrange(f.centers, update.points[plan.kept]), weights)
+    function = Function(f.kernel, plan.arrange(f.points, update.points[plan.kept]), weights)
     inverse.apply(plan)
     return function, measured
 
@@ -473,22 +442,24 @@ def compress(
     (2, True)
     """
     check_kernel("compress", kernel)
-    centers = matrix("compress", "centers", centers)
+    centers = matrix("compress", "points", centers)
     flat = np.ndim(weights) == 1
     table = matrix("compress", "weights", np.asarray(weights)[:, None] if flat else weights, rows=len(centers))
-    limit = cast(Constant, Komp(budget=budget, max_order=max_order).budget).value
+    limit = non_negative("compress", "budget", budget, infinite=True)
+    if max_order is not None:
+        integer("compress", "max_order", max_order, minimum=1)
     try:
         f, report = compressed(kernel, centers, table, limit, max_order=max_order)
     except FloatingPointError:
         raise InvalidArgument(
             "compress", "weights", "define a function of finite norm", Verbatim("one that overflows")
         ) from None
-    return f.centers.copy(), f.weights[:, 0].copy() if flat else f.weights.copy(), report.error
+    return f.points.copy(), f.weights[:, 0].copy() if flat else f.weights.copy(), report.error
 
 
 def compressed(
     kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
-) -> tuple[Expansion, CompressionReport]:
+) -> tuple[Function, CompressionReport]:
     """`compress` for callers that have checked everything before."""
     fresh, sums, _ = compiled.folding.fold(centers.view(np.uint64), 0, weights)
     if len(fresh) < len(centers):
@@ -498,7 +469,7 @@ def compressed(
 
 def compressed_distinct(
     kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
-) -> tuple[Expansion, CompressionReport]:
+) -> tuple[Function, CompressionReport]:
     """`compressed` for points of which no two are equal."""
     kept, after, square_norm, square_error, dependent = compiled.pruning.compress(
         kernel(centers, centers), weights, _TOLERANCE, min(budget, 1e150) ** 2, max_order or len(centers)
@@ -509,4 +480,4 @@ def compressed_distinct(
         raise FloatingPointError("the weights are no longer finite")
     removed = len(centers) - len(kept)
     report = CompressionReport(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
-    return Expansion.trusted(kernel, centers[kept], after), report
+    return Function(kernel, centers[kept], after), report

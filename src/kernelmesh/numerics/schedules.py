@@ -13,7 +13,7 @@ from kernelmesh.checks import integer, non_negative, positive
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.registry import register
 
-__all__ = ["Constant", "Doubling", "InverseRoot", "InverseTime", "Power", "Schedule", "as_schedule"]
+__all__ = ["Constant", "Doubling", "InverseRoot", "InverseTime", "Schedule", "check_schedule", "value_at"]
 
 
 @runtime_checkable
@@ -154,54 +154,22 @@ class Doubling:
         return min(value, self.ceiling)
 
 
-@register("schedule")
-@dataclass(frozen=True, kw_only=True)
-class Power:
-    """s · η(t)^p for another schedule η; the paper's budgets are K η^{3/2} and η².
-
-    Parameters
-    ----------
-    of : Schedule
-        The schedule η.
-    scale : float
-        s ≥ 0.
-    exponent : float
-        p > 0.
-
-    Examples
-    --------
-    >>> round(Power(of=Constant(3.0), scale=0.04, exponent=1.5)(0), 4)
-    0.2078
-    """
-
-    of: Schedule
-    scale: float = 1.0
-    exponent: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.of, Schedule) or isinstance(self.of, type):
-            raise InvalidArgument("Power", "of", "be a schedule", self.of, remedy="for example Constant(3.0)")
-        non_negative("Power", "scale", self.scale)
-        positive("Power", "exponent", self.exponent)
-
-    def __call__(self, samples: int) -> float:
-        try:
-            return float(self.scale * self.of(samples) ** self.exponent)
-        except OverflowError:
-            return math.inf
+def value_at(value: Schedule | float, samples: int) -> float:
+    """The value of a schedule, or the number itself, after `samples` samples."""
+    return float(value(samples) if callable(value) else value)
 
 
-def as_schedule(owner: str, argument: str, value: object) -> Schedule:
-    """Return a schedule unchanged, and a number as a constant schedule."""
+def check_schedule(owner: str, argument: str, value: object) -> Schedule | float:
+    """Reject anything that is neither a number ≥ 0 nor a schedule."""
     if isinstance(value, bool):
         pass
     elif isinstance(value, numbers.Real):
         if float(value) >= 0:
-            return Constant(float(value))
+            return float(value)
     elif isinstance(value, Schedule) and not isinstance(value, type):
         try:
             if float(value(0)) >= 0:
                 return value
         except (TypeError, ValueError, AttributeError):  # some other callable
             pass
-    raise InvalidArgument(owner, argument, "be a number >= 0 or a schedule", value, remedy="for example Constant(3.0)")
+    raise InvalidArgument(owner, argument, "be a number >= 0 or a schedule", value, remedy="for example 3.0")

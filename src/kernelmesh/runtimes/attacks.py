@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from kernelmesh.checks import Floats, integer, number, positive
-from kernelmesh.messages import Function, Message, Values
+from kernelmesh.messages import Message, SentFunction, Values
 
 __all__ = ["ATTACKS", "Attack", "Drift", "FarPoints", "Flood", "Huge", "NotFinite", "RandomFunction", "Replay"]
 __all__ += ["Scaled", "SignFlip", "Zero"]
@@ -122,7 +122,7 @@ class Replay(Attack):
     """The message from when the attack began, repeated."""
 
     def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
-        if not isinstance(message, Function) or not isinstance(first, Function):
+        if not isinstance(message, SentFunction) or not isinstance(first, SentFunction):
             return message  # an answer must match the points of its question
         return first
 
@@ -171,13 +171,13 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 def _dimension(message: Message) -> int:
-    return message.centers.shape[1] if isinstance(message, Function) else 0
+    return message.points.shape[1] if isinstance(message, SentFunction) else 0
 
 
 def _with_points(message: Message, points: Floats, rng: np.random.Generator) -> Message:
     """A function with additional points, whose weights are as large as its own; any other message unchanged."""
-    if not isinstance(message, Function):
+    if not isinstance(message, SentFunction):
         return message
     size = float(np.sqrt(np.mean(message.weights**2))) if message.weights.size else 1.0
     weights = size * rng.standard_normal((len(points), message.weights.shape[1]))
-    return Function(np.concatenate([message.centers, points]), np.concatenate([message.weights, weights]))
+    return SentFunction(np.concatenate([message.points, points]), np.concatenate([message.weights, weights]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelmesh.checks import generator, integer, non_negative
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.messages import Function, Message
+from kernelmesh.messages import Message, SentFunction
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 from kernelmesh.runtimes.attacks import Attack
 
@@ -48,10 +48,10 @@ def _check_shapes(said: Message, message: Message) -> None:
     if type(said) is not type(message):
         rule = f"return a message of the same type, {type(message).__name__}"
         raise InvalidArgument("Attack", "distort", rule, Verbatim(type(said).__name__))
-    if not isinstance(said, Function) or not isinstance(message, Function):
+    if not isinstance(said, SentFunction) or not isinstance(message, SentFunction):
         return
-    points = len(said.centers)
-    wanted = {"centers": (points, message.centers.shape[1]), "weights": (points, message.weights.shape[1])}
+    points = len(said.points)
+    wanted = {"points": (points, message.points.shape[1]), "weights": (points, message.weights.shape[1])}
     for name, shape in wanted.items():
         found = getattr(said, name).shape
         if found != shape:

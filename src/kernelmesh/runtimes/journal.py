@@ -18,9 +18,9 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from kernelmesh.checks import integer
-from kernelmesh.consensus import Heard
 from kernelmesh.errors import KernelMeshError, UnreadableFile
 from kernelmesh.messages import Message, decode, encode
+from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.node import Entry
 from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.streams import Batch

@@ -64,7 +64,7 @@ class Planner:
     def plan(self, number: int, learns: NDArray[np.bool_], furthest: int) -> Plan:
         """The plan of the round with this number; `furthest` is the largest number of steps of any learning agent."""
         # who has been away has taken fewer steps, and keeps to the rhythm of the others
-        talks = self._agent.consensus.exchanges(furthest + 1)
+        talks = self._agent.protocol.exchanges(furthest + 1)
         faults = self._faults
         if faults is None:
             return Plan(number=number, talks=talks, learns=learns)
@@ -79,8 +79,6 @@ class Planner:
             return plan
         pairs = [(i, tie.number) for i, around in enumerate(ties) for tie in around]
         lost = frozenset(pair for pair in pairs if faults.lost())
-        asked = (
-            [(i, j) for i, j in pairs if learns[i] and (i, j) not in lost] if self._agent.consensus.exchange.question else []
-        )
+        asked = [(i, j) for i, j in pairs if learns[i] and (i, j) not in lost] if self._agent.protocol.question else []
         unanswered = frozenset((j, i) for i, j in asked if faults.lost())
         return replace(plan, lost=lost, unanswered=unanswered)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernelmesh.agent import Info, State
 from kernelmesh.checks import Ints
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 
 __all__ = ["LazyInfos", "RemoteStates", "Round"]
 
@@ -23,7 +23,7 @@ class RemoteStates(Sequence[State]):
     square_norms: Sequence[float]
 
     @abstractmethod
-    def functions(self, agents: Sequence[int] | None = None) -> list[Expansion]:
+    def functions(self, agents: Sequence[int] | None = None) -> list[Function]:
         """The functions of these agents, or of all."""
 
 
@@ -67,7 +67,7 @@ class Round:
         The numbers and bytes that each agent has sent since the start.
     edge_bytes : ndarray of int
         The bytes that have crossed each edge since the start, in both directions, in the order of `graph.edges`.
-    functions : tuple of Expansion
+    functions : tuple of Function
         The function that each agent has learned so far, as immutable values.
     samples : tuple of int
         The number of samples each agent has seen since its state was created.
@@ -94,13 +94,13 @@ class Round:
     """Bytes that have crossed each edge, in both directions, in the order of `graph.edges`."""
 
     @property
-    def functions(self) -> tuple[Expansion, ...]:
+    def functions(self) -> tuple[Function, ...]:
         """The function that each agent has learned so far, as immutable values."""
         if isinstance(self.states, RemoteStates):
             return tuple(self.states.functions())
         return tuple(state.function for state in self.states)
 
-    def functions_of(self, agents: Sequence[int]) -> dict[int, Expansion]:
+    def functions_of(self, agents: Sequence[int]) -> dict[int, Function]:
         """The functions of some agents, by number; if agents are in other processes, only these are fetched."""
         if isinstance(self.states, RemoteStates):
             return dict(zip(agents, self.states.functions(agents), strict=True))

@@ -92,7 +92,7 @@ class AgentRunner:
         self._recovered_at = -_HELPED
         tokens = secrets.randbits(62), secrets.randbits(61)
         self.node: Node | SharingNode
-        if agent.consensus.shares:
+        if agent.protocol.shares:
             self.node = SharingNode(agent, membership, tokens=tokens, stay=stay, now=clock())
         else:
             pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)

@@ -15,11 +15,11 @@ import numpy as np
 
 from kernelmesh.agent import Agent, Info, State, advance, relay
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.consensus import Heard
 from kernelmesh.errors import Diverged
 from kernelmesh.exchange import Outbox
 from kernelmesh.messages import Message, decode, encode, wire_size
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.faults import Faults, Lie, Tie
 from kernelmesh.runtimes.plan import Plan
 from kernelmesh.streams import Batch
@@ -143,8 +143,8 @@ class Shard:
             i: self.agent.check(*batch) for i, batch in self._waiting.items() if batch is not None and i not in away
         }
         self._checked = {i: batch for i, batch in self._checked.items() if self.agent.wants(self.states[i])}
-        self._idle = [i for i in here if i not in self._checked] if self.agent.consensus.shares else []
-        settled = not self.agent.consensus.shares or all(self.agent.is_settled(self.states[i]) for i in here)
+        self._idle = [i for i in here if i not in self._checked] if self.agent.protocol.shares else []
+        settled = not self.agent.protocol.shares or all(self.agent.is_settled(self.states[i]) for i in here)
         learns = list(self._checked)
         return Facts(learns, max((self.states[i].steps for i in learns), default=0), waits, settled)
 
@@ -158,7 +158,7 @@ class Shard:
         self._talks = True
         points = {i: batch[0] for i, batch in self._checked.items()}
         self._outboxes = {i: Outbox(self.agent, self.states[i], points.get(i)) for i in self.members}
-        return self._ask() if self.agent.consensus.exchange.question else self._tell()
+        return self._ask() if self.agent.protocol.question else self._tell()
 
     def _ask(self) -> Batches:
         out: defaultdict[int, list[_Entry]] = defaultdict(list)
@@ -176,7 +176,7 @@ class Shard:
 
     def _tell(self) -> Batches:
         """Send functions to the agents that learn."""
-        learns, lost, shares = self._plan.learns, self._plan.lost, self.agent.consensus.shares
+        learns, lost, shares = self._plan.learns, self._plan.lost, self.agent.protocol.shares
         out: defaultdict[int, list[_Entry]] = defaultdict(list)
         for i, outbox in self._outboxes.items():
             for tie in self._ties[i]:

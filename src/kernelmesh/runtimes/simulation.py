@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats, integer
-from kernelmesh.consensus import Consensus
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.numerics.graphs import Graph
+from kernelmesh.protocols import ConsensusProtocol
 from kernelmesh.runtimes.blas_threads import BlasThreads
 from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
 from kernelmesh.runtimes.faults import Faults
@@ -72,7 +72,7 @@ def simulate(
     >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Penalty, Squared
     >>> agent = Agent(
     ...     dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5,
-    ...     compression=Komp(budget=0.01), consensus=Penalty(coupling=0.1),
+    ...     compression=Komp(budget=0.01), protocol=Penalty(coupling=0.1),
     ... )
     >>> x = np.linspace(-1, 1, 64)[:, None]
     >>> streams = [ArrayStream(x, np.sin(3 * x)) for _ in range(3)]
@@ -105,8 +105,8 @@ def simulate(
         agent.check_state("simulate", state)
     if faults is not None:
         faults.check(graph)
-        if faults.byzantine and agent.consensus.shares:
-            rule = f"have no byzantine agents with the consensus {type(agent.consensus).__name__}"
+        if faults.byzantine and agent.protocol.shares:
+            rule = f"have no byzantine agents with the protocol {type(agent.protocol).__name__}"
             remedy = "attacks distort functions and values; to simulate a lying member, give it false labels"
             raise InvalidArgument("simulate", "faults", rule, Verbatim("some"), remedy=remedy)
     # checked at the call; the generator below only starts with the first round
@@ -151,7 +151,7 @@ def _rounds(
     planner, threads = Planner(agent, graph, faults), BlasThreads()
     shards.start(agent, graph, streams, states)
     number = shown = resting = 0
-    limit = settle if settle is not None else _ROUNDS_PER_AGENT * len(graph) + _WAVES * agent.consensus.every
+    limit = settle if settle is not None else _ROUNDS_PER_AGENT * len(graph) + _WAVES * agent.protocol.every
     largest = max((state.function.order for state in states or ()), default=0)
     while True:
         number += 1
@@ -169,7 +169,7 @@ def _rounds(
             if number == 1:
                 _warn_if_unstable(agent, graph, streams, states, shards)
             with threads.limited(largest):
-                now = _round(shards, planner.plan(number, learns, furthest), agent.consensus)
+                now = _round(shards, planner.plan(number, learns, furthest), agent.protocol)
         except LostShard as lost:
             number = shards.recover(lost)
             planner.rewind(number)
@@ -190,11 +190,11 @@ def _warn_of_limit(rounds: int) -> None:
     )
 
 
-def _round(shards: Engine, plan: Plan, consensus: Consensus) -> Round:
+def _round(shards: Engine, plan: Plan, protocol: ConsensusProtocol) -> Round:
     said: Any = None
     if plan.talks:
         said = shards.exchange("ask", None, plan)
-        if consensus.exchange.question:
+        if protocol.question:
             said = shards.exchange("answer", said)
     return shards.step(plan.number, said)
 
@@ -214,7 +214,7 @@ def _warn_if_unstable(
     agent: Agent, graph: Graph, streams: Sequence[Any], states: Sequence[State] | None, shards: Engine
 ) -> None:
     """Warn before the first step if the penalty will eventually be too large for the step size."""
-    if len(graph) == 1 or type(agent.consensus).max_stable_penalty is Consensus.max_stable_penalty:
+    if len(graph) == 1 or type(agent.protocol).max_stable_penalty is ConsensusProtocol.max_stable_penalty:
         return
     points = [each for part in shards.call("points") for each in part]
     if not points:
@@ -231,16 +231,16 @@ def stability_warning(agent: Agent, batches: Sequence[Floats], graph: Graph, *, 
 
     docs/consensus.md derives the bound. Protocols that are stable for every penalty have none.
     """
-    consensus = agent.consensus
-    per_step = consensus.max_stable_penalty(agent.kernel, batches, 1.0, graph.stiffness)
+    protocol = agent.protocol
+    per_step = protocol.max_stable_penalty(agent.kernel, batches, 1.0, graph.stiffness)
     if per_step == np.inf:
         return None
     for samples in np.unique(np.linspace(first, max(first, last - 1), 256).astype(int)):
-        penalty, step_size = consensus.penalty(int(samples)), agent.step_size_at(int(samples))
+        penalty, step_size = protocol.penalty(int(samples)), agent.learner.step_size_at(int(samples))
         if penalty * step_size > per_step:
             when = f"reaches {penalty:.3g} after {samples} samples" if samples else f"is {penalty:.3g}"
             return (
-                f"{type(consensus).__name__}: with step size {step_size:g} in this network the penalty must stay below "
+                f"{type(protocol).__name__}: with step size {step_size:g} in this network the penalty must stay below "
                 f"{per_step / step_size:.2g}, else agents drive each other apart, but it {when}; lower or cap it "
                 f"(Doubling has a ceiling), lower the step size, or take another protocol (only Penalty and Hilbert "
                 f"have such a bound)"

@@ -8,8 +8,8 @@ A failed check raises an `AssertionError` that says which law is broken and how.
 
 from kernelmesh.testing.carriers import check_carrier
 from kernelmesh.testing.kernels import check_kernel
+from kernelmesh.testing.learners import check_learner
 from kernelmesh.testing.losses import check_loss
-from kernelmesh.testing.protocols import check_consensus
-from kernelmesh.testing.rules import check_rule
+from kernelmesh.testing.protocols import check_protocol
 
-__all__ = ["check_carrier", "check_consensus", "check_kernel", "check_loss", "check_rule"]
+__all__ = ["check_carrier", "check_kernel", "check_learner", "check_loss", "check_protocol"]

@@ -8,37 +8,42 @@ import numpy as np
 
 from kernelmesh.agent import Agent, State, advance, relay
 from kernelmesh.checks import Floats
-from kernelmesh.consensus import Consensus, Exchange, Heard, Local, Tuning
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import Outbox
+from kernelmesh.learners import Gradient
 from kernelmesh.messages import Message, decode, encode
 from kernelmesh.numerics.compression import Uncompressed
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 from kernelmesh.numerics.kernels import Gaussian, Kernel
 from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
+from kernelmesh.protocols import ConsensusProtocol, Heard, Local, Tuning
 from kernelmesh.runtimes.simulation import simulate
 from kernelmesh.streams import ArrayStream
 from kernelmesh.testing.laws import require, require_role, require_round_trip
 
-__all__ = ["check_consensus"]
+__all__ = ["check_protocol"]
 
 _CLASSES, _BATCH = 3, 16
 
 
-def check_consensus(
-    protocol: Consensus, *, kernel: Kernel | None = None, step_size: float = 0.5, rng: np.random.Generator | None = None
+def check_protocol(
+    protocol: ConsensusProtocol,
+    *,
+    kernel: Kernel | None = None,
+    step_size: float = 0.5,
+    rng: np.random.Generator | None = None,
 ) -> None:
     """Check that a protocol does not move agents that agree, and sends what it has declared.
 
     A single agent learns as with `Local`. Equal agents that see the same data stay equal, and learn what a single agent
-    learns. Queries and replies match the declared `exchange` and survive encoding. The order in which
+    learns. Queries and replies match the declared `question` and `reply` and survive encoding. The order in which
     neighbors are heard makes no difference. Settings survive being saved.
 
     Parameters
     ----------
-    protocol : Consensus
+    protocol : ConsensusProtocol
         The protocol to check.
     kernel : Kernel, optional
         The agents' kernel, for points with 2 features; by default Gaussian(bandwidth=0.6).
@@ -55,20 +60,21 @@ def check_consensus(
     Examples
     --------
     >>> from kernelmesh import Penalty
-    >>> check_consensus(Penalty(coupling=0.05))
+    >>> check_protocol(Penalty(coupling=0.05))
     """
     owner = repr(protocol)
-    require_role(protocol, Consensus, owner)
-    found = protocol.exchange
-    require(isinstance(found, Exchange), owner, "must declare its exchange as an Exchange", found)
+    require_role(protocol, ConsensusProtocol, owner)
+    for name in ("question", "reply"):
+        kind = getattr(protocol, name)
+        is_message = kind is None or (isinstance(kind, type) and issubclass(kind, Message))
+        require(is_message, owner, f"must have a message type, or None, as its {name}", kind)
     agent = Agent(
         dimension=2,
         outputs=_CLASSES,
         kernel=Gaussian(bandwidth=0.6) if kernel is None else kernel,
         loss=Logistic(),
-        step_size=step_size,
-        compression=Uncompressed(),
-        consensus=protocol,
+        learner=Gradient(step_size=step_size, compression=Uncompressed()),
+        protocol=protocol,
     )
     rng = np.random.default_rng(0) if rng is None else rng
     points = rng.standard_normal((4 * _BATCH, 2))
@@ -82,7 +88,7 @@ def check_consensus(
 
 def _check_force(agent: Agent, owner: str, points: Floats, labels: Any) -> None:
     """Without neighbors, or without disagreement, the result is that of `Local`."""
-    local = replace(agent, consensus=Local())
+    local = replace(agent, protocol=Local())
     *_, last = simulate(local, Graph.line(1), [ArrayStream(points, labels, batch_size=_BATCH)])
     alone = last.states[0].sent
     for agents, law in ((1, "must learn as Local does without neighbors"), (4, "must not move equal agents")):
@@ -94,23 +100,19 @@ def _check_force(agent: Agent, owner: str, points: Floats, labels: Any) -> None:
 
 def _different(agent: Agent, rng: np.random.Generator) -> Iterator[State]:
     for name in range(4):
-        function = Expansion(agent.kernel, rng.standard_normal((5, 2)), rng.standard_normal((5, _CLASSES)))
+        function = Function.of(agent.kernel, rng.standard_normal((5, 2)), rng.standard_normal((5, _CLASSES)))
         yield agent.start(name=name, function=function)
 
 
 def _check_exchange(agent: Agent, owner: str, states: list[State], points: Floats) -> None:
-    exchange = agent.consensus.exchange
+    question, wanted = agent.protocol.question, agent.protocol.reply
     here, there = (Outbox(agent, state, points) for state in states[:2])
-    if exchange.question is not None:
-        law = f"must query with {exchange.question.__name__}, as its exchange declares"
-        require(type(here.question) is exchange.question, owner, law, type(here.question).__name__)
+    if question is not None:
+        law = f"must query with {question.__name__}, as it declares"
+        require(type(here.question) is question, owner, law, type(here.question).__name__)
     reply = there.reply(here.question)
-    if exchange.replies:
-        wanted = " or ".join(kind.__name__ for kind in exchange.replies)
-        law = f"must reply with {wanted}, as its exchange declares"
-        require(type(reply) in exchange.replies, owner, law, type(reply).__name__)
-    else:
-        require(reply is None, owner, "must not reply, as its exchange declares", reply)
+    law = f"must reply with {wanted.__name__}, as it declares" if wanted else "must not reply, as it declares"
+    require(type(reply) is (wanted or type(None)), owner, law, type(reply).__name__)
     for message in (here.question, reply):
         if message is not None:
             _check_wire(message, owner)
@@ -139,19 +141,19 @@ def _heard(agent: Agent, states: list[State], points: Floats) -> list[Heard]:
 
 
 def _check_order(agent: Agent, owner: str, states: list[State], points: Floats, labels: Any) -> None:
-    heard = _heard(agent, states, points) if agent.consensus.exchange.replies else []
+    heard = _heard(agent, states, points) if agent.protocol.reply else []
     law = "must not depend on the order in which neighbors are heard"
     one, _ = advance(agent, states[0].copy(), points, labels, heard)
     other, _ = advance(agent, states[0].copy(), points, labels, heard[::-1])
     _require_equal(one.sent, other.sent, owner, law)
     _require_equal(one.function, other.function, owner, law)
-    if agent.consensus.relays:
+    if agent.protocol.relays:
         one, other = (relay(agent, states[0].copy(), said) for said in (heard, heard[::-1]))
         _require_equal(one.sent, other.sent, owner, law)
 
 
 def _check_settings(agent: Agent, owner: str, step_size: float, points: Floats) -> None:
-    protocol = agent.consensus
+    protocol = agent.protocol
     penalty = protocol.penalty(0)
     require(penalty >= 0, owner, "must have a penalty >= 0", penalty)
     limit = protocol.max_stable_penalty(agent.kernel, [points], step_size, 4.0)
@@ -166,9 +168,9 @@ def _check_settings(agent: Agent, owner: str, step_size: float, points: Floats) 
         raise AssertionError(f"{owner}: {law}, got {error}") from error
     require(type(tuned) is type(protocol), owner, "must return its own kind when tuned", tuned)
     for each in (protocol, tuned):
-        require_round_trip("consensus", each, owner)
+        require_round_trip("protocol", each, owner)
 
 
-def _require_equal(left: Expansion, right: Expansion, owner: str, law: str) -> None:
+def _require_equal(left: Function, right: Function, owner: str, law: str) -> None:
     distance, norm = left.distance(right), right.norm()
     require(distance <= 1e-5 * norm, owner, law, f"functions {distance:.3g} apart, of norm {norm:.3g}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh import Expansion, Graph, InverseTime, Komp, Logistic, Penalty, simulate
+from kernelmesh import Function, Graph, InverseTime, Komp, Logistic, Penalty, simulate
 from kernelmesh.experiments import Cell
 from kernelmesh.experiments.exact import Problem
 from kernelmesh.experiments.theory.claims import Config
@@ -42,13 +42,13 @@ def converge(settings: tuple[Config, float]) -> Mapping[str, Any]:
     return {"step": step, "path": path, "noise": noise}
 
 
-def _minimizer(problem: Problem) -> Expansion:
+def _minimizer(problem: Problem) -> Function:
     """All agents have the same samples, so whatever c is, all minimize where one of them alone would."""
     alone = dataclasses.replace(problem, points=problem.points[:1], labels=problem.labels[:1], graph=Graph.line(1))
     return alone.minimize(math.inf)[1][0]
 
 
-def _noise(config: Config, problem: Problem, functions: Sequence[Expansion]) -> float:
+def _noise(config: Config, problem: Problem, functions: Sequence[Function]) -> float:
     """E‖∇̂‖² of one mini-batch, stacked over the agents: the σ² of the theory, at most B times smaller than for one sample."""
     total = 0.0
     x, y = problem.points[0], problem.labels[0]

@@ -38,9 +38,9 @@ def order(settings: tuple[Config, float]) -> Mapping[str, Any]:
     mixture = Mixture.draw(rng=rng)
     graph = Graph.random(config.agents, probability=0.3, rng=rng)
     eta = 3.0
-    kernel, consensus = Gaussian(bandwidth=config.bandwidth), Penalty(coupling=config.coupling, implicit=True)
+    kernel, protocol = Gaussian(bandwidth=config.bandwidth), Penalty(coupling=config.coupling, implicit=True)
     rates = Rates(step_size=eta, parsimony=parsimony, regularization=1e-6)
-    agent = parsimonious_agent((2, mixture.classes), kernel, rates, consensus)
+    agent = parsimonious_agent((2, mixture.classes), kernel, rates, protocol)
     streams = [ArrayStream(*mixture.sample(config.stream, rng=rng)) for _ in range(config.agents)]
     path, gaps = [], []
     for now in simulate(agent, graph, streams):

@@ -156,7 +156,7 @@ class Host:
         states = self._at(number)
         chosen = self.shard.members if agents is None else agents
         functions = [states[i].function for i in chosen]
-        return [(function.kernel, function.centers, function.weights) for function in functions]
+        return [(function.kernel, function.points, function.weights) for function in functions]
 
     def states(self, number: int) -> list[Packed]:
         """The states of our agents after a round."""

@@ -16,7 +16,7 @@ from kernelmesh import storage
 from kernelmesh.agent import Agent, Info, State
 from kernelmesh.checks import integer
 from kernelmesh.errors import Diverged, InvalidArgument, Verbatim
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.engines import files
 from kernelmesh.runtimes.engines.base import LostShard
@@ -173,7 +173,7 @@ class Partitioned:
             else:
                 return self._number
 
-    def functions(self, network: int, number: int, agents: Sequence[int] | None) -> list[Expansion]:
+    def functions(self, network: int, number: int, agents: Sequence[int] | None) -> list[Function]:
         """The functions of these agents, or of all, after a round of a network."""
         self._check_network(network)
         wanted = range(len(self._graph)) if agents is None else agents
@@ -183,7 +183,7 @@ class Partitioned:
         found = self._ask("functions", {part: (number, own) for part, own in of.items()})
         self._checked(list(found.values()))
         tables = {i: table for part, own in of.items() for i, table in zip(own, found[part], strict=True)}
-        return [Expansion.trusted(*tables[i]) for i in wanted]
+        return [Function(*tables[i]) for i in wanted]
 
     def states(self, network: int, number: int) -> list[State]:
         """The states of all agents after a round of a network."""
@@ -223,9 +223,9 @@ class _States(RemoteStates):
     ) -> None:
         self._engine, self._network, self._number = engine, network, number
         self.samples, self.orders, self.square_norms = samples, orders, square_norms
-        self._functions: list[Expansion] | None = None
+        self._functions: list[Function] | None = None
 
-    def functions(self, agents: Sequence[int] | None = None) -> list[Expansion]:
+    def functions(self, agents: Sequence[int] | None = None) -> list[Function]:
         if self._functions is None:
             found = self._engine.functions(self._network, self._number, agents)
             if agents is not None:

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from kernelmesh.agent import State
 from kernelmesh.checks import Floats
-from kernelmesh.consensus import Heard
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import check_points
+from kernelmesh.protocols import Heard
 
 __all__ = ["Attempt", "attempt", "oversized", "within", "without"]
 
@@ -91,7 +91,7 @@ def within(heard: list[Heard], state: State, max_points: int) -> tuple[list[Hear
         return heard, []
     names = list(tables)
     first = state.steps % len(names)
-    known, late = _rows(state.sent.centers), []
+    known, late = _rows(state.sent.points), []
     start = len(known)
     for name in (*names[first:], *names[:first]):
         more = np.union1d(known, _rows(tables[name]))
@@ -104,7 +104,7 @@ def within(heard: list[Heard], state: State, max_points: int) -> tuple[list[Hear
 
 def _centers(said: Heard, dimension: int) -> Floats:
     """The points that a neighbor's words would bring into the step."""
-    centers: Floats = getattr(said.reply, "centers", np.empty((0, dimension)))
+    centers: Floats = getattr(said.reply, "points", np.empty((0, dimension)))
     return centers
 
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent, State, advance, relay
 from kernelmesh.checks import Floats, matrix
-from kernelmesh.consensus import Heard
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import Outbox, disagreement
 from kernelmesh.messages import encode, wire_size
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.graphs import metropolis_weight
+from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.blas_threads import BlasThreads
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, within, without
@@ -52,7 +52,6 @@ class Node:
         self, agent: Agent, membership: Membership, pacing: Pacing, *, tokens: tuple[int, int], now: float = 0.0
     ) -> None:
         self.agent, self.membership, self._pacing = agent, membership, pacing
-        self._exchange = agent.consensus.exchange
         self._talk = Talk(agent, membership, pacing, agent.start(name=membership.name), tokens=tokens)
         self.receive, self.presence, self.exclude = self._talk.receive, self._talk.presence, self._talk.exclude
         self._began = self._stepped = self._relayed = now
@@ -160,7 +159,7 @@ class Node:
     @property
     def _exchanges(self) -> bool:
         """Whether neighbors are asked before the step at hand."""
-        return bool(self._exchange.replies) and self._talk.current.exchanges
+        return self.agent.protocol.reply is not None and self._talk.current.exchanges
 
     def _awaited(self, now: float) -> list[Peer]:
         if not self._exchanges:
@@ -177,7 +176,7 @@ class Node:
         """Ask a neighbor about the step at hand, and decide how long to wait for it."""
         self._talk.ask(peer, Purpose.STEP, now)
         # a function that comes later can be used later; values are of use for the points that were asked about only
-        credit = self._credit if self._exchange.question is not None else 0.0
+        credit = self._credit if self.agent.protocol.question is not None else 0.0
         peer.wait_until = now + self._pacing.wait(peer, now, slack=self._slack, credit=credit)
 
     def _account(self, now: float) -> None:
@@ -206,7 +205,7 @@ class Node:
         """Be there for others while there are no samples."""
         if self._idle_since is None:
             self._idle_since = now
-        takes_part = self.agent.consensus.relays and self._pacing.relays
+        takes_part = self.agent.protocol.relays and self._pacing.relays
         if takes_part and self._talk.peers and now - self._talk.active < ALIVE:
             # a mini-batch that is merely due is not missed yet
             if now - self._stepped >= 2.0 * self._pace and now - self._relayed >= self._pace:
@@ -346,10 +345,10 @@ class Node:
         self._talk.current = self._pacing.next_round(self.agent, state)
         if previous:
             agent = self.agent
-            centers = matrix("checkpoint", "previous/centers", previous["centers"], columns=agent.dimension)
+            centers = matrix("checkpoint", "previous/centers", previous["points"], columns=agent.dimension)
             weights = matrix("checkpoint", "previous/weights", previous["weights"], rows=len(centers), columns=agent.outputs)
-            step = state.steps - state.steps % agent.consensus.every
-            function = Expansion(agent.kernel, centers, weights)
+            step = state.steps - state.steps % agent.protocol.every
+            function = Function.of(agent.kernel, centers, weights)
             self._talk.previous = LocalRound(step, Outbox.restored(agent, step, function))
 
     def replay(self, entry: Entry) -> tuple[str, ...]:
@@ -374,7 +373,7 @@ class Node:
         before = self._talk.previous
         if before is None or not self._pacing.everybody_waits:
             return {}
-        return {"centers": before.outbox.function.centers, "weights": before.outbox.function.weights}
+        return {"points": before.outbox.function.points, "weights": before.outbox.function.weights}
 
     def status(self, now: float) -> Status:
         """How the agent is doing, as far as a node can tell."""

@@ -66,7 +66,7 @@ class LockStep:
     def next_round(self, agent: Agent, state: State) -> LocalRound:
         """The round that follows on a state."""
         step = state.steps + 1
-        return LocalRound(step, Outbox(agent, state, None), exchanges=agent.consensus.exchanges(step))
+        return LocalRound(step, Outbox(agent, state, None), exchanges=agent.protocol.exchanges(step))
 
     def round_for(self, step: int, current: LocalRound, previous: LocalRound | None, *, every: int = 1) -> LocalRound | None:
         """The round from which a question about a step is answered; None: it comes too early and is kept.
@@ -155,7 +155,7 @@ class FreeRunning:
 
     def next_round(self, agent: Agent, state: State) -> LocalRound:
         step = state.steps + 1
-        return LocalRound(step, Outbox(agent, state, None), exchanges=agent.consensus.exchanges(step))
+        return LocalRound(step, Outbox(agent, state, None), exchanges=agent.protocol.exchanges(step))
 
     def round_for(self, step: int, current: LocalRound, previous: LocalRound | None, *, every: int = 1) -> LocalRound | None:
         return current

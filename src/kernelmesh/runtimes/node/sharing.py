@@ -16,10 +16,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent, Info, State, advance, relay
-from kernelmesh.consensus import Heard
-from kernelmesh.consensus.relay import Memory, Relay
 from kernelmesh.errors import InvalidArgument, KernelMeshError, RefusedMessage
 from kernelmesh.messages import News, decode, encode
+from kernelmesh.protocols import Heard
+from kernelmesh.protocols.relay import Memory, Relay
 from kernelmesh.registry import fingerprint
 from kernelmesh.runtimes.blas_threads import BlasThreads
 from kernelmesh.runtimes.frames import FRAME_BYTES, Frame, Header, Prefix, decode_frame, encode_frame
@@ -171,7 +171,7 @@ class SharingNode:
 
     def exclude(self, names: Collection[str], now: float) -> None:
         """Take all samples of these members out of the network, and admit all others again."""
-        protocol = cast(Relay, self.agent.consensus)
+        protocol = cast(Relay, self.agent.protocol)
         for neighbor in self._neighbors.values():
             before, neighbor.excluded = neighbor.excluded, neighbor.name in names
             if neighbor.excluded == before:
@@ -201,7 +201,7 @@ class SharingNode:
     def _hear(self, neighbor: _Neighbor, frame: Frame, now: float) -> None:
         header = frame.header
         if header.model != self._model:
-            rule = "come from an agent with the same kernel, loss, consensus, mode and numbers of outputs and points"
+            rule = "come from an agent with the same kernel, loss, protocol, mode and numbers of outputs and points"
             raise RefusedMessage(f"header: must {rule}")
         news = decode(frame.payload, max_bytes=self.membership.max_bytes)
         if not isinstance(news, News):
@@ -357,7 +357,7 @@ class SharingNode:
         self._ended_at = now if self._ended_at is None else self._ended_at
         others = all(neighbor.ended or not neighbor.alive(now) for neighbor in self._admitted)
         if (self._has_ended and others) or now - self._ended_at > _LINGER:
-            self.state = replace(self.state, memory=cast(Relay, self.agent.consensus).left(self._memory))
+            self.state = replace(self.state, memory=cast(Relay, self.agent.protocol).left(self._memory))
             self._farewell = _Farewell(now)
 
     def _is_heard(self) -> bool:

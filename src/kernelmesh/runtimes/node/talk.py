@@ -31,8 +31,8 @@ class Talk:
         self, agent: Agent, membership: Membership, pacing: Pacing, state: State, *, tokens: tuple[int, int]
     ) -> None:
         self._agent, self._membership, self._pacing = agent, membership, pacing
-        self._exchange, self._every, self.share = agent.consensus.exchange, agent.consensus.every, membership.share
-        self._model = fingerprint([agent.identity, agent.consensus.every, pacing.name])
+        self._every, self.share = agent.protocol.every, membership.share
+        self._model = fingerprint([agent.identity, agent.protocol.every, pacing.name])
         self._token, self._tickets = tokens
         self._limits = {"max_bytes": membership.max_bytes, "max_points": membership.max_points}
         self.peers = {name: Peer(name) for name in membership.neighbors}
@@ -134,7 +134,7 @@ class Talk:
 
     def _check_model(self, header: Header) -> None:
         if header.model not in (0, self._model):
-            rule = "come from an agent with the same kernel, loss, consensus, mode and number of outputs"
+            rule = "come from an agent with the same kernel, loss, protocol, mode and number of outputs"
             raise RefusedMessage(f"header: must {rule}")
 
     def _saw(self, peer: Peer, frame: Frame, now: float) -> None:
@@ -165,7 +165,7 @@ class Talk:
         message = None
         if payload:
             batch = self.current.batch
-            if self._exchange.question is not None and (batch is None or peer.asked_step != self.current.step):
+            if self._agent.protocol.question is not None and (batch is None or peer.asked_step != self.current.step):
                 return  # too late: it is about points that have been dealt with
             rows = None if batch is None else len(batch.points)
             message = read_reply(self._agent, payload, rows=rows, **self._limits)
@@ -200,7 +200,7 @@ class Talk:
     def _answer(self, peer: Peer, frame: Frame, local: LocalRound, now: float) -> None:
         header = frame.header
         question = None
-        if self._exchange.replies:
+        if self._agent.protocol.reply:
             question = read_question(self._agent, frame.payload, **self._limits)
         message = local.outbox.reply(question)
         self._saw(peer, frame, now)

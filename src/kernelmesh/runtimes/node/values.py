@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from kernelmesh.agent import Info, State
-from kernelmesh.consensus import Heard
+from kernelmesh.protocols import Heard
 from kernelmesh.streams import Batch
 
 __all__ = ["Action", "Entry", "GiveUp", "Recover", "Send", "Stepped", "Traffic", "Turn"]

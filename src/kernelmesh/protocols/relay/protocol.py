@@ -10,29 +10,29 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from kernelmesh.checks import integer, positive
-from kernelmesh.consensus.base import Consensus, Exchange, Heard, StepInputs, Tuning
-from kernelmesh.consensus.relay.hearing import forget, hear
-from kernelmesh.consensus.relay.memory import Memory
-from kernelmesh.consensus.relay.point_list import PointList
-from kernelmesh.consensus.relay.settings import Settings
-from kernelmesh.consensus.relay.speaking import is_settled, speak, tell
-from kernelmesh.consensus.relay.tree import Tree
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.messages import BITS, NOBODY, News
+from kernelmesh.messages import BITS, NOBODY, Message, News
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.sums import Sums
+from kernelmesh.protocols.base import ConsensusProtocol, Heard, StepInputs, Tuning
+from kernelmesh.protocols.relay.hearing import forget, hear
+from kernelmesh.protocols.relay.memory import Memory
+from kernelmesh.protocols.relay.point_list import PointList
+from kernelmesh.protocols.relay.settings import Settings
+from kernelmesh.protocols.relay.speaking import is_settled, speak, tell
+from kernelmesh.protocols.relay.tree import Tree
 from kernelmesh.registry import register
 
 __all__ = ["Relay"]
 
 
-@register("consensus")
+@register("protocol")
 @dataclass(frozen=True, kw_only=True)
-class Relay(Consensus):
+class Relay(ConsensusProtocol):
     """To tree neighbor j: own_i + Σ_{l ≠ j} inbox_l.  In use: own_i + Σ_l inbox_l.
 
-    Agents with the rule `Landmarks` add up the sums of all their samples over a spanning tree that repairs itself, so that
+    Agents with the learner `Landmarks` add up the sums of all their samples over a spanning tree that repairs itself, so that
     every agent has the model of all samples. A message is state: the newest counts, so that loss, repetition and delay do no
     harm. Every sum carries the roll of the members whose samples it contains, and only sums with disjoint rolls are added:
     no sample counts twice, whatever the tree does. What an agent has added can be taken out again.
@@ -57,13 +57,13 @@ class Relay(Consensus):
 
     Examples
     --------
-    >>> Relay(every=16, bits=16).exchange.replies[0].__name__
+    >>> Relay(every=16, bits=16).reply.__name__
     'News'
     """
 
-    exchange: ClassVar[Exchange] = Exchange(replies=(News,))
-    shares: ClassVar[bool] = True
+    reply: ClassVar[type[Message] | None] = News
     relays: ClassVar[bool] = True
+    shares: ClassVar[bool] = True
 
     every: int = 8
     bits: int = 32

@@ -3,38 +3,19 @@
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
 from kernelmesh.checks import Floats, integer
-from kernelmesh.messages import Function, Message, Points, Values
+from kernelmesh.messages import Message, Points, Values
 from kernelmesh.numerics.compression import Update
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
-from kernelmesh.numerics.schedules import Doubling, Schedule, as_schedule
+from kernelmesh.numerics.schedules import Doubling, Schedule, check_schedule, value_at
 
-__all__ = ["FUNCTIONS", "NOTHING", "POINTS_FOR_VALUES"]
-__all__ += ["Consensus", "Coupled", "Exchange", "Heard", "Spaced", "StepInputs", "Tuning"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """What crosses an edge in a round, each way."""
-
-    question: type[Message] | None = None
-    """The query about an agent's new points to all neighbors; None if nothing depends on them."""
-    replies: tuple[type[Message], ...] = ()
-    """The possible replies of a neighbor; empty if there are none."""
-
-
-NOTHING = Exchange()
-"""Agents exchange nothing."""
-POINTS_FOR_VALUES = Exchange(question=Points, replies=(Values,))
-"""An agent sends points and receives the neighbors' values there."""
-FUNCTIONS = Exchange(replies=(Function,))
-"""An agent sends its whole function."""
+__all__ = ["ConsensusProtocol", "Coupled", "Heard", "Spaced", "StepInputs", "Tuning"]
 
 
 class Heard(NamedTuple):
@@ -51,7 +32,7 @@ class Heard(NamedTuple):
 class StepInputs:
     """The inputs of a step: the function, the new samples, and the current rates."""
 
-    function: Expansion
+    function: Function
     points: Floats
     targets: Any
     loss: Loss
@@ -92,17 +73,19 @@ class Tuning:
 
 
 @runtime_checkable
-class Consensus(Protocol):
+class ConsensusProtocol(Protocol):
     """A consensus protocol: what agents send to their neighbors, and how they use what they receive.
 
-    The base class of all protocols. A protocol declares its `exchange` and defines `move`; everything
-    else has a default here. `kernelmesh.testing.check_consensus` checks a protocol, and `register("consensus")`
+    The base class of all protocols. A protocol declares its messages, `question` and `reply`, and defines `move`; everything
+    else has a default here. `kernelmesh.testing.check_protocol` checks a protocol, and `register("protocol")`
     makes it available in files and on the command line.
 
     Attributes
     ----------
-    exchange : Exchange
-        What crosses an edge in a round.
+    question : type of Message, optional
+        The query about an agent's new points to all neighbors; None if nothing depends on them.
+    reply : type of Message, optional
+        What an agent sends to each neighbor in a round, in answer to the question if there is one; None if agents are silent.
     every : int
         k: agents exchange in every k-th round, and learn alone in the others.
     relays : bool
@@ -111,15 +94,15 @@ class Consensus(Protocol):
     Examples
     --------
     >>> from kernelmesh import Penalty
-    >>> isinstance(Penalty(coupling=0.1), Consensus)
+    >>> isinstance(Penalty(coupling=0.1), ConsensusProtocol)
     True
     """
 
-    exchange: ClassVar[Exchange] = NOTHING
+    question: ClassVar[type[Message] | None] = None
+    reply: ClassVar[type[Message] | None] = None
     relays: ClassVar[bool] = False
-    """Whether an agent without samples takes part in rounds (`relay`), so that its neighbors stay connected."""
     shares: ClassVar[bool] = False
-    """Whether agents add up sums over their samples, which only the rule `Landmarks` has."""
+    """Whether agents add up sums over their samples (`News`), which they send without being asked."""
     every: int = 1
     """k: agents exchange in every k-th round. A field of protocols that make it configurable."""
     usual_every: ClassVar[int] = 1
@@ -129,18 +112,18 @@ class Consensus(Protocol):
         """Whether agents exchange before this step, counted from 1."""
         return step % self.every == 0
 
-    def ask(self, function: Expansion, points: Floats) -> Message:
-        """The query about new points to every neighbor, if the exchange has one."""
+    def ask(self, function: Function, points: Floats) -> Message:
+        """The query about new points to every neighbor, if the protocol has one."""
         return Points(points)
 
-    def answer(self, function: Expansion, question: Any) -> Message:
+    def answer(self, function: Function, question: Any) -> Message:
         """The reply to a neighbor's query."""
         return Values(function.evaluate(question.points))
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard]) -> Update:
         """The step before compression."""
 
-    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Update:
+    def relay(self, function: Function, heard: Sequence[Heard]) -> Update:
         """`move` without samples, if the protocol relays; otherwise, the function does not change."""
         return Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)))
 
@@ -159,16 +142,16 @@ class Consensus(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coupled(Consensus, Protocol):
+class Coupled(ConsensusProtocol, Protocol):
     """The base class of protocols with a coupling: `coupling` is c, a number or a schedule."""
 
     coupling: Schedule | float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coupling", as_schedule(type(self).__name__, "coupling", self.coupling))
+        check_schedule(type(self).__name__, "coupling", self.coupling)
 
     def penalty(self, samples: int) -> float:
-        return cast(Schedule, self.coupling)(samples)
+        return value_at(self.coupling, samples)
 
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
@@ -177,7 +160,7 @@ class Coupled(Consensus, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spaced(Consensus, Protocol):
+class Spaced(ConsensusProtocol, Protocol):
     """The base class of protocols whose only setting is `every` = k, the same for all agents."""
 
     every: int = 1

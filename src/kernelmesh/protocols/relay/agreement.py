@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.relay.point_list import PointList
-from kernelmesh.consensus.relay.settings import Settings
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.kernels import Kernel, Weighted
 from kernelmesh.numerics.sums import Sums
+from kernelmesh.protocols.relay.point_list import PointList
+from kernelmesh.protocols.relay.settings import Settings
 
 __all__ = ["CANDIDATES", "POINTS", "SCALED", "TUNED", "candidates", "scaled", "standardized", "tuned"]
 

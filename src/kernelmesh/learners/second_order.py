@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints, integer, matrix, non_negative, positive
-from kernelmesh.consensus import StepInputs
+from kernelmesh.learners.base import Learner, Move, check_curved
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.compression import Compression, CompressionReport, Komp, Model
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.compression import CompressionReport, Komp, Model
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import product
+from kernelmesh.protocols import StepInputs
 from kernelmesh.registry import register
-from kernelmesh.rules.base import Move, Rule, check_curved
 
 __all__ = ["SecondOrder", "SecondOrderModel"]
 
@@ -84,26 +84,27 @@ class _Candidates(NamedTuple):
     schur: Floats
 
 
-@register("rule")
+@register("learner")
 @dataclass(frozen=True, kw_only=True)
-class SecondOrder(Rule):
+class SecondOrder(Learner):
     """f ← argmin over span(D) of Σ_b ℓ(f(x_b), y_b) + ½ (w − W)ᵀ A (w − W),  A = λ K_DD + Σ_t h_t k_D(x_t) k_D(x_t)ᵀ.
 
     Past data is summarized by a quadratic model of its loss over the dictionary D: A is one M × M matrix for all outputs,
     with one curvature h_t for each sample, and each mini-batch is solved against it (a Newton step, taken implicitly). There
-    is no step size, and the objective is Σ_t ℓ(f(x_t), y_t) + (λ/2) ‖f‖²: λ, the agent's `regularization`, is 1/C of an SVM.
+    is no step size, and the objective is Σ_t ℓ(f(x_t), y_t) + (λ/2) ‖f‖²: λ is 1/C of an SVM.
     With the squared loss, and while no point enters or leaves, this is kernel ridge regression on the dictionary, exactly.
 
     Points are chosen by their value to the loss: with R = A⁻¹, removing point j raises the quadratic model by
     ½ ‖W_j‖² / R_jj, and the cheapest points are removed within the budget of ε per sample of the mini-batch.
 
-    Each agent has its own covariance R; with neighbors that see other data it would be biased, so the rule is for agents that
+    Each agent has its own covariance R; with neighbors that see other data it would be biased, so it is for agents that
     learn alone. A step with M points, B samples, C outputs and q points in and out costs O(M² B), with products of M × M × B
-    for R, for P if samples are new to the dictionary, and for the update of R. The rule stores M² numbers more than
-    `Gradient`.
+    for R, for P if samples are new to the dictionary, and for the update of R. It stores M² numbers more than `Gradient`.
 
     Parameters
     ----------
+    regularization : float
+        λ, relative to the sum of all losses.
     budget : float
         The budget ε: the increase in loss that removing points may cause, per sample, in units of the loss (nats for
         `Logistic`).
@@ -120,17 +121,15 @@ class SecondOrder(Rule):
     --------
     >>> import numpy as np
     >>> from kernelmesh import Agent, Gaussian, SecondOrder, Squared
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), rule=SecondOrder())
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=SecondOrder())
     >>> state, _ = agent.step(agent.start(), np.array([[0.0], [1.0]]), np.array([1.0, -1.0]))
     >>> agent.predict(state, np.array([[0.0]])).round(2)
     array([[0.8]])
     """
 
-    takes_step_size = False
-    listens = False
-    usual_regularization = 0.1
     model_kind = SecondOrderModel
 
+    regularization: float = 0.1
     budget: float = 0.02
     max_order: int | None = None
     novelty: float = 0.01
@@ -138,6 +137,7 @@ class SecondOrder(Rule):
     iterations: int = 5
 
     def __post_init__(self) -> None:
+        positive("SecondOrder", "regularization", self.regularization)
         non_negative("SecondOrder", "budget", self.budget)
         if self.max_order is not None:
             integer("SecondOrder", "max_order", self.max_order, minimum=1)
@@ -145,16 +145,16 @@ class SecondOrder(Rule):
         positive("SecondOrder", "half_life", self.half_life, infinite=True)
         integer("SecondOrder", "iterations", self.iterations, minimum=1)
 
-    def check(self, owner: str, loss: Loss, regularization: float) -> None:
-        check_curved(owner, self, loss, regularization)
+    def check(self, owner: str, loss: Loss) -> None:
+        check_curved(self, owner, loss)
 
-    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> SecondOrderModel:
+    def start(self, function: Function) -> SecondOrderModel:
         """A function that was learned elsewhere counts as its mean, of which nothing else is known: R = P / λ."""
         started = Komp(budget=0.0).start(function)
         inverse = started.workspace
         assert inverse is not None
         covariance = inverse.copy()
-        covariance.buffer /= regularization
+        covariance.buffer /= self.regularization
         return _model(started.function, inverse, covariance)
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> SecondOrderModel:
@@ -169,9 +169,7 @@ class SecondOrder(Rule):
         kept = InverseGram.restored(inverse, width=width, changes=changes, generation=turn, probed=0, bound=1.0)
         return replace(model, covariance=kept, turn=turn)
 
-    def learn(
-        self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
-    ) -> tuple[Model, CompressionReport]:
+    def learn(self, model: Model, inputs: StepInputs, move: Move) -> tuple[Model, CompressionReport]:
         assert isinstance(model, SecondOrderModel)
         model, inputs, repaired = self._sound(model, inputs)
         batch = len(inputs.points)
@@ -190,7 +188,7 @@ class SecondOrder(Rule):
         if math.isfinite(self.half_life):
             kept = 0.5 ** (batch / self.half_life)
             covariance.generation = BROKEN
-            compiled.newton.blend(covariance.buffer, inverse.buffer, kept, (1.0 - kept) / inputs.regularization)
+            compiled.newton.blend(covariance.buffer, inverse.buffer, kept, (1.0 - kept) / self.regularization)
             covariance.generation = covariance.changes
         removed = inputs.function.order + batch - function.order
         report = CompressionReport(
@@ -198,7 +196,7 @@ class SecondOrder(Rule):
         )
         return _model(function, inverse, covariance), report
 
-    def _absorb(self, model: SecondOrderModel, inputs: StepInputs, budget: float) -> tuple[Expansion, float, int]:
+    def _absorb(self, model: SecondOrderModel, inputs: StepInputs, budget: float) -> tuple[Function, float, int]:
         """Learn from the mini-batch: the function, what removing and overlooking points has cost, and how many were new."""
         order = inputs.function.order
         view = self._view(model, inputs)
@@ -213,11 +211,11 @@ class SecondOrder(Rule):
                 return self._exchange(model, inputs, view, new, stays), spent, len(new.rows)
         return self._settle(model, inputs, view), spent, len(new.rows)
 
-    def _absorb_into(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[Expansion, float, int]:
+    def _absorb_into(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[Function, float, int]:
         """Learn from the mini-batch over the dictionary as it is, whatever that costs."""
         view = self._view(model, inputs)
         gram = inputs.function.kernel(inputs.points, inputs.points)
-        _, spent = compiled.newton.overlook(view.force, gram, inputs.regularization, math.inf)
+        _, spent = compiled.newton.overlook(view.force, gram, self.regularization, math.inf)
         return self._settle(model, inputs, view), spent, 0
 
     def _view(self, model: SecondOrderModel, inputs: StepInputs) -> _View:
@@ -227,7 +225,7 @@ class SecondOrder(Rule):
             raise FloatingPointError("κ(x, x) of the new samples is not finite")
         padded = model.covariance.padded(inputs.cross)
         lifted = model.covariance.lift(padded)
-        covariance, credible = compiled.newton.covariance(inputs.cross, lifted, own / inputs.regularization)
+        covariance, credible = compiled.newton.covariance(inputs.cross, lifted, own / self.regularization)
         force, there = self._step(inputs, inputs.here, covariance)
         return _View(padded, own, lifted, covariance, credible, force, there)
 
@@ -240,33 +238,33 @@ class SecondOrder(Rule):
         if model.covariance.width != inverse.width:  # a step was cut short when only one of them had grown
             model.covariance.resize(inverse.width)
         index = inverse.due(_WATCH)
-        if index is None or inverse.probe(f.kernel, f.centers, index):
+        if index is None or inverse.probe(f.kernel, f.points, index):
             return model, inputs, False
-        if not inverse.rebuild(f.kernel, f.centers):
+        if not inverse.rebuild(f.kernel, f.points):
             return *self._anew(inputs), True
         # where the points themselves are nearly dependent no inverse is exact: ask for what a fresh one achieves
-        inverse.bound = max(inverse.bound, 10.0 * inverse.drift(f.kernel, f.centers, index))
+        inverse.bound = max(inverse.bound, 10.0 * inverse.drift(f.kernel, f.points, index))
         return model, inputs, True
 
     def _repaired(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs]:
         """Recompute P and bring R within its limits; if that is impossible, reset R."""
         f, inverse = model.function, model.workspace
         assert inverse is not None
-        if not inverse.rebuild(f.kernel, f.centers):
+        if not inverse.rebuild(f.kernel, f.points):
             return self._anew(inputs)
         try:
-            _restore_order(model.covariance, inverse, inputs.regularization)
+            _restore_order(model.covariance, inverse, self.regularization)
         except ValueError:  # R is not finite, or P cannot be factorized
             return self._anew(inputs)
         return model, inputs
 
     def _anew(self, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs]:
         """The function without R, perhaps over fewer points, and the mini-batch as seen from there."""
-        model = self.start(inputs.function, None, inputs.regularization)
+        model = self.start(inputs.function)
         f = model.function
         if f is inputs.function:
             return model, inputs
-        cross = f.kernel(inputs.points, f.centers)
+        cross = f.kernel(inputs.points, f.points)
         return model, replace(inputs, function=f, cross=cross, here=f.from_cross(cross))
 
     def _step(self, inputs: StepInputs, start: Floats, covariance: Floats) -> tuple[Floats, Floats]:
@@ -279,15 +277,15 @@ class SecondOrder(Rule):
     ) -> tuple[_Candidates, float]:
         """The samples that are new to the dictionary and may be worth a point, and what overlooking the others can cost."""
         gram = inputs.function.kernel(inputs.points, inputs.points)
-        rows, overlooked = compiled.newton.overlook(view.force, gram, inputs.regularization, _OVERLOOKED * budget)
-        diagonal = inputs.function.kernel.diag(inputs.function.centers)
+        rows, overlooked = compiled.newton.overlook(view.force, gram, self.regularization, _OVERLOOKED * budget)
+        diagonal = inputs.function.kernel.diag(inputs.function.points)
         rows = compiled.newton.apart(rows, inputs.cross, view.own, diagonal, self.novelty)
         lifted = model.claim().lift(view.padded[rows])
         schur = np.ascontiguousarray(gram[:, rows])
         chosen, bound = compiled.newton.novel(schur, rows, inputs.cross, lifted, view.own, self.novelty, view.force)
         if math.isnan(bound):
             raise _Breakdown("the inverse Gram matrix is no longer one")
-        gain = bound / inputs.regularization
+        gain = bound / self.regularization
         if overlooked + gain <= budget:  # no exchange can be worth it
             chosen, overlooked = chosen[:0], overlooked + gain
         return _Candidates(rows[chosen], lifted[chosen], np.ascontiguousarray(schur[:, chosen])), overlooked
@@ -296,7 +294,7 @@ class SecondOrder(Rule):
         self, model: SecondOrderModel, inputs: StepInputs, view: _View, new: _Candidates, budget: float
     ) -> tuple[NDArray[np.bool_], float]:
         """Which of the old points and of the candidates stay, and what that costs."""
-        prior, spread, added = compiled.newton.prior(new.schur, new.rows, inputs.regularization)
+        prior, spread, added = compiled.newton.prior(new.schur, new.rows, self.regularization)
         covariance = view.covariance + added
         force, there = self._step(inputs, inputs.here, covariance)
         root = curvature_root(inputs.loss, "curvature", there, inputs.targets)
@@ -316,24 +314,24 @@ class SecondOrder(Rule):
             self.max_order or order + len(new.rows),
         )
 
-    def _settle(self, model: SecondOrderModel, inputs: StepInputs, view: _View) -> Expansion:
+    def _settle(self, model: SecondOrderModel, inputs: StepInputs, view: _View) -> Function:
         """Learn from the mini-batch over the dictionary as it is."""
         f = inputs.function
         weights = f.weights - product(view.lifted[:, : f.order].T, view.force)
         lost = _lost(inputs, view.covariance, view.lifted, view.there)
         _check_finite(weights, lost)
         model.covariance.lose(lost)
-        return Expansion.trusted(f.kernel, f.centers, weights)
+        return Function(f.kernel, f.points, weights)
 
     def _exchange(
         self, model: SecondOrderModel, inputs: StepInputs, view: _View, new: _Candidates, stays: NDArray[np.bool_]
-    ) -> Expansion:
+    ) -> Function:
         """Exchange points and learn from the mini-batch over the new dictionary; nothing changes before all is worked out."""
         f, inverse, r = inputs.function, model.claim(), model.covariance
         schur = np.ascontiguousarray(new.schur[new.rows])
         nothing = np.zeros((len(new.rows), f.outputs))
         given: dict[str, Any] = {"lifted": new.lifted, "weights": f.weights, "shrink": 1.0, "coefficients": nothing}
-        plan = r.plan(stays, schur=inputs.regularization * schur, **given)
+        plan = r.plan(stays, schur=self.regularization * schur, **given)
         of_points = inverse.plan(stays, schur=schur, **given)
         entering = inputs.points[new.rows[plan.kept]]
         arriving = f.kernel(inputs.points, entering)
@@ -356,13 +354,13 @@ class SecondOrder(Rule):
         lost = _lost(inputs, covariance, lifted, there)
         weights = mean - product(lifted.T, force)
         _check_finite(weights, lost)
-        centers = plan.arrange(f.centers, entering)
+        centers = plan.arrange(f.points, entering)
         inverse.apply(of_points)
         r.apply(plan.losing(lost))
-        return Expansion.trusted(f.kernel, centers, weights)
+        return Function(f.kernel, centers, weights)
 
 
-def _model(function: Expansion, inverse: InverseGram, covariance: InverseGram) -> SecondOrderModel:
+def _model(function: Function, inverse: InverseGram, covariance: InverseGram) -> SecondOrderModel:
     return SecondOrderModel(
         function,
         square_norm=math.nan,

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer, matrix, positive
-from kernelmesh.consensus import StepInputs
+from kernelmesh.learners.base import Descent, Move
 from kernelmesh.numerics import compiled
-from kernelmesh.numerics.compression import Compression, CompressionReport, Model, Update
-from kernelmesh.numerics.expansion import Expansion, padded
+from kernelmesh.numerics.compression import CompressionReport, Model, Update
+from kernelmesh.numerics.function import Function, padded
+from kernelmesh.protocols import StepInputs
 from kernelmesh.registry import register
-from kernelmesh.rules.base import Move, Rule
 
 __all__ = ["Averaged", "AveragedModel"]
 
@@ -41,9 +41,9 @@ class AveragedModel(Model):
         return replace(wider, average=padded(self.average, outputs))
 
 
-@register("rule")
+@register("learner")
 @dataclass(frozen=True, kw_only=True)
-class Averaged(Rule):
+class Averaged(Descent):
     """f̃ = (1 − ηλ) f − (η/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + the neighbors' contribution,  f̄~ = (1 − w_t) f̄ + w_t f̃,
     (f, f̄) ← C_ε[(f̃, f̄~)] with α² ‖f − f̃‖² + ‖f̄ − f̄~‖² ≤ ε²,  w_t = 4 / (t + 3).
 
@@ -52,11 +52,16 @@ class Averaged(Rule):
     share one dictionary and one compression, with 2C outputs instead of C. The weights w_t are those of polynomial-decay
     averaging (Shamir and Zhang, 2013), which discounts early iterates.
 
-    Intended for losses with bounded slope: with `Squared`, steps cannot be large. `Komp.averaging` provides a suitable
-    budget.
+    Intended for losses with bounded slope: with `Squared`, steps cannot be large.
 
     Parameters
     ----------
+    step_size : float or Schedule
+        η < 1/λ.
+    compression : Compression
+        C_ε; by default `Komp()`, with the budget ε = 0.06 η^{1/2}, since the average converges while steps stay large.
+    regularization : float
+        λ, relative to the mean loss.
     fidelity : float
         α: the accuracy of f relative to f̄ in compression.
     half_life : float
@@ -66,10 +71,9 @@ class Averaged(Rule):
     Examples
     --------
     >>> import numpy as np
-    >>> from kernelmesh import Agent, Averaged, Gaussian, Komp, Logistic
+    >>> from kernelmesh import Agent, Averaged, Gaussian, Logistic
     >>> agent = Agent(
-    ...     dimension=1, outputs=2, kernel=Gaussian(), loss=Logistic(), rule=Averaged(),
-    ...     step_size=30.0, compression=Komp.averaging(30.0),
+    ...     dimension=1, outputs=2, kernel=Gaussian(), loss=Logistic(), learner=Averaged(step_size=30.0)
     ... )
     >>> state, _ = agent.step(agent.start(), np.array([[-1.0], [1.0]]), np.array([0, 1]))
     >>> agent.predict(state, np.array([[1.0]])).argmax()
@@ -77,58 +81,56 @@ class Averaged(Rule):
     """
 
     budget_exponent = 0.5
+    usual_parsimony = 0.06
     model_kind = AveragedModel
 
     fidelity: float = 0.1
     half_life: float = math.inf
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         positive("Averaged", "fidelity", self.fidelity)
         positive("Averaged", "half_life", self.half_life, infinite=True)
 
-    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> AveragedModel:
-        started = super().start(function, compression, regularization)
+    def start(self, function: Function) -> AveragedModel:
+        started = super().start(function)
         f = started.function
         return AveragedModel(f, square_norm=math.nan, **_workspace(started), average=f.weights, scale=started.square_norm)
 
-    def absorb(self, model: Model, update: Update, compression: Compression | None, *, samples: int) -> Model:
+    def absorb(self, model: Model, update: Update, *, samples: int) -> Model:
         assert isinstance(model, AveragedModel)
-        return self._moved(model, update, compression, samples, weight=self._weight(model, 0))[0]
+        return self._moved(model, update, samples, weight=self._weight(model, 0))[0]
 
-    def learn(
-        self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
-    ) -> tuple[Model, CompressionReport]:
+    def learn(self, model: Model, inputs: StepInputs, move: Move) -> tuple[Model, CompressionReport]:
         assert isinstance(model, AveragedModel)
-        weight = self._weight(model, len(inputs.points))
-        return self._moved(model, move(inputs), compression, inputs.samples, weight=weight)
+        return self._moved(model, move(inputs), inputs.samples, weight=self._weight(model, len(inputs.points)))
 
     def _weight(self, model: AveragedModel, samples: int) -> float:
         """w_t, but at least the fraction of the average forgotten in this many samples."""
         return max(4.0 / (model.steps + 4.0), -math.expm1(-math.log(2.0) * samples / self.half_life))
 
     def _moved(
-        self, model: AveragedModel, update: Update, compression: Compression | None, samples: int, *, weight: float
+        self, model: AveragedModel, update: Update, samples: int, *, weight: float
     ) -> tuple[AveragedModel, CompressionReport]:
         """f̃, and f̄ updated with this weight, compressed together as one function [α f, f̄] with 2C outputs."""
-        assert compression is not None
         f, fidelity = model.function, self.fidelity
         both = compiled.averaging.stack(
             f.weights, fidelity * update.shrink, model.average, 1.0 - weight, weight * update.shrink
         )
-        joint = Model(Expansion.trusted(f.kernel, f.centers, both), square_norm=model.scale, **_workspace(model))
+        joint = Model(Function(f.kernel, f.points, both), square_norm=model.scale, **_workspace(model))
         coefficients = compiled.averaging.stack(update.coefficients, fidelity, update.coefficients, 0.0, weight)
         step = Update(update.points, coefficients, 1.0, update.cross, update.shared)
-        after, report = compression.absorb(joint, step, samples=samples)
+        after, report = self.compression.absorb(joint, step, budget=self.budget_at(samples))
         weights, average = compiled.averaging.split(after.function.weights, fidelity)
-        function = Expansion.trusted(f.kernel, after.function.centers, weights)
+        function = Function(f.kernel, after.function.points, weights)
         moved = replace(
             model, function=function, **_workspace(after), average=average, steps=model.steps + 1, scale=after.square_norm
         )
         return moved, report
 
-    def shown(self, model: Model) -> Expansion:
+    def shown(self, model: Model) -> Function:
         assert isinstance(model, AveragedModel)
-        return Expansion.trusted(model.function.kernel, model.function.centers, model.average)
+        return Function(model.function.kernel, model.function.points, model.average)
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> AveragedModel:
         f = model.function

@@ -1,4 +1,4 @@
-"""The laws of learning rules."""
+"""The laws of learners."""
 
 import math
 from dataclasses import replace
@@ -10,19 +10,18 @@ from kernelmesh import storage
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.numerics.compression import Komp
+from kernelmesh.learners import Learner
 from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
-from kernelmesh.rules import Rule
 from kernelmesh.testing.laws import require, require_close, require_role, require_round_trip
 
-__all__ = ["check_rule"]
+__all__ = ["check_learner"]
 
 _CLASSES, _BATCH, _BATCHES = 3, 16, 40
 
 
-def check_rule(rule: Rule, *, agent: Agent | None = None, rng: np.random.Generator | None = None) -> None:
-    """Check that a rule learns, is reproducible, does not modify its inputs, and can resume from a file.
+def check_learner(learner: Learner, *, agent: Agent | None = None, rng: np.random.Generator | None = None) -> None:
+    """Check that a learner learns, is reproducible, does not modify its inputs, and can resume from a file.
 
     A model of clearly separated classes predicts them better than chance and stays finite. The same samples lead
     to the same function. A copy of a state is independent, and the state before a step stays readable. After an
@@ -31,11 +30,11 @@ def check_rule(rule: Rule, *, agent: Agent | None = None, rng: np.random.Generat
 
     Parameters
     ----------
-    rule : Rule
-        The rule to check.
+    learner : Learner
+        The learner to check.
     agent : Agent, optional
-        The agent to check it with, whose rule is replaced; use it to choose step size, compression and regularization. By
-        default, an agent with 2 features, 3 classes and a Gaussian kernel, and with step size 2 if the rule takes one.
+        The agent to check it with, whose learner is replaced. By default, an agent with 2 features, 3 classes, the loss
+        Logistic and a Gaussian kernel.
     rng : numpy.random.Generator, optional
         The generator that draws samples.
 
@@ -47,11 +46,11 @@ def check_rule(rule: Rule, *, agent: Agent | None = None, rng: np.random.Generat
     Examples
     --------
     >>> from kernelmesh import SecondOrder
-    >>> check_rule(SecondOrder(budget=0.05))
+    >>> check_learner(SecondOrder(budget=0.05))
     """
-    owner = repr(rule)
-    require_role(rule, Rule, owner)
-    agent = _default(rule) if agent is None else replace(agent, rule=rule)
+    owner = repr(learner)
+    require_role(learner, Learner, owner)
+    agent = _default(learner) if agent is None else replace(agent, learner=learner)
     rng = np.random.default_rng(0) if rng is None else rng
     points, targets = _samples(agent, rng)
     before = points.copy()
@@ -62,12 +61,11 @@ def check_rule(rule: Rule, *, agent: Agent | None = None, rng: np.random.Generat
     _require_same(again, state, owner, "must learn the same function from the same samples")
     _check_states(agent, owner, state, points[half:], targets[half:])
     require(bool((points == before).all()), owner, "must not modify its samples", "points that changed")
-    require_round_trip("rule", rule, owner)
+    require_round_trip("learner", learner, owner)
 
 
-def _default(rule: Rule) -> Agent:
-    rates: dict[str, Any] = {"step_size": 2.0, "compression": Komp(budget=0.05)} if rule.takes_step_size else {}
-    return Agent(dimension=2, outputs=_CLASSES, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), rule=rule, **rates)
+def _default(learner: Learner) -> Agent:
+    return Agent(dimension=2, outputs=_CLASSES, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), learner=learner)
 
 
 def _samples(agent: Agent, rng: np.random.Generator) -> tuple[Floats, Any]:
@@ -91,7 +89,7 @@ def _learned(agent: Agent, state: State, points: Floats, targets: Any) -> State:
 
 def _check_learned(agent: Agent, owner: str, state: State, points: Floats, targets: Any) -> None:
     for what, f in (("show", state.function), ("send", state.sent)):
-        finite = bool(np.isfinite(f.centers).all() and np.isfinite(f.weights).all())
+        finite = bool(np.isfinite(f.points).all() and np.isfinite(f.weights).all())
         require(finite, owner, f"must {what} a function that is finite", "one that is not finite")
     shown = agent.predict(state, points)
     loss, nothing = (float(agent.loss.value(z, targets).mean()) for z in (shown, np.zeros_like(shown)))
@@ -113,10 +111,10 @@ def _check_states(agent: Agent, owner: str, state: State, points: Floats, target
         raise AssertionError(f"{owner}: must not learn from points that are not finite, got no error")
     other = _learned(agent, twin, points, targets)
     _require_same(other, after, owner, "must lead from a copy of a state to the same function")
-    law = "must resume from a file as from the stored state: does the model have arrays, and the rule an unpack for them?"
+    law = "must resume from a file as from the stored state: does the model have arrays, and the learner an unpack for them?"
     try:
         fresh = storage.unpack(agent, stored, name=0)
-    except InvalidArgument as error:  # caused by arrays that the rule does not read
+    except InvalidArgument as error:  # caused by arrays that the learner does not read
         raise AssertionError(f"{owner}: {law} Got {error}") from None
     found = agent.predict(_learned(agent, fresh, points, targets), points)
     wanted = agent.predict(after, points)
@@ -125,5 +123,5 @@ def _check_states(agent: Agent, owner: str, state: State, points: Floats, target
 
 def _require_same(left: State, right: State, owner: str, law: str) -> None:
     for one, other in ((left.function, right.function), (left.sent, right.sent)):
-        require_close(one.centers, other.centers, owner, law)
+        require_close(one.points, other.points, owner, law)
         require_close(one.weights, other.weights, owner, law)

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.base import POINTS_FOR_VALUES, Coupled, Heard, StepInputs
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.messages import Points, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.protocols.base import Coupled, Heard, StepInputs
 from kernelmesh.registry import register
 
 __all__ = ["Penalty"]
 
 
-@register("consensus")
+@register("protocol")
 @dataclass(frozen=True, kw_only=True)
 class Penalty(Coupled):
     """f̃ = (1 − ηλ) f − (η/B) Σ_b [ℓ'(f(x_b), y_b) + c Σ_j (f(x_b) − f_j(x_b))] κ(x_b, ·).
@@ -49,7 +50,8 @@ class Penalty(Coupled):
     100.0
     """
 
-    exchange = POINTS_FOR_VALUES
+    question = Points
+    reply = Values
 
     implicit: bool = False
 

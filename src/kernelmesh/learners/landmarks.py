@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer, matrix, positive
-from kernelmesh.consensus import StepInputs
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.learners.base import Learner, Move, check_curved
+from kernelmesh.messages import News
 from kernelmesh.numerics.basis import Basis
-from kernelmesh.numerics.compression import Compression, CompressionReport, Model
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.compression import CompressionReport, Model
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.losses import Loss, curvature_root
 from kernelmesh.numerics.products import product
 from kernelmesh.numerics.sums import Sums, added
+from kernelmesh.protocols import StepInputs
 from kernelmesh.registry import register
-from kernelmesh.rules.base import Move, Rule, check_curved
 
 __all__ = ["KeptRows", "Landmarks", "LandmarksModel"]
 
@@ -167,9 +168,9 @@ class LandmarksModel(Model):
         return float(np.vdot(step, product(self.own.square(), step))) > _SETTLED**2 * self.own.samples
 
 
-@register("rule")
+@register("learner")
 @dataclass(frozen=True, kw_only=True)
-class Landmarks(Rule):
+class Landmarks(Learner):
     """w = (λ I + Θ)⁻¹ β,  Θ = Σ_t h_t φ_t φ_tᵀ,  β = Σ_t φ_t (h_t z_t − ℓ'(z_t))ᵀ,  f(x) = wᵀ φ(x).
 
     φ(x) = L⁻¹ κ(Z, x) are orthonormal coordinates of the span of the landmarks Z (`Basis`). The loss of every sample is
@@ -186,6 +187,8 @@ class Landmarks(Rule):
 
     Parameters
     ----------
+    regularization : float
+        λ, relative to the sum of all losses; it belongs to the network: n agents learn what one learner would.
     novelty : float
         ν: a sample becomes a point only if its distance² to the span of the others exceeds ν κ(x, x).
     max_order : int
@@ -199,41 +202,41 @@ class Landmarks(Rule):
     --------
     >>> import numpy as np
     >>> from kernelmesh import Agent, Gaussian, Landmarks, Squared
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), rule=Landmarks())
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Landmarks())
     >>> state, _ = agent.step(agent.start(), np.array([[0.0], [1.0]]), np.array([1.0, -1.0]))
     >>> agent.predict(state, np.array([[0.0]])).round(2)
     array([[0.8]])
     """
 
-    takes_step_size = False
-    listens = False
-    usual_regularization = 0.1
+    hears = (News,)
     model_kind = LandmarksModel
 
+    regularization: float = 0.1
     novelty: float = 0.1
     max_order: int = 200
     keep: int = 512
     half_life: float = math.inf
 
     def __post_init__(self) -> None:
+        positive("Landmarks", "regularization", self.regularization)
         positive("Landmarks", "novelty", self.novelty, infinite=True)
         integer("Landmarks", "max_order", self.max_order, minimum=1)
         integer("Landmarks", "keep", self.keep, minimum=0)
         positive("Landmarks", "half_life", self.half_life, infinite=True)
 
-    def check(self, owner: str, loss: Loss, regularization: float) -> None:
-        check_curved(owner, self, loss, regularization)
+    def check(self, owner: str, loss: Loss) -> None:
+        check_curved(self, owner, loss)
 
-    def start(self, function: Expansion, compression: Compression | None, regularization: float) -> LandmarksModel:
+    def start(self, function: Function) -> LandmarksModel:
         """Start from a function; one learned elsewhere counts as the mean of the prior."""
         if math.isinf(self.novelty) and not function.order:
             rule = "be finite unless agents start from a function over given points"
             raise InvalidArgument("Landmarks", "novelty", rule, self.novelty)
-        basis = Basis.over(function.kernel, function.centers)
+        basis = Basis.over(function.kernel, function.points)
         coordinates = basis.coordinates(function)
         # w₀ = (λ I)⁻¹ λ w₀
         own = dataclasses.replace(Sums.zero(function.outputs), moments=np.zeros(basis.order * (basis.order + 1) // 2))
-        own = dataclasses.replace(own, weights=regularization * coordinates)
+        own = dataclasses.replace(own, weights=self.regularization * coordinates)
         nothing = KeptRows(np.empty((0, function.dimension)), np.empty(0), np.empty((0, function.outputs)), np.empty(0))
         return _solved(
             LandmarksModel(
@@ -245,7 +248,7 @@ class Landmarks(Rule):
                 others=Sums.zero(function.outputs),
                 coordinates=coordinates,
                 revisited=coordinates,
-                regularization=regularization,
+                regularization=self.regularization,
                 candidates=np.empty((0, function.dimension)),
             )
         )
@@ -269,7 +272,7 @@ class Landmarks(Rule):
         points = matrix("file", "model.kept.points", arrays["kept.points"], columns=dimension)
         age, changed = (integer("file", "model.clock", n, minimum=0) for n in arrays["clock"])
         coordinates = matrix("file", "model.coordinates", arrays["coordinates"], rows=order, columns=outputs)
-        basis = Basis(function.kernel, function.centers, root)
+        basis = Basis(function.kernel, function.points, root)
         return dataclasses.replace(
             model,
             basis=basis,
@@ -307,9 +310,7 @@ class Landmarks(Rule):
         is_new = model.basis.order and len(model.kept) and not model.own.samples
         return self._revisited(dataclasses.replace(model, trials=()), loss) if is_new else model
 
-    def learn(
-        self, model: Model, inputs: StepInputs, move: Move, compression: Compression | None
-    ) -> tuple[LandmarksModel, CompressionReport]:
+    def learn(self, model: Model, inputs: StepInputs, move: Move) -> tuple[LandmarksModel, CompressionReport]:
         """Learn from a mini-batch."""
         assert isinstance(model, LandmarksModel)
         points, targets, before = inputs.points, inputs.targets, model.basis.order

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.base import FUNCTIONS, Heard, Spaced, StepInputs
-from kernelmesh.consensus.local import Local
-from kernelmesh.messages import Function
+from kernelmesh.messages import SentFunction
 from kernelmesh.numerics.compression import Update
-from kernelmesh.numerics.expansion import Expansion
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.products import product
+from kernelmesh.protocols.base import Heard, Spaced, StepInputs
+from kernelmesh.protocols.local import Local
 from kernelmesh.registry import register
 
 __all__ = ["Diffusion"]
 
 
-@register("consensus")
+@register("protocol")
 @dataclass(frozen=True, kw_only=True)
 class Diffusion(Spaced):
     """g = a_ii f + Σ_j a_ij f_j with Metropolis weights, then f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·).
@@ -32,14 +32,14 @@ class Diffusion(Spaced):
 
     Examples
     --------
-    >>> Diffusion().exchange.replies[0].__name__
-    'Function'
+    >>> Diffusion().reply.__name__
+    'SentFunction'
     """
 
-    exchange = FUNCTIONS
+    reply = SentFunction
     relays = True
 
-    def relay(self, function: Expansion, heard: Sequence[Heard]) -> Update:
+    def relay(self, function: Function, heard: Sequence[Heard]) -> Update:
         points, weights, own = _average(heard, function)
         return Update(points, weights, own, shared=True)
 
@@ -53,9 +53,9 @@ class Diffusion(Spaced):
         return Update(np.concatenate([inputs.points, points]), coefficients, inputs.shrink * own, shared=True)
 
 
-def _average(heard: Sequence[Heard], f: Expansion) -> tuple[Floats, Floats, float]:
+def _average(heard: Sequence[Heard], f: Function) -> tuple[Floats, Floats, float]:
     """The points and weights of Σ_j a_ij f_j, and a_ii."""
-    there = [(said.reply, said.weight) for said in heard if isinstance(said.reply, Function)]
-    points = [np.empty((0, f.dimension)), *(g.centers for g, _ in there)]
+    there = [(said.reply, said.weight) for said in heard if isinstance(said.reply, SentFunction)]
+    points = [np.empty((0, f.dimension)), *(g.points for g, _ in there)]
     weights = [np.empty((0, f.outputs)), *(weight * g.weights for g, weight in there)]
     return np.concatenate(points), np.concatenate(weights), 1.0 - sum(weight for _, weight in there)

@@ -8,15 +8,15 @@ from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 
-from kernelmesh.consensus.relay.agreement import CANDIDATES, scaled
-from kernelmesh.consensus.relay.memory import REREAD, Memory, Peer, Received
-from kernelmesh.consensus.relay.point_list import PointList, merged
-from kernelmesh.consensus.relay.settings import PATIENCE, POOL, Settings
-from kernelmesh.consensus.relay.tree import Neighbor, grow, heeded
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import ListPart, News, unpacked
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.sums import Sums, added
+from kernelmesh.protocols.relay.agreement import CANDIDATES, scaled
+from kernelmesh.protocols.relay.memory import REREAD, Memory, Peer, Received
+from kernelmesh.protocols.relay.point_list import PointList, merged
+from kernelmesh.protocols.relay.settings import PATIENCE, POOL, Settings
+from kernelmesh.protocols.relay.tree import Neighbor, grow, heeded
 
 __all__ = ["exclude", "forget", "hear"]
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.relay.agreement import POINTS, SCALED, standardized, tuned
-from kernelmesh.consensus.relay.memory import Memory, Outgoing, Peer
-from kernelmesh.consensus.relay.point_list import EMPTY, part_of
-from kernelmesh.consensus.relay.settings import CALM, PATIENCE, POOL, Settings
-from kernelmesh.consensus.relay.tree import greet
 from kernelmesh.messages import NOBODY, ListPart, News, Rows, packed
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.sums import Sums, added
+from kernelmesh.protocols.relay.agreement import POINTS, SCALED, standardized, tuned
+from kernelmesh.protocols.relay.memory import Memory, Outgoing, Peer
+from kernelmesh.protocols.relay.point_list import EMPTY, part_of
+from kernelmesh.protocols.relay.settings import CALM, PATIENCE, POOL, Settings
+from kernelmesh.protocols.relay.tree import greet
 
 __all__ = ["is_settled", "speak", "tell"]
 

@@ -8,16 +8,16 @@ from typing import Self
 import numpy as np
 
 from kernelmesh.checks import Floats, integer
-from kernelmesh.consensus.base import FUNCTIONS, Coupled, Heard, StepInputs, Tuning
-from kernelmesh.messages import Function
+from kernelmesh.messages import SentFunction
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.protocols.base import Coupled, Heard, StepInputs, Tuning
 from kernelmesh.registry import register
 
 __all__ = ["Hilbert"]
 
 
-@register("consensus")
+@register("protocol")
 @dataclass(frozen=True, kw_only=True)
 class Hilbert(Coupled):
     """f̃ = (1 − ηλ) f − η [(1/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·) + c Σ_j (f − f_j)], as in the paper.
@@ -39,7 +39,7 @@ class Hilbert(Coupled):
     0.1
     """
 
-    exchange = FUNCTIONS
+    reply = SentFunction
 
     every: int = 1
 
@@ -54,12 +54,12 @@ class Hilbert(Coupled):
         return replace(super().tuned(replace(tuning, limit=tuning.limit / every)), every=every)
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard]) -> Update:
-        there = [said.reply for said in heard if isinstance(said.reply, Function)]
+        there = [said.reply for said in heard if isinstance(said.reply, SentFunction)]
         strength = inputs.step_size * self.every * self.penalty(inputs.samples)
         push = -inputs.step_size / len(inputs.points) * inputs.slope
         if not there:
             return Update(inputs.points, push, inputs.shrink, inputs.cross)
-        points = np.concatenate([inputs.points, *(g.centers for g in there)])
+        points = np.concatenate([inputs.points, *(g.points for g in there)])
         coefficients = np.concatenate([push, *(strength * g.weights for g in there)])
         return Update(points, coefficients, inputs.shrink - strength * len(there), shared=True)
 

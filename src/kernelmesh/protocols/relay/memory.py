@@ -10,12 +10,12 @@ import msgspec
 from msgspec import Struct
 
 from kernelmesh.checks import Floats
-from kernelmesh.consensus.relay.point_list import PointList, merged, part_of
-from kernelmesh.consensus.relay.settings import CALM, PATIENCE
-from kernelmesh.consensus.relay.tree import Neighbor, Tree
 from kernelmesh.errors import InvalidArgument, RefusedMessage, Verbatim
 from kernelmesh.messages import NOBODY, ListPart, PackedSums, Rows, packed, unpacked
 from kernelmesh.numerics.sums import Sums
+from kernelmesh.protocols.relay.point_list import PointList, merged, part_of
+from kernelmesh.protocols.relay.settings import CALM, PATIENCE
+from kernelmesh.protocols.relay.tree import Neighbor, Tree
 
 __all__ = ["REREAD", "Memory", "Outgoing", "Peer", "Received", "load", "store"]
 

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelmesh.consensus.base import Consensus, Heard, StepInputs
 from kernelmesh.numerics.compression import Update
+from kernelmesh.protocols.base import ConsensusProtocol, Heard, StepInputs
 from kernelmesh.registry import register
 
 __all__ = ["Local"]
 
 
-@register("consensus")
+@register("protocol")
 @dataclass(frozen=True, kw_only=True)
-class Local(Consensus):
+class Local(ConsensusProtocol):
     """f̃ = (1 − ηλ) f − (η/B) Σ_b ℓ'(f(x_b), y_b) κ(x_b, ·).
 
     Examples
