@@ -886,7 +886,7 @@ class Plain:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"protocol": Diffusion()}, "Agent: protocol must be one from whose messages, SentFunction, the learner SecondOrder can"),
+        ({"protocol": Diffusion()}, "Agent: protocol must be one from whose messages, SentFunction, the learner SecondOrder"),
         ({"protocol": Relay()}, "Agent: protocol must be one from whose messages, News, the learner SecondOrder can learn"),
         ({"loss": Plain()}, "Agent: loss must have curvature and implicit_step with the learner SecondOrder"),
         ({"learner": SecondOrder}, "Agent: learner must be a learner, got "),

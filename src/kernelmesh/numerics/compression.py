@@ -408,7 +408,7 @@ def _exchange(
 
 
 def compress(
-    kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
+    kernel: Kernel, points: Floats, weights: Floats, budget: float, *, max_order: int | None = None
 ) -> tuple[Floats, Floats, float]:
     """Compress a kernel expansion f̃ = Σ κ(d_m, ·) w_m to a few of its points, with ‖f − f̃‖ ≤ budget.
 
@@ -416,7 +416,7 @@ def compress(
     ----------
     kernel : Kernel
         κ.
-    centers : array-like of shape (M, p)
+    points : array-like of shape (M, p)
         The points d.
     weights : array-like of shape (M,) or (M, C)
         The weights w of one function, or one column for each of several functions over the same points.
@@ -427,7 +427,7 @@ def compress(
 
     Returns
     -------
-    centers : ndarray
+    points : ndarray
         The kept points.
     weights : ndarray
         Their weights, with as many dimensions as the given weights.
@@ -437,19 +437,19 @@ def compress(
     Examples
     --------
     >>> from kernelmesh import Gaussian
-    >>> centers, weights, error = compress(Gaussian(), [[0.0], [0.01], [5.0]], [1.0, 1.0, 1.0], 0.1)
-    >>> len(centers), error < 0.1
+    >>> points, weights, error = compress(Gaussian(), [[0.0], [0.01], [5.0]], [1.0, 1.0, 1.0], 0.1)
+    >>> len(points), error < 0.1
     (2, True)
     """
     check_kernel("compress", kernel)
-    centers = matrix("compress", "points", centers)
+    points = matrix("compress", "points", points)
     flat = np.ndim(weights) == 1
-    table = matrix("compress", "weights", np.asarray(weights)[:, None] if flat else weights, rows=len(centers))
+    table = matrix("compress", "weights", np.asarray(weights)[:, None] if flat else weights, rows=len(points))
     limit = non_negative("compress", "budget", budget, infinite=True)
     if max_order is not None:
         integer("compress", "max_order", max_order, minimum=1)
     try:
-        f, report = compressed(kernel, centers, table, limit, max_order=max_order)
+        f, report = compressed(kernel, points, table, limit, max_order=max_order)
     except FloatingPointError:
         raise InvalidArgument(
             "compress", "weights", "define a function of finite norm", Verbatim("one that overflows")

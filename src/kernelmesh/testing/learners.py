@@ -99,7 +99,7 @@ def _check_learned(agent: Agent, owner: str, state: State, points: Floats, targe
 def _check_states(agent: Agent, owner: str, state: State, points: Floats, targets: Any) -> None:
     """Copies, files, errors, and outdated states."""
     twin = state.copy()
-    stored = storage.pack(state)
+    stored = storage.pack(state, workspace=True)
     after = _learned(agent, state, points, targets)
     law = "must leave the state before a step readable"
     require(bool(np.isfinite(agent.predict(state, points)).all()), owner, law, "a function that is not finite")
