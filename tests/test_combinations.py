@@ -121,6 +121,7 @@ def test_every_agent_that_can_be_written_down_steps(agent, seed):
     streams = [ArrayStream(*samples(agent, seed + i), batch_size=3) for i in range(3)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnstablePenalty)
+        warnings.filterwarnings("ignore", "simulate: agents still differ")  # Newton steps over few samples may go in circles
         try:
             *_, last = simulate(agent, Graph.ring(3), streams, states=[start(agent, i) for i in range(3)])
             for state in last.states:

@@ -156,7 +156,7 @@ def test_the_implicit_step_is_the_explicit_one_to_first_order():
     def gap(coupling):
         after = [
             make(Penalty(coupling=coupling, implicit=implicit), compression=Uncompressed()).step(
-                state.copy(), points, labels, heard
+                state, points, labels, heard
             )[0]
             for implicit in (False, True)
         ]

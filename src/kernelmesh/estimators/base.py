@@ -161,17 +161,14 @@ class Learner(Parameters, ABC):
                 self._agent: Agent = self._gone_on()
             targets, dealt = self._targets(y), self._dealt(len(X), agents, None)
             if self._beginning is None:
-                self._learn_once(X, targets, dealt, undone=False)
+                self._learn_once(X, targets, dealt)
             else:
                 self._learn_beginning(self._beginning, X, targets)
         return self
 
-    def _learn_once(self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, undone: bool) -> None:
-        """Learn from these rows once; `undone` restores the estimator if a call that does more fails."""
+    def _learn_once(self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints]) -> None:
+        """Learn from these rows once."""
         streams, states = self._streams(X, targets, rows), self._states
-        # a failed step of a single agent leaves its state unchanged
-        if undone or max(map(len, streams)) > 1 or len(states) > 1:
-            states = tuple(state.copy() for state in states)
         for now in self._rounds(streams, states):
             states = tuple(now.states)
         self._states = states
@@ -179,7 +176,7 @@ class Learner(Parameters, ABC):
     def _learn_beginning(self, beginning: Beginning, X: Floats, targets: NDArray[Any]) -> None:
         """Learn from these rows once, and choose bandwidth and λ again whenever that is due."""
         for rows in beginning.parts(len(X)):
-            self._learn_once(X[rows], targets[rows], [np.arange(len(X[rows]))], undone=True)
+            self._learn_once(X[rows], targets[rows], [np.arange(len(X[rows]))])
             beginning = beginning.grown(X[rows], targets[rows])
             if beginning.due:
                 found = suited(self._agent, beginning.points, beginning.targets, regularizes=self.regularization is None)
@@ -262,8 +259,6 @@ class Learner(Parameters, ABC):
             if not begun:
                 raise
             interrupted = True
-            for state in self._states:  # some agents may have been one step ahead
-                state.model.invalidate()
         self.n_iter_ = progress.complete
         return interrupted
 
