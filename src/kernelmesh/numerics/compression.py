@@ -31,9 +31,6 @@ from kernelmesh.registry import register
 
 __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", "Update", "compress"]
 
-# A new point whose distance² to the span of the others is at most this share of κ(x, x) counts as dependent.
-_TOLERANCE = 1e-12
-
 
 @dataclass(frozen=True, eq=False)
 class Update:
@@ -206,7 +203,7 @@ class Komp:
     budget: Schedule | float | None = None
     parsimony: float | None = None
     max_order: int | None = None
-    tolerance: float = _TOLERANCE
+    tolerance: float = 1e-12
     watch: int = 16
 
     def __post_init__(self) -> None:
@@ -387,7 +384,7 @@ def compress(
     if max_order is not None:
         integer("compress", "max_order", max_order, minimum=1)
     try:
-        model, report = _built_up(Function(kernel, points, table), limit, max_order or len(points), _TOLERANCE)
+        model, report = _built_up(Function(kernel, points, table), limit, max_order or len(points), Komp.tolerance)
     except FloatingPointError:
         raise InvalidArgument(
             "compress", "weights", "define a function of finite norm", Verbatim("one that overflows")

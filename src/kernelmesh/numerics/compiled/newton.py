@@ -341,21 +341,20 @@ def choose(
     """
     batch, new = spread.shape
     order, outputs = weights.shape
-    joint = np.zeros((batch, batch + new))
+    joint = np.zeros((batch, batch + new))  # J
+    scaled = np.zeros((batch, batch + new))
     for b in range(batch):
         joint[b, b] = 1.0
+        scaled[b, b] = root[b]
         for q in range(new):
             joint[b, batch + q] = spread[b, q]
-    scaled = np.empty_like(joint)
-    for b in range(batch):
-        for q in range(batch + new):
-            scaled[b, q] = root[b] * joint[b, q]
+            scaled[b, batch + q] = root[b] * spread[b, q]
     solve(lower, scaled)
-    middle = -np.dot(transposed(scaled), scaled)
+    middle = -np.dot(transposed(scaled), scaled)  # Ω
     for a in range(new):
         for b in range(new):
             middle[batch + a, batch + b] += prior[a, b]
-    basis = np.zeros((batch + new, order + new))
+    basis = np.zeros((batch + new, order + new))  # V
     basis[:batch, :order] = lifted
     for q in range(new):
         for i in range(order):
