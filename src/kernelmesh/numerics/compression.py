@@ -254,7 +254,8 @@ class Komp:
             assert model.inverse is not None
             model = self._with(model, model.inverse.renewed(f.kernel, f.points))
             after, report = _absorb(model, update, budget, max_order, self.tolerance)
-        return after, replace(report, removed=report.removed + before - len(update.points), repaired=repaired)
+        folded = before - len(update.points)
+        return after, replace(report, removed=report.removed + folded, repaired=repaired) if folded or repaired else report
 
     def _with(self, model: Model, inverse: InverseGram | None) -> Model:
         """The same function with P recomputed, or without dependent points if that has failed."""
@@ -390,4 +391,4 @@ def compress(
             "compress", "weights", "define a function of finite norm", Verbatim("one that overflows")
         ) from None
     f = model.function
-    return f.points, f.weights[:, 0] if flat else f.weights, report.error
+    return f.points.copy(), f.weights[:, 0].copy() if flat else f.weights.copy(), report.error

@@ -141,7 +141,7 @@ def solve_transposed(lower: Floats, rows: Floats) -> None:
             rows[i, j] *= here
 
 
-@compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
+@compiled(inline="always")
 def refit(weights: Floats, gone: int, column: Floats, root: float, left: int, power: Floats) -> None:
     """W −= u W_j / √P_jj for a point j that is removed, u = P_:j / √P_jj; `weights` is Wᵀ, and `power` becomes ‖W_i‖²."""
     for i in range(left):

@@ -176,7 +176,7 @@ def _largest(diagonal: Floats, floor: Floats, width: int) -> float:
 
 
 # Sums and minima may be reordered, and no cost is NaN, so that the loops over all candidates use vector registers.
-@compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
+@compiled(inline="always")
 def _cheapest(power: Floats, diagonal: Floats, left: int, cost: Floats) -> tuple[int, float]:
     """The point whose removal costs least, ‖W_j‖² / P̃_jj, and that cost."""
     least = np.inf
@@ -189,17 +189,18 @@ def _cheapest(power: Floats, diagonal: Floats, left: int, cost: Floats) -> tuple
     return j, least
 
 
-@compiled()
+@compiled(inline="always")
 def _swap(
-    j: int, last: int, who: Ints, diagonal: Floats, floor: Floats, factor: Floats, directions: Floats, weights: Floats
+    j: int, last: int, who: Ints, diagonal: Floats, floor: Floats, factor: Floats, rank: int, directions: Floats, gone: int
 ) -> None:
     """Swap the removed point with the last one, so that loops over the others get shorter."""
     who[j], who[last] = who[last], who[j]
     diagonal[j], diagonal[last] = diagonal[last], diagonal[j]
     floor[j], floor[last] = floor[last], floor[j]
-    for table in (factor, directions, weights):
-        for a in range(len(table)):
-            table[a, j], table[a, last] = table[a, last], table[a, j]
+    for a in range(rank):
+        factor[a, j], factor[a, last] = factor[a, last], factor[a, j]
+    for a in range(gone):
+        directions[a, j], directions[a, last] = directions[a, last], directions[a, j]
 
 
 @compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
@@ -246,7 +247,9 @@ def _prune(
         stays[who[j]] = False
 
         left -= 1
-        _swap(j, left, who, diagonal, floor, factor[:rank], directions[:gone], weights)
+        _swap(j, left, who, diagonal, floor, factor, rank, directions, gone)
+        for c in range(outputs):
+            weights[c, j], weights[c, left] = weights[c, left], weights[c, j]
         if gone == 0 and who[left] < old and n <= _SMALL and _largest(diagonal, floor, left + 1) > 1e9:
             factor = _join(inverse, order, who, left + 1, factor, rank)
             rank, old = factor.shape[0], 0
