@@ -8,7 +8,6 @@ from pathlib import Path
 from kernelmesh.dashboard.documents import Documents
 from kernelmesh.dashboard.recorder import Recorder
 from kernelmesh.dashboard.sources import News, RecordedSource, Shown
-from kernelmesh.experiments.settings import settings_of
 
 __all__ = ["LiveSource"]
 
@@ -19,7 +18,7 @@ class LiveSource(RecordedSource):
     Parameters
     ----------
     recorder : Recorder
-        The observer of the run.
+        What records the run.
     title : str
         The title of the page.
     folder : Path
@@ -43,16 +42,16 @@ class LiveSource(RecordedSource):
         """The current status."""
         recorder = self._recorder
         with self._looking:
-            finished = recorder.finished
-            if recorder.recording is not self.recording or (finished is not None) != self._complete:
-                self._complete = finished is not None
-                config = settings_of(recorder.started.config) if recorder.started else {}
-                documents = Documents.read(self._folder) if self._complete else Documents(config=config)
+            ended = recorder.ended
+            if recorder.recording is not self.recording or (ended is not None) != self._complete:
+                self._complete = ended is not None
+                documents = Documents.read(self._folder) if self._complete else Documents(config=recorder.settings)
                 self.shown = Shown(recorder.recording, (), documents)
                 self._generation += 1
             generation, recording = self._generation, self.recording
         version = recording.version if recording else 0
-        if finished is not None:
-            return News(generation, version, finished.outcome.name, str(finished.outcome) or "The run has ended.")
+        if ended is not None:
+            outcome, remark = ended
+            return News(generation, version, outcome, remark or "The run has ended.")
         waiting = "The run has started; no measurements yet." if not version else ""
         return News(generation, version, "running" if version else "waiting", waiting)

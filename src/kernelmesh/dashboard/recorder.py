@@ -1,27 +1,52 @@
-"""An observer that records what a run's page needs, and writes it to the run's folder."""
+"""Records what a run's page needs, and writes it to the run's folder."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from kernelmesh.agent import Agent
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.dashboard.recording import FILE, Frame, Recording, Snapshot, State, Subject
 from kernelmesh.dashboard.thinning import evenly
 from kernelmesh.errors import KernelMeshError
-from kernelmesh.experiments import events
-from kernelmesh.experiments.network import Network
 from kernelmesh.metrics import AgentMeasures, Measures
+from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.round import RemoteStates, Round
+from kernelmesh.streams import StreamSlice
 
-__all__ = ["Recorder", "frame_of", "subject_of"]
+__all__ = ["Network", "Recorder", "frame_of", "subject_of"]
 
 _HELD_OUT, _OWN, _OWN_TOTAL = 400, 80, 6000  # samples to show: held-out, per agent, over all agents
 _SECONDS = 5.0  # between writes, so that a killed run leaves a file, and other processes can watch
+
+
+class Network(Protocol):
+    """A network that learns, and the samples that it is measured on."""
+
+    @property
+    def agent(self) -> Agent:
+        """The settings of every agent."""
+
+    @property
+    def graph(self) -> Graph:
+        """Who talks to whom."""
+
+    @property
+    def streams(self) -> Sequence[StreamSlice]:
+        """The samples of each agent."""
+
+    @property
+    def points(self) -> Floats:
+        """Held-out points."""
+
+    @property
+    def targets(self) -> Any:
+        """Their targets."""
 
 
 class Recorder:
@@ -41,33 +66,17 @@ class Recorder:
         self.part, self._written, self._took = "", -np.inf, 0.0
         self.recording: Recording | None = None
         """The recording of the network that is learning, or that learned last."""
-        self.finished: events.Finished | None = None
-        self.started: events.Started | None = None
+        self.settings: Mapping[str, Any] = {}
+        """The settings of the run, for its page."""
+        self.ended: tuple[str, str] | None = None
+        """The name of the outcome, and a remark about it, once the run has ended."""
 
     @property
     def _file(self) -> Path:
         return self._folder / self.part / FILE
 
-    def __call__(self, event: events.Event) -> None:
-        """Handle an event."""
-        match event:
-            case events.Started():
-                self.started = event
-            case events.NetworkStarted(part=part, network=network, rounds_before=rounds):
-                self._begin(part, network, rounds)
-            case events.Measured(round=now, measures=measures, agents=agents) if self._network and self.recording:
-                self.recording.add(frame_of(now, measures, agents, self._network), _snapshot(now, agents))
-                if self._clock() - self._written > max(_SECONDS, 20 * self._took):
-                    self._write()
-            case events.Finished():
-                self.finished = event
-                if self.recording is None:  # left over from an earlier run
-                    self._file.unlink(missing_ok=True)
-                self._write()
-            case _:
-                pass
-
-    def _begin(self, part: str, network: Network, rounds: int) -> None:
+    def begin(self, network: Network, *, part: str = "", rounds: int = 0) -> None:
+        """Record another network, or continue the recording of one that has made some rounds before."""
         if self.recording is not None:
             self._write()  # the previous part
         self.part, self._network = part, network
@@ -79,6 +88,21 @@ class Recorder:
             except (OSError, KernelMeshError):  # no earlier recording to continue: only the rest is recorded
                 pass
         self._written = -np.inf
+
+    def add(self, now: Round, measures: Measures, agents: AgentMeasures) -> None:
+        """Record a measured round."""
+        assert self._network is not None
+        assert self.recording is not None
+        self.recording.add(frame_of(now, measures, agents, self._network), _snapshot(now, agents))
+        if self._clock() - self._written > max(_SECONDS, 20 * self._took):
+            self._write()
+
+    def end(self, outcome: str, remark: str = "") -> None:
+        """Write everything."""
+        self.ended = outcome, remark
+        if self.recording is None:  # left over from an earlier run
+            self._file.unlink(missing_ok=True)
+        self._write()
 
     def _write(self) -> None:
         if self.recording is None:
@@ -138,7 +162,8 @@ def _snapshot(now: Round, agents: AgentMeasures) -> Snapshot | None:
 def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Network) -> Frame:
     """All numbers of a measured round."""
     ended = [samples >= stream.rows for samples, stream in zip(now.samples, network.streams, strict=True)]
-    idle = State.LEARNING if network.is_open_ended else State.AWAY  # agents that share sums wait until their network stands
+    # agents that share sums wait until their network stands
+    idle = State.LEARNING if network.agent.protocol.shares else State.AWAY
     states = [
         State.LEARNING if info is not None else State.ENDED if over else idle
         for info, over in zip(now.infos, ended, strict=True)
