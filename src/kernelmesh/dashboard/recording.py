@@ -25,20 +25,8 @@ from kernelmesh.numerics.losses import Loss
 __all__ = ["AGENT", "EDGE", "FILE", "TOTALS", "Frame", "Recording", "Snapshot", "State", "Subject", "marks"]
 
 FILE = "recording.safetensors"
-TOTALS = tuple(
-    [
-        "round",
-        "samples",
-        "objective",
-        "disagreement",
-        "order_mean",
-        "order_max",
-        "score_mean",
-        "score_worst",
-        "bytes_per_sample",
-        "penalty",
-    ]
-)
+_QUANTITIES = ("objective", "disagreement", "order_mean", "order_max", "score_mean", "score_worst")
+TOTALS = ("round", "samples", *_QUANTITIES, "bytes_per_sample", "penalty")
 """The numbers of the network in each frame."""
 AGENT = ("samples", "loss", "score", "order", "bytes", "state", "refused")
 """The numbers of each agent; NaN if unknown. `refused` counts its own messages."""
