@@ -201,9 +201,9 @@ def _leave(finished: Finished) -> None:
 
 def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None, **how: Any) -> Finished:
     """Run with a recorder and, if a port is given, a live page; print the summary."""
-    from kernelmesh.experiments.recorder import RunRecorder
+    from kernelmesh.dashboard.recorder import Recorder
 
-    recorder = RunRecorder(folder)
+    recorder = Recorder(folder)
     if port is None:
         finished = _run(experiment, config, folder, recorder, **how)
         _report(finished, folder)
@@ -212,7 +212,7 @@ def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None
     from kernelmesh.dashboard.live_source import LiveSource
     from kernelmesh.dashboard.serving import Dashboard
 
-    with Dashboard([LiveSource(recorder, experiment.name)], port=port) as page:
+    with Dashboard([LiveSource(recorder, experiment.name, folder)], port=port) as page:
         announce(page)
         finished = _run(experiment, config, folder, recorder, **how)
         with contextlib.suppress(KeyboardInterrupt):

@@ -43,7 +43,7 @@ def sweep(
 
     If a run fails, it is reported and the others continue. Ctrl-C saves the results so far; --resume continues.
     """
-    from kernelmesh.experiments.recorder import RunRecorder
+    from kernelmesh.dashboard.recorder import Recorder
     from kernelmesh.experiments.sweep import sweep as experiment
 
     folder = out or Path("runs") / f"sweep-{name}"
@@ -51,7 +51,7 @@ def sweep(
         chosen = _grid(_experiment("sweep", name), grid or [], seeds, change or [], show)
         pool = chosen_pool("sweep", engine, address)
         _check_writable(folder)
-    finished = _run(experiment(pool), chosen, folder, RunRecorder(folder), resume=resume)
+    finished = _run(experiment(pool), chosen, folder, Recorder(folder), resume=resume)
     _report(finished, folder)
     _leave(finished)
 

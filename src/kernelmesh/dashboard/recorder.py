@@ -16,7 +16,6 @@ from kernelmesh.dashboard.recording import FILE, TOTALS, Frame, Recording, Snaps
 from kernelmesh.dashboard.thinning import evenly
 from kernelmesh.errors import KernelMeshError
 from kernelmesh.metrics import AgentMeasures, Measures
-from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.round import RemoteStates, Round
 
 __all__ = ["Recorder", "frame_of", "subject_of"]
@@ -41,42 +40,33 @@ class Recorder:
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder, self._clock = folder, clock
-        self.config: Mapping[str, Any] = {}
-        """The settings of the run, as the page shows them."""
+        self.settings: Mapping[str, Any] = {}
+        """The settings of the run, for its page."""
         self.part, self._written, self._took = "", -np.inf, 0.0
-        self._rows: Sequence[int] = ()
-        self._waits = State.AWAY
+        self._network: Any = None
         self.recording = Recording(Subject())
         """The recording of the network that is learning, or that learned last."""
-        self.outcome: tuple[str, str] | None = None
-        """How the run ended: a status and a message; None while it runs."""
+        self.ended: tuple[str, str] | None = None
+        """How the run ended: its outcome (complete, interrupted or diverged) and a remark; None while it runs."""
 
     @property
     def _file(self) -> Path:
         return self.folder / self.part / FILE
 
-    def begin(
-        self,
-        agent: Agent,
-        graph: Graph,
-        samples: Sequence[Samples],
-        rows: Sequence[int],
-        held_out: Samples,
-        *,
-        part: str = "",
-        resumes_at: int = 0,
-    ) -> None:
-        """A network begins to learn, each agent from `rows` samples like these, or resumes at a round."""
+    def begin(self, network: Any, *, part: str = "", rounds: int = 0) -> None:
+        """A network begins to learn, or resumes after some rounds.
+
+        It has an `agent`, a `graph`, the `streams` of its agents, and the held-out `points` and `targets`.
+        """
         self._write()  # the previous part
-        self.part, self._rows = part, rows
-        # agents that share sums wait until their network stands
-        self._waits = State.LEARNING if agent.protocol.shares else State.AWAY
-        subject = subject_of(agent, graph.names, graph.edges, samples, held_out)
-        self.recording = Recording(replace(subject, total_samples=max(rows)))
-        if resumes_at:
+        self.part, self._network, graph = part, network, network.graph
+        samples = [(each.stream.points, each.stream.targets) for each in network.streams]
+        subject = subject_of(network.agent, graph.names, graph.edges, samples, (network.points, network.targets))
+        self.recording = Recording(replace(subject, total_samples=max(each.rows for each in network.streams)))
+        if rounds:
             try:
                 before = Recording.read(self._file)
-                before.rewind(resumes_at)
+                before.rewind(rounds)
                 self.recording = before
             except (OSError, KernelMeshError):  # no earlier recording to continue: only the rest is recorded
                 pass
@@ -87,16 +77,16 @@ class Recorder:
         # fetching the functions of remote agents only for pictures would take long
         remote = isinstance(now.states, RemoteStates) and len(agents.agents) < len(now.states)
         snapshot = None if remote else Snapshot.of(now.number, max(now.samples), now.functions)
-        self.recording.add(frame_of(now, measures, agents, rows=self._rows, waits=self._waits), snapshot)
+        self.recording.add(frame_of(now, measures, agents, self._network), snapshot)
         if self._clock() - self._written > max(_SECONDS, 20 * self._took):
             self._write()
 
-    def finish(self, status: str, message: str = "") -> None:
-        """The run has ended; `status` is complete, interrupted or diverged."""
+    def end(self, outcome: str, remark: str = "") -> None:
+        """The run has ended."""
         if not self.recording.subject.names:  # left over from an earlier run
             self._file.unlink(missing_ok=True)
         self._write()
-        self.outcome = status, message
+        self.ended = outcome, remark
 
     def _write(self) -> None:
         if not self.recording.subject.names:
@@ -139,11 +129,13 @@ def _some(samples: Samples, limit: int) -> Samples:
     return points, targets.reshape(len(rows), -1)[:, 0] if rows else np.zeros(0)
 
 
-def frame_of(now: Round, measures: Measures, agents: AgentMeasures, *, rows: Sequence[int], waits: float) -> Frame:
-    """All numbers of a measured round; `waits` is the state of agents that have not learned although there are samples."""
+def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Any) -> Frame:
+    """All numbers of a measured round."""
+    # agents that share sums wait until their network stands
+    waits = State.LEARNING if network.agent.protocol.shares else State.AWAY
     states = [
-        State.LEARNING if info is not None else State.ENDED if samples >= count else waits
-        for info, samples, count in zip(now.infos, now.samples, rows, strict=True)
+        State.LEARNING if info is not None else State.ENDED if samples >= stream.rows else waits
+        for info, samples, stream in zip(now.infos, now.samples, network.streams, strict=True)
     ]
     refused = np.zeros(len(states))  # in a simulation, every message can be read
     columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, refused)
