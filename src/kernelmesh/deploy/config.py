@@ -55,10 +55,13 @@ class Config:
         source = stream.kind.open(columns, batch_size=stream.batch_size)
         return Paced(source, stream.rate) if stream.rate > 0 else source
 
+    def line_of(self, *key: str | int) -> int:
+        """The line of a key in the file."""
+        return locate(self.path.read_text(encoding="utf-8")).of(key)
+
     def problem(self, key: KeyPath, error: InvalidArgument) -> Problem:
         """A mistake found only when the settings are used, with its line in the file."""
-        line = locate(self.path.read_text(encoding="utf-8")).of(key)
-        return Problem(str(self.path), line, ".".join(map(str, key)), error.predicate)
+        return Problem(str(self.path), self.line_of(*key), ".".join(map(str, key)), error.predicate)
 
 
 def read(path: str | os.PathLike[str]) -> Config:

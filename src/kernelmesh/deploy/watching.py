@@ -45,6 +45,11 @@ class AgentView:
         """Whether its stream had ended when it last answered."""
         return self.status is not None and self.status.ended
 
+    @property
+    def state(self) -> str:
+        """What it is doing, in words."""
+        return "stream has ended" if self.stream_ended else "running" if self.answers else "starting"
+
 
 class MeshWatcher:
     """Polls all agents of a mesh concurrently and remembers the last answer of each; a context manager.
