@@ -175,12 +175,11 @@ class Estimator(Parameters, ABC):
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Restore the estimator if the call fails."""
-        before = vars(self).copy()
+        before = self.__dict__.copy()
         try:
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__ = before
             raise
 
     # -- what was learned ----------------------------------------------------------------------------------------------

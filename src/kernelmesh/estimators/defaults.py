@@ -24,6 +24,9 @@ class ByTargets(NamedTuple):
         return self.classes if classifies else self.values
 
 
+_STANDARD = ByTargets(classes=1.0, values=1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
     """The defaults of an estimator; None where the learner's own default applies."""
@@ -34,7 +37,7 @@ class Defaults:
     """With fewer rows than this, a single learner makes twice as many passes: they cost little."""
     network_passes: int
     """The same in networks, where each agent sees only a part of the rows."""
-    width: ByTargets = ByTargets(classes=1.0, values=1.0)
+    width: ByTargets = _STANDARD
     """The bandwidth of the default kernel, in units of √(Σ_j σ_j² / 2), with the standard deviations σ_j of the features."""
     step_size: ByTargets | None = None
     """η."""

@@ -45,7 +45,7 @@ __all__ = ["Network"]
 class Network(Estimator):
     """A network of agents, each with its own function; the estimator predicts with their average."""
 
-    _watched = ("kernel", "loss", "learner", "regularization", "max_order", "half_life", "graph", "protocol")
+    _watched = ("kernel", "loss", "learner", "regularization", "max_order", "half_life", "batch_size", "graph", "protocol")
     _cooperates = True
     _network: Graph
     _sent: Ints

@@ -71,6 +71,7 @@ class Parameters(BaseEstimator, ABC):
         loss = check_loss(owner, self._default_loss if self.loss is None else self.loss)
         if loss.classifies != self._classifies:
             raise InvalidArgument(owner, "loss", f"take {'class' if self._classifies else 'value'} targets", loss)
+        integer(owner, "batch_size", self.batch_size, minimum=1)
         if self.tol not in (None, -math.inf) and non_negative(owner, "tol", self.tol) >= 1.0:
             remedy = "use None to make all passes, or passes=2 to make two"
             raise InvalidArgument(owner, "tol", "be a fraction >= 0 and < 1", self.tol, remedy=remedy)
@@ -142,11 +143,10 @@ class Parameters(BaseEstimator, ABC):
             # the budget is a distance between functions, which scales with the inverse root of κ
             parsimony = usual.parsimony.of(self._classifies) * size ** (cast(type[Descent], kind).budget_exponent - 0.5)
             settings["compression"] = Komp(parsimony=parsimony, max_order=settings.pop("max_order"))
-        if settings.get("half_life") is not None and not hasattr(kind, "half_life"):
-            if settings.pop("half_life") != math.inf:  # which suits every learner
-                rule = f"be omitted with the learner {kind.__name__}, which does not forget"
-                raise InvalidArgument(type(self).__name__, "half_life", rule, self.half_life)
-        return cast(Learner, kind(**{name: value for name, value in settings.items() if value is not None}))
+        if not hasattr(kind, "half_life") and settings.pop("half_life", math.inf) != math.inf:
+            rule = f"be omitted with the learner {kind.__name__}, which does not forget"
+            raise InvalidArgument(type(self).__name__, "half_life", rule, self.half_life)
+        return kind(**{name: value for name, value in settings.items() if value is not None})
 
     # -- parameters that change while learning continues ---------------------------------------------------------------
 
@@ -167,8 +167,9 @@ class Parameters(BaseEstimator, ABC):
             rule = f"remain {format_value(before[name])} while partial_fit continues"
             remedy = "call fit to start over, or restore the value"
             raise InvalidArgument(type(self).__name__, name, rule, value, remedy=remedy)
-        self._began_with = now
-        return self._streaming(agent)
+        integer(type(self).__name__, "batch_size", self.batch_size, minimum=1)
+        agent, self._began_with = self._streaming(agent), now
+        return agent
 
     @staticmethod
     def _may_change(name: str, before: Any, now: Any, learner: Learner) -> bool:

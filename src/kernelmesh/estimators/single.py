@@ -2,14 +2,26 @@
 
 import dataclasses
 from itertools import pairwise
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh import ArrayStream, ConsensusProtocol, Gaussian, Kernel, Learner, Local, Loss, SecondOrder, State
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    ConsensusProtocol,
+    Function,
+    Gaussian,
+    Kernel,
+    Learner,
+    Local,
+    Loss,
+    SecondOrder,
+    State,
+)
 from kernelmesh.agent import advance
-from kernelmesh.checks import Floats, integer
+from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.estimators.base import Estimator
 from kernelmesh.estimators.choice import MARKS, Beginning, prefixes, suited
@@ -23,7 +35,7 @@ __all__ = ["Single"]
 class Single(Estimator):
     """A single agent, whose function is the estimator's."""
 
-    _watched = ("kernel", "loss", "learner", "regularization", "budget", "max_order", "half_life")
+    _watched = ("kernel", "loss", "learner", "regularization", "budget", "max_order", "half_life", "batch_size")
     _cooperates = False
     _default_kind = SecondOrder
     _names = (0,)
@@ -127,42 +139,57 @@ class Single(Estimator):
     def _learn_once(self, X: Floats, targets: NDArray[Any], agents: Any) -> None:
         self._check_no(agents)
         if self._beginning is None:
-            self.states_ = (self._stepped(X, targets, keeps=False),)
+            self.states_ = (self._stepped(self.agent_, self.states_[0], X, targets),)
         else:
             self._learn_beginning(self._beginning, X, targets)
 
-    def _stepped(self, X: Floats, targets: NDArray[Any], *, keeps: bool) -> State:
-        """The state after these rows; `keeps` leaves the state before as it was even if a later call fails."""
-        size = integer(type(self).__name__, "batch_size", self.batch_size, minimum=1)
-        edges, (state,) = [*starts_of(len(X), size), len(X)], self.states_
-        if keeps or len(edges) > 2:  # a failed step leaves its state unchanged, but not that before an earlier one
+    def _stepped(self, agent: Agent, state: State, X: Floats, targets: NDArray[Any]) -> State:
+        """The state after these rows in mini-batches."""
+        rows, size = len(X), self.batch_size
+        edges = [0, rows] if rows <= size else [*starts_of(rows, size), rows]
+        if len(edges) > 2:  # a step that fails leaves its state as it was, but not that before an earlier step
             state = state.copy()
         for start, stop in pairwise(edges):
-            # a model may keep the points, of which X is a view if it is the user's array
-            state, _ = advance(self.agent_, state, X[start:stop].copy(), targets[start:stop])
+            # a model may keep the points, and X may be the user's array
+            state, _ = advance(agent, state, X[start:stop].copy(), targets[start:stop])
         return state
 
     def _learn_beginning(self, beginning: Beginning, X: Floats, targets: NDArray[Any]) -> None:
         """Learn from these rows once, and choose bandwidth and λ again whenever that is due."""
+        agent, state = self.agent_, self.states_[0].copy()
         for rows in beginning.parts(len(X)):
-            self.states_ = (self._stepped(X[rows], targets[rows], keeps=True),)
+            state = self._stepped(agent, state, X[rows], targets[rows])
             beginning = beginning.grown(X[rows], targets[rows])
             if beginning.due:
-                found = suited(self.agent_, beginning.points, beginning.targets, regularizes=self._tunes)
-                if found.agent is not self.agent_ and found.state is not None:
-                    self.agent_, self.states_ = found.agent, (found.state,)
-                    self._regularization = found.agent.learner.regularization
+                found = suited(agent, beginning.points, beginning.targets, regularizes=self._tunes)
+                if found.agent is not agent and found.state is not None:
+                    agent, state = found.agent, found.state
+        self.agent_, self.states_, self._regularization = agent, (state,), agent.learner.regularization
         self._beginning = None if beginning.complete else beginning
 
     def _check_no(self, agents: Any) -> None:
         if agents is not None:
             raise InvalidArgument(type(self).__name__, "agents", "be omitted for a single learner", agents)
 
-    def _widen(self, *, features: int, outputs: int) -> Self:
+    def _widen(self, *, features: int, outputs: int) -> None:
         """Add features that were 0 so far and outputs that are 0 everywhere, after the known ones."""
+        self._check_padding(features)
+        self.agent_ = dataclasses.replace(self.agent_, dimension=features, outputs=outputs)
+        self.states_ = tuple(state.widened(dimension=features, outputs=outputs) for state in self.states_)
+        self._beginning = None if self._beginning is None else self._beginning.widened(features)
+        self.n_features_in_ = features
+
+    def _widened_to(self, features: int) -> Function:
+        """The function, for points with features that were 0 so far."""
+        f = self.states_[0].function
+        if features == f.dimension:
+            return f
+        self._check_padding(features)
+        return f.widened(dimension=features, outputs=f.outputs)
+
+    def _check_padding(self, features: int) -> None:
+        """Reject a kernel that changes when points are padded with zeros."""
         agent = self.agent_
-        if (features, outputs) == (agent.dimension, agent.outputs):
-            return self
         probe = np.random.default_rng(0).standard_normal((4, agent.dimension))
         wider = padded(probe, features)
         if not np.allclose(agent.kernel(wider, wider), agent.kernel(probe, probe), rtol=1e-9, atol=0.0):
@@ -171,11 +198,6 @@ class Single(Estimator):
                 "choose a kernel of distances or inner products, such as Gaussian(), or give all features in the first row"
             )
             raise InvalidArgument(type(self).__name__, "kernel", rule, agent.kernel, remedy=remedy)
-        self.agent_ = dataclasses.replace(agent, dimension=features, outputs=outputs)
-        self.states_ = tuple(state.widened(dimension=features, outputs=outputs) for state in self.states_)
-        self._beginning = None if self._beginning is None else self._beginning.widened(features)
-        self.n_features_in_ = features
-        return self
 
     def _describe_agents(self, arrays: dict[str, NDArray[Any]]) -> Any:
         if self._beginning is not None:
@@ -185,5 +207,5 @@ class Single(Estimator):
         self._beginning = Beginning.restored(arrays, self.agent_)
 
 
-def _regularized(agent: Any, regularization: float) -> Any:
+def _regularized(agent: Agent, regularization: float) -> Agent:
     return dataclasses.replace(agent, learner=regularized(agent.learner, regularization))

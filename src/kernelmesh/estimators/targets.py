@@ -217,7 +217,7 @@ class Regression(RegressorMixin, Estimator):
         return np.asarray(outputs[:, 0] if self._flat else outputs)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, agent: Hashable | None = None) -> float:
-        """R² = 1 − Σ (y − f(x))² / Σ (y − ȳ)², with optional weights, averaged over the outputs: at most 1, and 0 for the mean."""
+        """R² = 1 − Σ (y − f(x))² / Σ (y − ȳ)², with optional weights, averaged over the outputs."""
         return float(r2_score(y, self.predict(X, agent=agent), sample_weight=sample_weight))
 
     def _describe_targets(self, arrays: dict[str, NDArray[Any]]) -> Any:
