@@ -36,7 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     generated = {
         "reference/command-line.md": command_line(),
-        "reference/experiments.md": experiments(),
+        "reference/experiments.md": experiments_page(),
         "reference/settings.md": settings(),
         **{f"examples/{name}.md": example_page(name) for name in NAMES},
         **{target: _linked((ROOT / source).read_text(encoding="utf-8"), source) for source, target in PAGES.items()},
@@ -110,10 +110,10 @@ def _sections(table: str) -> str:
     return "\n".join(lines).replace("| key | default | meaning |\n|---|---|---|\n\n", "\n") + "\n"
 
 
-def experiments() -> str:
+def experiments_page() -> str:
     """The page of all experiments with their settings, from their schema."""
-    from kernelmesh.registry import kinds
-    from kernelmesh_experiments import describe_settings
+    from kernelmesh_experiments.catalog import experiments
+    from kernelmesh_experiments.settings import describe_settings
 
     lines = [
         "# Experiments",
@@ -122,8 +122,7 @@ def experiments() -> str:
         "`--set NAME=VALUE` changes a setting.",
         "This page is generated from what `kernelmesh show NAME` prints.",
     ]
-    own = {name: one for name, one in kinds("experiment").items() if one.run.__module__.startswith("kernelmesh_experiments.")}
-    for name, experiment in own.items():
+    for name, experiment in experiments().items():
         lines += ["", f"## {name}", "", experiment.about.rstrip(".") + ".", *([_all(experiment)] if experiment.table else [])]
         lines += ["", "| setting | default | meaning |", "|---|---|---|"]
         described = describe_settings(experiment.config).values()
