@@ -26,6 +26,11 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/results/README.md": "benchmarks.md",
+    **{
+        f"benchmarks/results/{file.name}": f"benchmarks/{file.name}"
+        for file in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+        if file.stem != "README"
+    },
 }
 
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")

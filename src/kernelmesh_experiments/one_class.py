@@ -32,15 +32,15 @@ class Config(MixtureConfig, owner="one-class"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("protocol", "partition", "learner"):
-            if getattr(self, name) != getattr(Config, name):
-                raise InvalidArgument(self.owner, name, "be omitted: the experiment chooses it", getattr(self, name))
         if self.agents < CLASSES:
             raise InvalidArgument(self.owner, "agents", f"be at least {CLASSES}, so that every class is seen", self.agents)
 
 
 def run(config: Config, session: Session) -> Findings:
     """Train the three networks, and a batch SVM with all the samples for comparison."""
+    for name in ("protocol", "partition", "learner"):
+        if getattr(config, name) != getattr(Config, name):
+            raise InvalidArgument("one-class", name, "be omitted: the experiment chooses it", getattr(config, name))
     trials: dict[str, Trial] = {}
     task = Task.draw(config)
     for part, (protocol, _) in _NETWORKS.items():
