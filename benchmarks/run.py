@@ -103,7 +103,7 @@ def store(name: str, lines: list[cases.Line], **more: float) -> None:
 
 
 def write_pages(results: Path) -> None:
-    """A table of every case, NAME.md, which `tools/tables.py` copies into pages of the docs, and a page with links to them."""
+    """A table of every case, NAME.md, which `tools/tables.py` copies into the docs, and a page with links to them."""
     index = ["# Benchmarks", "", *_HEAD, "", "| case | what is measured |", "|---|---|"]
     for name in CASES:
         file = results / f"{name}.json"

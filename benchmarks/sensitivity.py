@@ -50,7 +50,7 @@ class Loss(NamedTuple):
 def sensitivity() -> list[Line]:
     """Held-out accuracy in points, and R² in hundredths, that halving or doubling one default costs where it costs most.
 
-    Every default of the second-order learner is changed alone, on the sets of `defaults` that were looked at while the defaults
+    Every default of `SecondOrder` is changed alone, on the sets of `defaults` that were looked at while the defaults
     were chosen (at most 2000 rows of each for training), in one pass of partial_fit and in fit. Costs are means over two
     splits of a set, or over eight where the first ones show more than half of what is allowed, ± their standard errors.
     Defaults that hardly ever change a score have one split to begin with. The last lines have all rows of letter.
