@@ -801,6 +801,9 @@ class Interrupting(Logistic):
             raise KeyboardInterrupt
         return Logistic().value_and_slope(z, y)
 
+    def value(self, z, y):
+        return Logistic().value(z, y)
+
     def slope(self, z, y):
         return Logistic().slope(z, y)
 
