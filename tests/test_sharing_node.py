@@ -53,7 +53,7 @@ def accuracy(state):
 
 def alone(agent, rows):
     """The accuracy of one learner with the samples of all, in turns."""
-    agent = make(protocol=Local(), rule=agent.learner)
+    agent = make(protocol=Local(), learner=agent.learner)
     state = agent.start()
     batches = [list(ArrayStream(*of_one_class(i, n), batch_size=8)) if n else [] for i, n in enumerate(rows)]
     for batch in itertools.chain.from_iterable(itertools.zip_longest(*batches)):
