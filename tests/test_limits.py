@@ -144,7 +144,7 @@ class TestAttempt:
 @pytest.mark.parametrize("error", [MemoryError("no room"), FloatingPointError("nan"), np.linalg.LinAlgError("singular")])
 def test_a_step_that_fails_is_taken_without_the_offender(error, tmp_path, caplog, monkeypatch):
     """Whatever the error; the agent that was killed after that resumes in the same state."""
-    from kernelmesh.runtimes.node import node as module
+    from kernelmesh.runtimes.node import attempt as module
 
     agent = make(Diffusion())
     bad = encode(SentFunction(*function(7)))
@@ -202,7 +202,7 @@ class TestPoisonedJournal:
     def test_a_step_that_cannot_be_taken_again_ends_the_replay(self, tmp_path, monkeypatch):
         agent = make(Diffusion())
         before = self.crashed(agent, tmp_path, b"")
-        from kernelmesh.runtimes.node import node as module
+        from kernelmesh.runtimes.node import attempt as module
 
         def failing(agent, state, *rest, advance=module.advance, **options):
             if state.steps == 4:

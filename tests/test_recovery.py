@@ -83,7 +83,7 @@ def test_without_a_good_checkpoint_it_begins_anew(tmp_path, caplog):
 
 
 def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
-    from kernelmesh.runtimes.node import node as module
+    from kernelmesh.runtimes.node import attempt as module
 
     def failing(agent, state, *rest, advance=module.advance, **options):
         if state.steps >= 40:

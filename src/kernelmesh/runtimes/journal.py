@@ -91,7 +91,10 @@ def append(file: BinaryIO, record: Record) -> None:
         msgspec.json.encode(None if entry.position is None else dict(entry.position)),
         entry.traffic.floats,
         entry.traffic.bytes,
-        [_Neighbor(str(said.neighbor), said.weight, said.reply and encode(said.reply)) for said in entry.heard],
+        [
+            _Neighbor(str(said.neighbor), said.weight, None if said.reply is None else encode(said.reply))
+            for said in entry.heard
+        ],
     )
     data = _encoder.encode(step)
     file.write(_PREFIX.pack(len(data), zlib.crc32(data)) + data)

@@ -64,7 +64,7 @@ class Recovery:
         store, node, source = self._store, self._node, self._source
         if store is None or (store.newest == node.state.steps and not store.trouble and not last and not again):
             return
-        if node.absurd and not last:  # good ones must not be pushed out by those of a function that is about to go
+        if node.is_doubtful and not last:  # good ones must not be pushed out by those of a function that is about to go
             return
         self._save_again = now + _RETRY
         checkpoint = Checkpoint(

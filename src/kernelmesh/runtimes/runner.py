@@ -86,6 +86,11 @@ class AgentRunner:
         """The agent's state."""
         return self.node.state
 
+    @property
+    def recoveries(self) -> int:
+        """How often this process has gone back to an earlier function."""
+        return self._recovery.recoveries
+
     def stop(self) -> None:
         """End the run after the current step."""
         self._stopping = True
@@ -206,6 +211,6 @@ class AgentRunner:
             bad_rows=self._source.refused,
             checkpoint=self._recovery.newest,
             trouble=self._recovery.trouble,
-            recoveries=self._recovery.recoveries,
+            recoveries=self.recoveries,
             expires=None if self._expiry is None else self._expiry.days,
         )

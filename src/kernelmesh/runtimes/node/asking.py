@@ -4,40 +4,35 @@ Running freely, these are the agents whose protocol exchanges functions or value
 that share sums ask for them, too.
 """
 
-import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from kernelmesh.agent import Agent, State
-from kernelmesh.checks import Floats
+from kernelmesh.agent import Agent
 from kernelmesh.errors import KernelMeshError
-from kernelmesh.exchange import disagreement, read_question, read_reply
-from kernelmesh.messages import Message, encode, wire_size
+from kernelmesh.exchange import read_reply
+from kernelmesh.messages import Message, encode
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.frames import Frame, Header, Prefix
 from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node.answers import Answers, LocalRound
 from kernelmesh.runtimes.node.attempt import within
+from kernelmesh.runtimes.node.hindsight import Hindsight
 from kernelmesh.runtimes.node.node import Node
-from kernelmesh.runtimes.node.pacing import FreeRunning, LocalRound, LockStep, OutOfStep, Pacing
+from kernelmesh.runtimes.node.pacing import FreeRunning, LockStep, Pacing
 from kernelmesh.runtimes.node.peer import ALIVE, Event, Peer, PeerState, Question
-from kernelmesh.runtimes.node.values import Recover, Traffic
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import Batch
 
 __all__ = ["AskingNode"]
 
-_log = logging.getLogger("kernelmesh.agent")
-
 _TICK = 0.05  # seconds after which there may be something to do though nothing has arrived
 _PING = 1.0  # seconds after which a silent neighbor is asked for a sign of life
+_QUIET = 5.0  # seconds after which, where all take all steps, nobody needs an agent that has nothing more to say
 _PAUSE = 0.05  # seconds before a neighbor whose answer was refused is asked again
 _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
-_ABSURD = 20.0  # times the loss of predicting 0: a function with a larger loss is absurd …
-_IN_A_ROW = 20  # … if it has that for so many mini-batches
 
 
 class AskingNode(Node):
@@ -46,17 +41,15 @@ class AskingNode(Node):
     def __init__(self, agent: Agent, membership: Membership, *, tokens: tuple[int, int], now: float = 0.0) -> None:
         super().__init__(agent, membership, tokens=tokens, now=now)
         self._pacing: Pacing = LockStep() if membership.lock_step else FreeRunning(membership.patience)
-        self.mode, self.is_lock_step = self._pacing.name, membership.lock_step
-        self._round = LocalRound(agent, self.state)
-        self._previous: LocalRound | None = None
-        """The round of the exchange before, about which slower neighbors may still ask."""
-        self._held: dict[str, Frame] = {}
-        """Questions that come too early."""
+        self._answers = Answers(agent, membership, self.state)
+        self._disturbed = now  # when a neighbor last asked about a step
         self._active = -math.inf  # when any agent is last known to have learned something
         self._moved, self._pace, self._relaying = now, _TICK, False
-        self._out_of_step: set[str] = set()
-        self.newest: tuple[Floats, list[Heard]] | None = None
-        """The points of the latest mini-batch, and what neighbors said in the latest exchange."""
+        self.hindsight = Hindsight(agent)
+
+    @property
+    def _round(self) -> LocalRound:
+        return self._answers.round
 
     def begin_round(self, batch: Batch, position: Mapping[str, Any] | None, now: float) -> None:
         super().begin_round(batch, position, now)
@@ -68,24 +61,13 @@ class AskingNode(Node):
         super().end_stream(now)
         self._open(now)
 
-    def presence(self, name: str, there: bool, now: float) -> None:
-        peer = self.peers[name]
-        if there:
-            peer.ask_again = peer.retry_at = 0.0
-        elif peer.question is not None:
-            peer.failed(now)
-        super().presence(name, there, now)
-
     def _on_exclusion(self, peer: Peer, now: float) -> None:
-        self._held.pop(peer.name, None)
-
-    # -- what is done now ----------------------------------------------------------------------------------------------
+        self._answers.drop(peer.name)
 
     def _proceed(self, now: float) -> None:
         for peer in self.peers.values():
             if peer.question is not None and now >= peer.question.overdue:
-                peer.failed(now)
-                peer.on(Event.GIVEN_UP)
+                self._overdue(peer, peer.question, now)
         if self._met and (self.batch is not None or self._relaying or self._steps_without_samples):
             self._gather(now)
         else:
@@ -102,10 +84,18 @@ class AskingNode(Node):
         return min([now + tick, *(until for until in waits if until > now)])
 
     def finished(self, now: float) -> bool:
-        nobody = all(self._pacing.may_leave(peer, now, self._began) for peer in self.admitted())
-        # where all take all steps, those behind the neighbors may still go on, and the neighbors with them
-        is_calm = not self.agent.protocol.shares or now - self._moved > ALIVE
-        return self._has_ended and nobody and is_calm
+        if self.agent.protocol.shares:  # those behind the neighbors may still go on, and the neighbors with them
+            return self._is_over and now - max(self._moved, self._disturbed) > _QUIET
+        return self._has_ended and all(self._pacing.may_leave(peer, now, self._began) for peer in self.admitted())
+
+    def _overdue(self, peer: Peer, question: Question, now: float) -> None:
+        """A question has not been answered in time: in lock step it is repeated, otherwise given up."""
+        if self.is_lock_step and not question.ping:
+            peer.question = replace(question, overdue=now + self._pacing.timeout)
+            self._send_question(peer, peer.question, now)
+        else:
+            peer.failed(now)
+            peer.on(Event.GIVEN_UP)
 
     def _begin_gathering(self, now: float) -> None:
         self._relaying = False
@@ -140,39 +130,27 @@ class AskingNode(Node):
     def _is_over(self) -> bool:
         """Whether nobody has anything to say any more, where all take all steps: a neighbor goes on if one behind it does."""
         ended = self._round.ended and all(peer.is_done for peer in self.admitted())
-        goes_on = any(frame.header.step > self._round.step for frame in self._held.values())
-        return self.agent.protocol.shares and self.batch is None and ended and not goes_on
+        return self.agent.protocol.shares and self.batch is None and ended and not self._answers.is_awaited()
 
     def _finish_round(self, heard: list[Heard], now: float) -> None:
-        batch, asks = self.batch, self._round.asks
-        if batch is not None:
+        asked = self._round.asks
+        if self.batch is not None:
             self._pacing.stepped(now)
             self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
         self._moved, self._relaying = now, False
         stepped = self._step(heard, now)
         if stepped is None:
             return
-        used = list(stepped.entry.heard)
-        points, before = (None, used) if self.newest is None else self.newest
-        if not asks and not any(each.reply for each in used):  # then disagreement is with what was said before
-            used = before
-        points = points if batch is None else batch.points
-        self.newest = None if points is None else (points, used)
+        self.hindsight.stepped(stepped.entry, exchanged=asked)
         if stepped.turn is not None:
             self._active = now
-            self._watch(stepped.entry.batch, stepped.turn.info.loss)
+            if not self.is_lock_step and self.peers:  # who is alone has only its settings to blame
+                wish = self.hindsight.doubt(self.state, stepped.entry, stepped.turn.info.loss)
+                self._actions += [] if wish is None else [wish]
 
-    def _watch(self, batch: Batch, loss: float) -> None:
-        """Ask for an earlier function if the loss on fresh samples has been far above that of predicting 0 for a while."""
-        zero_loss = math.inf
-        if loss > _ABSURD * self.state.baseline_loss and not self.is_lock_step and self.peers:
-            nothing = np.zeros((len(batch.points), self.agent.outputs))
-            zero_loss = float(self.agent.loss.value(nothing, batch.targets).mean())
-        self.absurd = self.absurd + 1 if loss > _ABSURD * zero_loss else 0
-        if self.absurd == _IN_A_ROW:
-            text = f"the loss on fresh samples is {loss:.3g} where predicting 0 costs {zero_loss:.3g}"
-            # the loss of a step is that of the state before it
-            self._actions.append(Recover(text, self.state.steps - self.absurd - 1))
+    @property
+    def is_doubtful(self) -> bool:
+        return self.hindsight.absurd > 0
 
     def _idle(self, now: float) -> None:
         """Be there for others while there are no samples."""
@@ -208,31 +186,26 @@ class AskingNode(Node):
 
     def _after_step(self, now: float) -> None:
         super()._after_step(now)
-        if self._round.asks:
-            self._previous = self._round
-        if self.agent.protocol.shares:
-            for size in self._round.said.values():
-                self._count(size)
-        self._round = LocalRound(self.agent, self.state)
+        self._count(self._answers.move_on(self.state))
 
-    def recover(self, state: State, now: float) -> None:
-        super().recover(state, now)
-        self._previous = self.newest = None
+    def _restart(self, now: float) -> None:
+        super()._restart(now)
+        self._answers.restart(self.state)
+        self.hindsight.forget()
         if self.batch is not None:
             self.begin_round(self.batch, self._position, now)
         elif self.ended:
             self._open(now)
 
-    def resume(self, state: State, traffic: Traffic, excluded: Collection[str] = ()) -> None:
-        super().resume(state, traffic, excluded)
-        self._previous = None
-
     def status(self, now: float, **more: Any) -> Status:
-        gap = None if self.newest is None else disagreement(self.agent, self.state, *self.newest)
-        waits = self.is_lock_step and self.batch is not None
-        waiting = tuple(peer.name for peer in self._awaited(now)) if waits else ()
-        out = tuple(sorted(self._out_of_step))
-        return super().status(now, disagreement=gap, waiting_for=waiting, out_of_step=out, **more)
+        more |= {
+            "disagreement": self.hindsight.disagreement(self.state),
+            "waiting_for": tuple(peer.name for peer in self._awaited(now))
+            if self.is_lock_step and self.batch is not None
+            else (),
+            "out_of_step": tuple(sorted(self._answers.out_of_step)),
+        }
+        return super().status(now, **more)
 
     # -- questions of ours ---------------------------------------------------------------------------------------------
 
@@ -243,19 +216,19 @@ class AskingNode(Node):
         if self._guard.ignores(peer.name, peer.token, now=now):
             return
         self._ticket += 1
-        message, wait, payload = self._round.outbox.question, 0.0, b""
-        if not ping:
-            wait = self._pacing.wait(peer, now, needs_answer=self.agent.protocol.question is not None)
-            peer.was_asked = True
-            if message is not None:
-                payload = encode(message)
-                self._count_sent(self._round, ("question", peer.name, self._round.step), message)
+        wait = 0.0 if ping else self._pacing.wait(peer, now, needs_answer=self.agent.protocol.question is not None)
         overdue = now + self._pacing.timeout
-        peer.question = Question(self._ticket, self._round.step, ping, now, overdue, now + wait)
-        peer.on(Event.ASKED)
-        if not wait:
-            peer.on(Event.WAITED)
-        self._send(peer, Prefix(self._token, False, self._ticket), self._header(now, self._has_ended, ping=ping), payload)
+        question = Question(self._ticket, self._round.step, ping, now, overdue, now + wait)
+        peer.ask(question)
+        self._send_question(peer, question, now)
+
+    def _send_question(self, peer: Peer, question: Question, now: float) -> None:
+        message, payload = self._round.outbox.question, b""
+        if message is not None and not question.ping:
+            payload = encode(message)
+            self._count(self._answers.size(self._round, ("question", peer.name, question.step), message))
+        header = self._header(now, self._has_ended, ping=question.ping)
+        self._send(peer, Prefix(self._token, False, question.ticket), header, payload)
 
     def _header(self, now: float, ended: bool, *, ping: bool = False) -> Header:
         return Header(self._round.step, self._model, self.membership.share, now - self._active, ended, ping)
@@ -277,14 +250,7 @@ class AskingNode(Node):
             peer.on(Event.GIVEN_UP)
             raise
         self._saw(peer, frame, now)
-        peer.question, peer.failures, peer.ask_again = None, 0, 0.0
-        if not question.ping:
-            peer.latency = now - question.asked_at
-        if words is None:
-            peer.on(Event.GIVEN_UP)
-        else:
-            peer.words, peer.is_done = words, frame.header.ended
-            peer.on(Event.HEARD)
+        peer.answered(words, is_done=frame.header.ended, now=now)
 
     def _read(self, question: Question, frame: Frame) -> list[Message] | None:
         """The answer to a question of ours; None if it is of no use for the step at hand."""
@@ -295,23 +261,16 @@ class AskingNode(Node):
         if not frame.payload:
             return []
         rows = None if self.batch is None else len(self.batch.points)
-        return [read_reply(self.agent, frame.payload, rows=rows, **self._limits)]
-
-    @property
-    def _limits(self) -> dict[str, int]:
-        return {"max_bytes": self.membership.max_bytes, "max_points": self.membership.max_points}
+        limits = {"max_bytes": self.membership.max_bytes, "max_points": self.membership.max_points}
+        return [read_reply(self.agent, frame.payload, rows=rows, **limits)]
 
     def _saw(self, peer: Peer, frame: Frame, now: float) -> None:
         super()._saw(peer, frame, now)
         self._active = max(self._active, now - frame.header.age)
 
-    # -- questions of neighbors ----------------------------------------------------------------------------------------
-
     def _open(self, now: float) -> None:
         """Answer the early queries about the round at hand, now that it is known whether there are samples for it."""
-        self._round.is_open, self._round.ended = True, self._has_ended
-        held, self._held = self._held, {}
-        for name, frame in held.items():
+        for name, frame in self._answers.open(self._has_ended):
             self._hear_question(self.peers[name], frame, now)  # which keeps those that are about a later step
 
     def _hear_question(self, peer: Peer, frame: Frame, now: float) -> None:
@@ -319,42 +278,12 @@ class AskingNode(Node):
             self._saw(peer, frame, now)
             self._reply(peer, frame, b"", self._has_ended, now)
             return
-        step, protocol = frame.header.step, self.agent.protocol
-        try:
-            every = 1 if protocol.shares else protocol.every
-            local = self._pacing.round_for(step, self._round, self._previous, every=every, steps_when_ended=protocol.shares)
-        except OutOfStep:
-            self._tell_out_of_step(peer.name, step)
-            return
-        if local is None:
-            self._held[peer.name] = frame
-            return
-        question = read_question(self.agent, frame.payload, **self._limits) if protocol.reply else None
-        self._saw(peer, frame, now)
-        message = local.outbox.reply(question, peer.name)
-        if message is not None:
-            self._count_sent(local, ("reply", peer.name, step), message)
-        payload = b"" if message is None else encode(message)
-        self._reply(peer, frame, payload, local.ended if self.is_lock_step else self._has_ended, now)
+        self._disturbed = now
+        answer = self._answers.to(peer.name, frame)
+        if answer is not None:
+            self._saw(peer, frame, now)
+            self._count(answer.size)
+            self._reply(peer, frame, answer.payload, answer.ended if self.is_lock_step else self._has_ended, now)
 
     def _reply(self, peer: Peer, frame: Frame, payload: bytes, ended: bool, now: float) -> None:
         self._send(peer, Prefix(self._token, True, frame.prefix.ticket), self._header(now, ended), payload)
-
-    def _count_sent(self, local: LocalRound, what: tuple[str, str, int], message: Message) -> None:
-        """Count what is said; in lock step as in simulation: what is said again counts once."""
-        size = wire_size(message)
-        if self.is_lock_step:
-            if what in local.said:
-                return
-            local.said[what] = size
-            if self.agent.protocol.shares and local is self._round:
-                return  # it counts when the step is taken, which the last one never is
-        self._count(size)
-
-    def _tell_out_of_step(self, name: str, step: int) -> None:
-        if name not in self._out_of_step:
-            self._out_of_step.add(name)
-            text = (
-                "%s is about to take step %d, and this agent step %d: a mesh in lock step restarts as a whole, from scratch"
-            )
-            _log.error(text, name, step, self._round.step)

@@ -6,15 +6,18 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.agent import State
+from kernelmesh.agent import Agent, Info, State, advance, relay
 from kernelmesh.checks import Floats
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import check_points
 from kernelmesh.protocols import Heard
+from kernelmesh.streams import Batch
 
-__all__ = ["Attempt", "attempt", "oversized", "reason", "within", "without"]
+__all__ = ["Attempt", "Result", "attempt", "oversized", "reason", "take_step", "within", "without"]
 
 T = TypeVar("T")
+Result = tuple[State, Info | None]
+"""What a step leads to; there is no info on a step without samples."""
 
 
 class Attempt(NamedTuple, Generic[T]):
@@ -27,6 +30,11 @@ class Attempt(NamedTuple, Generic[T]):
     """The neighbors whose messages made the step fail."""
     error: Exception | None = None
     """How it failed with them."""
+
+
+def take_step(agent: Agent, batch: Batch | None, state: State, heard: Sequence[Heard]) -> Result:
+    """Take a step, with a mini-batch or without."""
+    return (relay(agent, state, heard), None) if batch is None else advance(agent, state, *batch, heard)
 
 
 def reason(error: Exception | None) -> str:

@@ -6,12 +6,13 @@ The states of a neighbor are in `peer`.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from kernelmesh.agent import Agent, Info, State, advance, relay
+from kernelmesh.agent import Agent, State
 from kernelmesh.errors import InvalidArgument, KernelMeshError, RefusedMessage
 from kernelmesh.messages import WireSize
 from kernelmesh.protocols import Heard
@@ -19,7 +20,7 @@ from kernelmesh.registry import fingerprint
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.membership import Membership
-from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, reason, without
+from kernelmesh.runtimes.node.attempt import Attempt, Result, attempt, oversized, reason, take_step, without
 from kernelmesh.runtimes.node.peer import Event, Peer
 from kernelmesh.runtimes.node.values import Action, Entry, Recover, Send, Stepped, Traffic, Turn
 from kernelmesh.runtimes.status import NeighborStatus, Status
@@ -31,8 +32,6 @@ _log = logging.getLogger("kernelmesh.agent")
 
 _MEETING = 10.0  # seconds to wait for neighbors before the very first step
 
-Result = tuple[State, Info | None]
-
 
 class Node(ABC):
     """One agent on a network, without thread, clock or transport.
@@ -43,14 +42,11 @@ class Node(ABC):
     be forged.
     """
 
-    mode: ClassVar[str] = "free"
-    is_lock_step: ClassVar[bool] = False
-
     def __init__(self, agent: Agent, membership: Membership, *, tokens: tuple[int, int], now: float = 0.0) -> None:
         if agent.protocol.shares and membership.number is None:
             remedy = "number the agents of a mesh from 0 on; `kernelmesh mesh init` does"
             raise InvalidArgument("Membership", "number", "be given, another one for each agent", None, remedy=remedy)
-        self.agent, self.membership = agent, membership
+        self.agent, self.membership, self.is_lock_step = agent, membership, membership.lock_step
         self.state = agent.start(name=membership.name, number=membership.number or 0)
         self.traffic = Traffic()
         """What was sent since the beginning, restarts included."""
@@ -59,8 +55,6 @@ class Node(ABC):
         self.batch: Batch | None = None
         """A mini-batch that has not been learned from yet."""
         self.peers = {name: Peer(name) for name in membership.neighbors}
-        self.absurd = 0
-        """For how many mini-batches in a row the loss has been far above that of predicting 0."""
         self._position: Mapping[str, Any] | None = None
         self._token, self._ticket = tokens
         shared = agent.relaying if agent.protocol.shares else None
@@ -73,8 +67,6 @@ class Node(ABC):
         self._loss: float | None = None
         self._steps_here = 0
 
-    # -- events --------------------------------------------------------------------------------------------------------
-
     def begin_round(self, batch: Batch, position: Mapping[str, Any] | None, now: float) -> None:
         """There is a mini-batch, which has been checked; `position` is where the stream stands after it."""
         self.batch, self._position = batch, position
@@ -85,7 +77,7 @@ class Node(ABC):
 
     def presence(self, name: str, there: bool, now: float) -> None:
         """A neighbor has started listening, or is gone."""
-        self.peers[name].on(Event.LISTENS if there else Event.GONE)
+        self.peers[name].appeared() if there else self.peers[name].vanished(now)
 
     def exclude(self, names: Collection[str], now: float) -> None:
         """Ignore these neighbors from now on, and no others."""
@@ -126,10 +118,7 @@ class Node(ABC):
             raise RefusedMessage(f"header: must {rule}")
 
     def _saw(self, peer: Peer, frame: Frame, now: float) -> None:
-        """A frame of a neighbor was in order."""
         peer.seen, peer.token, peer.share, peer.ended = now, frame.prefix.token, frame.header.share, frame.header.ended
-
-    # -- what is done now ----------------------------------------------------------------------------------------------
 
     def proceed(self, now: float) -> list[Action]:
         """Do what can be done at this time: at most one step."""
@@ -155,6 +144,11 @@ class Node(ABC):
     def wants_batch(self) -> bool:
         """Whether a mini-batch can be given to `begin_round`."""
         return self._met and self.batch is None and not self.ended and self.agent.wants(self.state)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the agent's own function may be absurd: then its states should not be kept."""
+        return False
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -190,8 +184,8 @@ class Node(ABC):
             self._actions.append(Recover(reason(error), self.state.steps - 1, error))
             return None
         for name in trial.offenders:
-            error = RefusedMessage("step: must not fail with what a neighbor says", reason(trial.error))
-            self._guard.offend(name, self.peers[name].token, error, now=now)
+            refused = RefusedMessage("step: must not fail with what a neighbor says", reason(trial.error))
+            self._guard.offend(name, self.peers[name].token, refused, now=now)
         for said in trial.heard:
             if said.reply is not None:
                 self._guard.accept(str(said.neighbor), self.peers[str(said.neighbor)].token)
@@ -217,12 +211,7 @@ class Node(ABC):
 
     def _attempt(self, batch: Batch | None, heard: list[Heard]) -> Attempt[Result]:
         """Take a step, without the messages of neighbors with which it fails. In lock step it fails as in simulation."""
-
-        def take(state: State, heard: Sequence[Heard]) -> Result:
-            if batch is None:
-                return relay(self.agent, state, heard), None
-            return advance(self.agent, state, *batch, heard)
-
+        take = partial(take_step, self.agent, batch)
         return Attempt(take(self.state, heard), heard) if self.is_lock_step else attempt(take, self.state, heard)
 
     def _after_step(self, now: float) -> None:
@@ -239,12 +228,10 @@ class Node(ABC):
     def _count(self, size: WireSize) -> None:
         self.traffic = Traffic(self.traffic.floats + size.floats, self.traffic.bytes + size.bytes)
 
-    # -- what survives -------------------------------------------------------------------------------------------------
-
     def recover(self, state: State, now: float) -> None:
         """Continue from another state; a mini-batch that has not been learned from yet is kept."""
-        self.state, self.absurd, self._loss = state, 0, None
-        self._after_step(now)
+        self.state, self._loss = state, None
+        self._restart(now)
 
     def resume(self, state: State, traffic: Traffic, excluded: Collection[str] = ()) -> None:
         """Restore the agent from a checkpoint."""
@@ -252,7 +239,11 @@ class Node(ABC):
         for name in excluded:
             if name in self.peers:
                 self.peers[name].on(Event.QUARANTINED)
-        self._after_step(self._began)
+        self._restart(self._began)
+
+    def _restart(self, now: float) -> None:
+        """The state is another one."""
+        self._after_step(now)
 
     def replay(self, entry: Entry) -> tuple[str, ...]:
         """Take a step again that is on record; returns the neighbors without whose words it had to be taken."""
@@ -269,7 +260,7 @@ class Node(ABC):
             more |= {"members": memory.roll.bit_count(), "others": int(memory.others.samples)}
         return Status(
             name=self.membership.name,
-            mode=self.mode,
+            mode="lock-step" if self.is_lock_step else "free",
             samples=self.state.samples,
             steps=self.state.steps,
             steps_here=self._steps_here,
@@ -278,21 +269,14 @@ class Node(ABC):
             loss=self._loss,
             bytes_sent=self.traffic.bytes,
             floats_sent=self.traffic.floats,
-            neighbors={peer.name: self._neighbor_status(peer, now) for peer in self.peers.values()},
+            neighbors={peer.name: self._status_of(peer, now) for peer in self.peers.values()},
             refused=self._guard.total,
             ended=self.ended,
             **more,
         )
 
-    def _neighbor_status(self, peer: Peer, now: float) -> NeighborStatus:
+    def _status_of(self, peer: Peer, now: float) -> NeighborStatus:
         memory = self.state.memory
         known = None if memory is None else memory.peers.get(memory.numbers.get(peer.name, -1))
-        return NeighborStatus(
-            alive=peer.alive(now),
-            ended=peer.ended,
-            ignored=self._guard.ignores(peer.name, peer.token, now=now),
-            refused=self._guard.refused[peer.name],
-            left_out=peer.left_out,
-            excluded="" if known is None else known.excluded,
-            quarantined=peer.is_excluded,
-        )
+        ignored, refused = self._guard.ignores(peer.name, peer.token, now=now), self._guard.refused[peer.name]
+        return peer.status(now, ignored=ignored, refused=refused, excluded="" if known is None else known.excluded)

@@ -2,41 +2,15 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from kernelmesh.agent import Agent, State
-from kernelmesh.exchange import Outbox
-from kernelmesh.messages import WireSize
 from kernelmesh.runtimes.node.peer import ALIVE, Peer, PeerState
 
-__all__ = ["FreeRunning", "LocalRound", "LockStep", "OutOfStep", "Pacing"]
+__all__ = ["FreeRunning", "LockStep", "Pacing"]
 
 _AT_ONCE = 0.005  # seconds within which an answer counts as immediate
 _GONE = 60.0  # seconds of silence after which a neighbor in lock step counts as gone for good
 _WAITING = 0.1  # the part of the time that may go into waiting for slow neighbors
 _SHARE = 0.5  # the part of the time without samples that a step waits, at most
-
-
-class LocalRound:
-    """The step that this agent is about to take, or has just taken, for answering queries about it."""
-
-    def __init__(self, agent: Agent, state: State) -> None:
-        self.step = state.steps + 1
-        self.outbox = Outbox(agent, state, None)
-        self.exchanges = agent.protocol.exchanges(self.step)
-        """Whether agents exchange before this step."""
-        self.asks = self.exchanges and agent.protocol.reply is not None
-        """Whether neighbors are asked before this step."""
-        self.is_open = False
-        """Whether it is known if there are samples for it."""
-        self.ended = False
-        """Whether there are none, and never will be."""
-        self.said: dict[tuple[str, str, int], WireSize] = {}
-        """In lock step, how much was said: what it was, to whom, and about which step."""
-
-
-class OutOfStep(Exception):
-    """A query about a step that is too far from this agent's."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +22,8 @@ class LockStep:
     started again one by one: the mesh restarts as a whole.
     """
 
-    name: ClassVar[str] = "lock-step"
-    everybody_waits: ClassVar[bool] = True
-    """Whether nobody goes on before everybody has been heard: then a step that fails ends the run."""
-    timeout: float = 5.0
-    """Seconds after which a query expires."""
+    timeout: float = 1.0
+    """Seconds after which a query is repeated."""
 
     def begin(self, now: float) -> None:
         """A round begins."""
@@ -62,23 +33,6 @@ class LockStep:
 
     def stepped(self, now: float) -> None:
         """The step of a round is taken."""
-
-    def round_for(
-        self, step: int, current: LocalRound, previous: LocalRound | None, *, every: int, steps_when_ended: bool
-    ) -> LocalRound | None:
-        """The round from which a query about a step is answered; None: it comes too early and is kept.
-
-        `previous` is the round of the exchange before, and every `every`-th round has one. An agent whose stream has ended
-        takes no more steps, or does with `steps_when_ended`.
-        """
-        if current.is_open and (step == current.step or (current.ended and not steps_when_ended and step > current.step)):
-            return current
-        if previous is not None and step == previous.step:
-            return previous
-        # who has been answered about the current exchange may already be at the next
-        if not current.step <= step <= current.step + every:
-            raise OutOfStep
-        return None
 
     def wait(self, peer: Peer, now: float, *, needs_answer: bool) -> float:
         """How long a step waits for a neighbor that is asked now, in seconds.
@@ -114,9 +68,6 @@ class FreeRunning:
     at any time.
     """
 
-    name: ClassVar[str] = "free"
-    everybody_waits: ClassVar[bool] = False
-
     patience: float = 0.5
     _slack: float = field(default=0.0, init=False)
     """How many seconds per step the agent usually has nothing else to do."""
@@ -141,11 +92,6 @@ class FreeRunning:
         self._slack, self._idle_since = 0.9 * self._slack + 0.1 * (waited + idle), math.inf
         if waited > _SHARE * self._slack:
             self._credit = max(self._credit - waited, 0.0)
-
-    def round_for(
-        self, step: int, current: LocalRound, previous: LocalRound | None, *, every: int, steps_when_ended: bool
-    ) -> LocalRound | None:
-        return current
 
     def wait(self, peer: Peer, now: float, *, needs_answer: bool) -> float:
         if now >= peer.retry_at:

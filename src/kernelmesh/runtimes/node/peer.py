@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelmesh.messages import Message
+from kernelmesh.runtimes.status import NeighborStatus
 
 __all__ = ["ALIVE", "TRANSITIONS", "Event", "IllegalTransition", "Peer", "PeerState", "Question"]
 
@@ -171,6 +172,35 @@ class Peer:
         """Whether it has given a sign of life lately."""
         return now - self.seen < ALIVE
 
+    def appeared(self) -> None:
+        """It has started listening."""
+        self.ask_again = self.retry_at = 0.0
+        self.on(Event.LISTENS)
+
+    def vanished(self, now: float) -> None:
+        """It has stopped listening."""
+        if self.question is not None:
+            self.failed(now)
+        self.on(Event.GONE)
+
+    def ask(self, question: Question) -> None:
+        """A question is sent to it."""
+        self.question, self.was_asked = question, self.was_asked or not question.ping
+        self.on(Event.ASKED)
+        if question.wait_until <= question.asked_at:
+            self.on(Event.WAITED)
+
+    def answered(self, words: list[Message] | None, *, is_done: bool, now: float) -> None:
+        """It has answered; None: nothing that is of use for the step at hand."""
+        if self.question is not None and not self.question.ping:
+            self.latency = now - self.question.asked_at
+        self.question, self.failures, self.ask_again = None, 0, 0.0
+        if words is None:
+            self.on(Event.GIVEN_UP)
+        else:
+            self.words, self.is_done = words, is_done
+            self.on(Event.HEARD)
+
     def failed(self, now: float, *, pause: float | None = None) -> None:
         """It did not answer, or what it answered could not be used: ask again after a pause, which grows."""
         self.failures += 1
@@ -187,3 +217,15 @@ class Peer:
     def forget(self) -> None:
         """It is not listened to any longer: drop what it said."""
         self.words, self.question, self.seen, self.ended = [], None, -math.inf, False
+
+    def status(self, now: float, *, ignored: bool, refused: int, excluded: str) -> NeighborStatus:
+        """How it is doing, with what the guard and the protocol know of it."""
+        return NeighborStatus(
+            alive=self.alive(now),
+            ended=self.ended,
+            ignored=ignored,
+            refused=refused,
+            left_out=self.left_out,
+            excluded=excluded,
+            quarantined=self.is_excluded,
+        )
