@@ -198,13 +198,10 @@ class AskingNode(Node):
             self._open(now)
 
     def status(self, now: float, **more: Any) -> Status:
-        more |= {
-            "disagreement": self.hindsight.disagreement(self.state),
-            "waiting_for": tuple(peer.name for peer in self._awaited(now))
-            if self.is_lock_step and self.batch is not None
-            else (),
-            "out_of_step": tuple(sorted(self._answers.out_of_step)),
-        }
+        waiting = self._awaited(now) if self.is_lock_step and self.batch is not None else []
+        more["disagreement"] = self.hindsight.disagreement(self.state)
+        more["waiting_for"] = tuple(peer.name for peer in waiting)
+        more["out_of_step"] = tuple(sorted(self._answers.out_of_step))
         return super().status(now, **more)
 
     # -- questions of ours ---------------------------------------------------------------------------------------------
