@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 from example_pages import NAMES, example_page  # noqa: E402
-from settings_table import BEGIN, END, settings_table  # noqa: E402
+from settings_table import settings_table  # noqa: E402
 
 # Files of the repository that are pages of the site, too.
 PAGES = {
@@ -36,7 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     generated = {
         "reference/command-line.md": command_line(),
-        "reference/experiments.md": experiments(),
+        "reference/experiments.md": experiments_page(),
         "reference/settings.md": settings(),
         **{f"examples/{name}.md": example_page(name) for name in NAMES},
         **{target: _linked((ROOT / source).read_text(encoding="utf-8"), source) for source, target in PAGES.items()},
@@ -47,12 +47,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links that leave docs/ to the pages made of those files; show the settings once."""
+    """Lead links that leave docs/ to the pages made of those files."""
     path = page.file.src_uri
-    if path == "deploy.md":
-        before, _, rest = markdown.partition(BEGIN)
-        link = "[Settings of an agent](reference/settings.md) lists every key with its default.\n"
-        markdown = before + link + rest.partition(END)[2]
     return markdown if path in PAGES.values() else _linked(markdown, f"docs/{path}")
 
 
@@ -114,10 +110,10 @@ def _sections(table: str) -> str:
     return "\n".join(lines).replace("| key | default | meaning |\n|---|---|---|\n\n", "\n") + "\n"
 
 
-def experiments() -> str:
+def experiments_page() -> str:
     """The page of all experiments with their settings, from their schema."""
-    from kernelmesh.experiments import describe_settings
-    from kernelmesh.registry import kinds
+    from kernelmesh_experiments.catalog import experiments
+    from kernelmesh_experiments.settings import describe_settings
 
     lines = [
         "# Experiments",
@@ -126,8 +122,7 @@ def experiments() -> str:
         "`--set NAME=VALUE` changes a setting.",
         "This page is generated from what `kernelmesh show NAME` prints.",
     ]
-    own = {name: one for name, one in kinds("experiment").items() if one.run.__module__.startswith("kernelmesh.")}
-    for name, experiment in own.items():
+    for name, experiment in experiments().items():
         lines += ["", f"## {name}", "", experiment.about.rstrip(".") + ".", *([_all(experiment)] if experiment.table else [])]
         lines += ["", "| setting | default | meaning |", "|---|---|---|"]
         described = describe_settings(experiment.config).values()
