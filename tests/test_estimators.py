@@ -664,7 +664,7 @@ def test_every_setting_changes_something(model, setting):
     if not setting.keys() <= model.get_params().keys():
         pytest.skip("networks have no budget")
     X, y = moons(200)
-    default, other = (clone(model).set_params(random_state=0, **more).fit(X, y) for more in ({}, setting))
+    default, other = (clone(model).set_params(random_state=0, batch_size=8, **more).fit(X, y) for more in ({}, setting))
     assert not np.array_equal(default.decision_function(X), other.decision_function(X))
 
 

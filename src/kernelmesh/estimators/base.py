@@ -12,16 +12,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernelmesh import Agent, ConsensusProtocol, Function, Kernel, State, storage
-from kernelmesh.checks import Floats, integer, positive
+from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.estimators import files
 from kernelmesh.estimators.parameters import Parameters
 from kernelmesh.estimators.progress import Progress
 from kernelmesh.estimators.scale import warn_of_empty, warn_of_scales
-from kernelmesh.registry import describe, restore
+from kernelmesh.registry import describe
 
 __all__ = ["Estimator", "grouped"]
 
-_SETTLED = ("kernel", "loss", "learner", "protocol")
 # The number of rows on which `fit` monitors the loss.
 _MONITORED = 1000
 
@@ -157,15 +157,8 @@ class Estimator(Parameters, ABC):
 
     def _progress(self, X: Floats, targets: NDArray[Any], *, agent: int, rounds: int, passes: int) -> Progress:
         """Follows the passes of the agent with the most rows."""
-        return Progress(
-            type(self).__name__,
-            self._loss_on(X, targets),
-            agent=agent,
-            rounds=rounds,
-            passes=passes,
-            tol=self.tol,
-            verbose=self.verbose,
-        )
+        owner, measure = type(self).__name__, self._loss_on(X, targets)
+        return Progress(owner, measure, agent, rounds, passes, tol=self.tol, verbose=self.verbose)
 
     def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Function]], float]:
         """The mean loss of the average function, with which `predict` answers, on some of the rows."""
@@ -232,23 +225,7 @@ class Estimator(Parameters, ABC):
         """
         check_is_fitted(self)
         arrays: dict[str, NDArray[Any]] = {}
-        for i, state in enumerate(self.states_):
-            arrays |= {f"{i}.{name}": array for name, array in storage.pack(state).items()}
-        parameters = self.get_params(deep=False)
-        if not isinstance(parameters["random_state"], int | np.integer | None):
-            parameters["random_state"] = None  # the position of a generator is meaningless in another process
-        settings = {
-            "agents": self._describe_agents(arrays),
-            "parameters": self._described(parameters),
-            "began_with": self._described(self._began_with),
-            "size": self._size,
-            "regularization": self._regularization,
-            "features": self.n_features_in_,
-            "passes": getattr(self, "n_iter_", None),
-            "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
-            "targets": self._describe_targets(arrays),
-            "settled": {name: describe(getattr(self.agent_, name)) for name in _SETTLED},
-        }
+        settings = files.packed(self, arrays)
         storage.write(path, kind=type(self).__name__, arrays=arrays, settings=settings)
 
     def _described(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -271,32 +248,7 @@ class Estimator(Parameters, ABC):
         """
         arrays, settings = storage.read(path, kind=cls.__name__)
         with storage.understood(path, f"a {cls.__name__}"):
-            return cls._restored(arrays, settings)
-
-    @classmethod
-    def _restored(cls, arrays: dict[str, NDArray[Any]], settings: Any) -> Self:
-        self = cls(**{name: restore(value) for name, value in settings["parameters"].items()})
-        self._size = positive("file", "size", settings["size"])
-        self._began_with = {name: restore(value) for name, value in settings["began_with"].items()}
-        self.n_features_in_ = int(settings["features"])
-        if (passes := settings["passes"]) is not None:
-            self.n_iter_ = integer("file", "passes", passes, minimum=0)
-        if settings["feature_names"]:
-            self.feature_names_in_ = np.array(settings["feature_names"], dtype=object)
-        outputs = self._restore_targets(settings["targets"], arrays)
-        settled = {name: restore(value) for name, value in settings["settled"].items()}
-        self.agent_ = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
-        self._regularization = positive("file", "regularization", settings["regularization"])
-        self._restore_agents(settings["agents"], arrays)
-        of: dict[str, dict[str, NDArray[Any]]] = {}
-        for key, array in arrays.items():
-            number, _, name = key.partition(".")
-            of.setdefault(number, {})[name] = array
-        self.states_ = tuple(
-            storage.unpack(self.agent_, of.get(str(i), {}), name=name, names=self._names)
-            for i, name in enumerate(self._names)
-        )
-        return self
+            return files.unpacked(cls, arrays, settings)
 
 
 def _average(functions: Sequence[Function], X: Floats) -> Floats:

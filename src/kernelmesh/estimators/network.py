@@ -8,34 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from kernelmesh import (
-    ArrayStream,
-    Averaged,
-    ConsensusProtocol,
-    Diffusion,
-    Faults,
-    Function,
-    Gradient,
-    Graph,
-    Hilbert,
-    Kernel,
-    Landmarks,
-    Learner,
-    Local,
-    Loss,
-    Penalty,
-    Relay,
-    Round,
-    SecondOrder,
-    State,
-    simulate,
-)
+from kernelmesh import ArrayStream, ConsensusProtocol, Faults, Function, Graph, Kernel, Loss, Round, State, simulate
 from kernelmesh.checks import Floats, Ints, integer
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Estimator, grouped
 from kernelmesh.estimators.parameters import TOLERANCE
-from kernelmesh.learners import check_learner
+from kernelmesh.learners import Averaged, Gradient, Landmarks, Learner, SecondOrder, check_learner
 from kernelmesh.messages import News, SentFunction
+from kernelmesh.protocols import Diffusion, Hilbert, Local, Penalty, Relay
 from kernelmesh.registry import describe, restore
 from kernelmesh.streams import deal
 
