@@ -772,6 +772,18 @@ class TestPasses:
         assert mesh.score(X, y) > 0.9
 
     @pytest.mark.parametrize("kind", CLASSIFIERS)
+    def test_ctrl_c_in_partial_fit_changes_nothing(self, kind):
+        X, y = moons(960)
+        loss = Interrupting(None)
+        model = kind(Gaussian(), loss).partial_fit(X[:480], y[:480], classes=[0, 1])
+        expected = pickle.loads(pickle.dumps(model)).partial_fit(X[480:], y[480:]).decision_function(X)
+        object.__setattr__(loss, "last", 7)  # within the second mini-batch or round
+        with pytest.raises(KeyboardInterrupt):
+            model.partial_fit(X[480:], y[480:])
+        object.__setattr__(loss, "last", None)
+        np.testing.assert_allclose(model.partial_fit(X[480:], y[480:]).decision_function(X), expected, rtol=1e-9)
+
+    @pytest.mark.parametrize("kind", CLASSIFIERS)
     def test_ctrl_c_before_anything_is_learned_changes_nothing(self, kind):
         X, y = moons(320)
         model = kind(random_state=0).fit(X, y)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from kernelmesh import ArrayStream, ConsensusProtocol, Faults, Function, Graph, Kernel, Loss, Round, State, simulate
 from kernelmesh.checks import Floats, Ints, integer
@@ -28,8 +27,8 @@ class Network(Estimator):
     _watched = ("kernel", "loss", "learner", "regularization", "max_order", "half_life", "batch_size", "graph", "protocol")
     _cooperates = True
     _network: Graph
-    _sent: Ints
-    """Floats and bytes that each agent has sent, 2 × agents."""
+    floats_sent_: Ints
+    bytes_sent_: Ints
 
     def __init__(
         self,
@@ -86,18 +85,6 @@ class Network(Estimator):
         """The number of points in each agent's dictionary."""
         return np.array([f.order for f in self._functions])
 
-    @property
-    def floats_sent_(self) -> Ints:
-        """The numbers that each agent has sent, in `fit` and all later calls of `partial_fit`."""
-        check_is_fitted(self)
-        return np.asarray(self._sent[0])
-
-    @property
-    def bytes_sent_(self) -> Ints:
-        """The bytes that each agent has sent, in `fit` and all later calls of `partial_fit`."""
-        check_is_fitted(self)
-        return np.asarray(self._sent[1])
-
     # -- settings ------------------------------------------------------------------------------------------------------
 
     @property
@@ -115,7 +102,7 @@ class Network(Estimator):
 
     def _cooperation(self) -> ConsensusProtocol:
         self._network = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
-        self._sent = np.zeros((2, len(self._network)), dtype=np.int64)
+        self.floats_sent_ = self.bytes_sent_ = np.zeros(len(self._network), dtype=np.int64)
         if self.protocol is not None:
             return self.protocol
         learner = self.learner
@@ -174,9 +161,9 @@ class Network(Estimator):
         if not isinstance(faults, Faults | None):
             remedy = "for example Faults(drop=0.1, rng=np.random.default_rng(0))"
             raise InvalidArgument(type(self).__name__, "faults", "be Faults or None", faults, remedy=remedy)
-        before = self._sent
+        floats, sizes = self.floats_sent_, self.bytes_sent_
         for now in simulate(self.agent_, self._network, streams, states=states, faults=faults):
-            self._sent = before + np.stack([now.floats_sent, now.bytes_sent])
+            self.floats_sent_, self.bytes_sent_ = floats + now.floats_sent, sizes + now.bytes_sent
             yield now
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
@@ -219,15 +206,14 @@ class Network(Estimator):
         return super()._described(parameters)
 
     def _describe_agents(self, arrays: dict[str, NDArray[Any]]) -> Any:
-        return {"graph": describe(self._network), "sent": self._sent.tolist()}
+        return {"graph": describe(self._network), "sent": [self.floats_sent_.tolist(), self.bytes_sent_.tolist()]}
 
     def _restore_agents(self, description: Any, arrays: dict[str, NDArray[Any]]) -> None:
         self._network = Graph.of(restore(description["graph"]))
-        listed = description["sent"]
-        floats, sizes = ([integer("file", "sent", each, minimum=0) for each in row] for row in listed)
-        if not len(floats) == len(sizes) == len(self._network):
-            raise InvalidArgument("file", "sent", f"have {len(self._network)} numbers", listed)
-        self._sent = np.array([floats, sizes], dtype=np.int64)
+        sent = np.array([[integer("file", "sent", each, minimum=0) for each in row] for row in description["sent"]])
+        if sent.shape != (2, len(self._network)):
+            raise InvalidArgument("file", "sent", f"have {len(self._network)} numbers", Verbatim(f"shape {sent.shape}"))
+        self.floats_sent_, self.bytes_sent_ = sent
 
 
 def _plain(name: Any) -> Hashable:
