@@ -5,14 +5,14 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.kernel_approximation import RBFSampler
-from sklearn.linear_model import SGDClassifier
-
-from kernelmesh import InvalidArgument, Mixture, OnlineKernelClassifier, evaluate
 from kernelmesh.experiments import Session, drift, run
 from kernelmesh.experiments.events import Progress
 from kernelmesh.experiments.outcome import Complete, Interrupted
 from kernelmesh.experiments.rivals.online import AfterFeatures, RiverClassifier
+from sklearn.kernel_approximation import RBFSampler
+from sklearn.linear_model import SGDClassifier
+
+from kernelmesh import InvalidArgument, Mixture, OnlineKernelClassifier, evaluate
 from kernelmesh.streams.drift import present_classes, recurring, relabeled, rotating
 
 QUARTER = math.pi / 2

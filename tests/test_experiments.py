@@ -11,10 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-from kernelmesh import Komp, Local, errors, registry, storage
-from kernelmesh.cli import app, experiments
 from kernelmesh.experiments import (
     Cell,
     Experiment,
@@ -35,6 +31,10 @@ from kernelmesh.experiments.gmm import LogisticConfig as Config
 from kernelmesh.experiments.learning import Rates, parsimonious_agent
 from kernelmesh.experiments.mixture import Task
 from kernelmesh.experiments.outcome import Complete, Diverged, Interrupted
+from typer.testing import CliRunner
+
+from kernelmesh import Komp, Local, errors, registry, storage
+from kernelmesh.cli import app, experiments
 from kernelmesh.learners import Gradient
 from kernelmesh.numerics.compression import Update
 from kernelmesh.protocols import ConsensusProtocol

@@ -5,11 +5,11 @@ import time
 
 import numpy as np
 import pytest
-
-from kernelmesh import Graph, Logistic
 from kernelmesh.experiments import Session, baselines
 from kernelmesh.experiments.rivals import d4l as dictionary_learning
 from kernelmesh.experiments.rivals.base import Data, Record
+
+from kernelmesh import Graph, Logistic
 from kernelmesh.streams import Mixture
 
 

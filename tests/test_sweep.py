@@ -8,15 +8,15 @@ import signal
 from concurrent.futures import Executor, Future
 
 import pytest
-from typer.testing import CliRunner
-
-from kernelmesh import registry
-from kernelmesh.cli import app
 from kernelmesh.experiments import Cell, run
 from kernelmesh.experiments.cells import run_cells
 from kernelmesh.experiments.events import CellFailed, CellFinished, Progress
 from kernelmesh.experiments.outcome import Complete, Incomplete, Interrupted
 from kernelmesh.experiments.sweep import Grid, _best, _measures, cell, sweep
+from typer.testing import CliRunner
+
+from kernelmesh import registry
+from kernelmesh.cli import app
 
 TINY = {"agents": 3, "samples": 96, "held_out": 50}
 

@@ -6,9 +6,6 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
-
-from kernelmesh import Graph
 from kernelmesh.experiments import brodatz, run
 from kernelmesh.experiments.events import Progress
 from kernelmesh.experiments.outcome import Complete, Interrupted
@@ -16,6 +13,9 @@ from kernelmesh.experiments.protocols import protocols
 from kernelmesh.experiments.textures import images as loading
 from kernelmesh.experiments.textures.filters import leung_malik, responses
 from kernelmesh.experiments.textures.histograms import features
+from PIL import Image
+
+from kernelmesh import Graph
 
 
 def stripes(angle, size=96, period=8.0, seed=0):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from kernelmesh.experiments import theory
 from kernelmesh.experiments.theory import model_order, theorem_1, theorem_2
 from kernelmesh.experiments.theory.convergence import converge

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from kernelmesh.numerics.losses import Hinge, Huber, Logistic, Loss, Squared, SquaredHinge
     from kernelmesh.numerics.schedules import Constant, Doubling, InverseRoot, InverseTime, Schedule
     from kernelmesh.prequential import Evaluation, evaluate
-    from kernelmesh.protocols import ConsensusProtocol, Diffusion, Hilbert, Local, Penalty, Relay
-    from kernelmesh.registry import register
+    from kernelmesh.protocols import ConsensusProtocol, Diffusion, Hilbert, Local, Penalty, Relay, Tuning
+    from kernelmesh.registry import kinds, register
     from kernelmesh.runtimes.faults import Faults
     from kernelmesh.runtimes.simulation import Round, simulate
     from kernelmesh.streams import ArrayStream, Columns, FileSource, LineSource, Mixture, Paced, Source, Stream
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     __version__: str
     __all__: list[str] = []
     __all__ += ["Agent", "Info", "State"]
-    __all__ += ["ConsensusProtocol", "Diffusion", "Hilbert", "Local", "Penalty", "Relay"]
+    __all__ += ["ConsensusProtocol", "Diffusion", "Hilbert", "Local", "Penalty", "Relay", "Tuning"]
     __all__ += ["AgentAddress", "AgentClient"]
     __all__ += ["Diverged", "InvalidArgument", "InvalidConfig", "InvalidRow", "KernelMeshError", "MissingExtra"]
     __all__ += ["RefusedMessage", "ScaleWarning", "UnreachableAgent", "UnreadableFile", "UnstablePenalty"]
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     __all__ += ["Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge"]
     __all__ += ["Constant", "Doubling", "InverseRoot", "InverseTime", "Schedule"]
     __all__ += ["Evaluation", "evaluate"]
-    __all__ += ["register"]
+    __all__ += ["kinds", "register"]
     __all__ += ["Averaged", "Gradient", "Landmarks", "Learner", "SecondOrder"]
     __all__ += ["Faults", "Round", "simulate"]
     __all__ += ["ArrayStream", "Columns", "FileSource", "LineSource", "Mixture", "Paced", "Source", "Stream"]
@@ -62,7 +62,7 @@ _HOMES = {
     name: f"kernelmesh.{module}"
     for module, names in {
         "agent": "Agent Info State",
-        "protocols": "ConsensusProtocol Diffusion Hilbert Local Penalty Relay",
+        "protocols": "ConsensusProtocol Diffusion Hilbert Local Penalty Relay Tuning",
         "deploy.client": "AgentAddress AgentClient",
         "errors": "Diverged InvalidArgument InvalidConfig InvalidRow KernelMeshError MissingExtra RefusedMessage "
         "ScaleWarning UnreachableAgent UnreadableFile UnstablePenalty",
@@ -75,7 +75,7 @@ _HOMES = {
         "numerics.losses": "Hinge Huber Logistic Loss Squared SquaredHinge",
         "numerics.schedules": "Constant Doubling InverseRoot InverseTime Schedule",
         "prequential": "Evaluation evaluate",
-        "registry": "register",
+        "registry": "kinds register",
         "learners": "Averaged Gradient Landmarks Learner SecondOrder",
         "runtimes.faults": "Faults",
         "runtimes.simulation": "Round simulate",

@@ -33,7 +33,6 @@ ROLES: Mapping[str, str] = {
     "protocol": "kernelmesh.protocols",
     "learner": "kernelmesh.learners",
     "stream": "kernelmesh.streams",
-    "experiment": "kernelmesh.experiments",
 }
 """Every role, and the module whose import registers the built-in kinds."""
 
@@ -54,8 +53,7 @@ def register(role: str, kind: Any = None, *, name: str | None = None) -> Any:
     Parameters
     ----------
     role : str
-        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "protocol", "learner", "stream",
-        "experiment".
+        One of `ROLES`: "kernel", "loss", "schedule", "compression", "graph", "protocol", "learner", "stream".
     kind : type or value, optional
         What to register; omitted when used as a decorator.
     name : str, optional

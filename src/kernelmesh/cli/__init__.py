@@ -1,11 +1,18 @@
 """The `kernelmesh` command."""
 
+import importlib
 import sys
+from importlib.util import find_spec
 
-from kernelmesh.cli import agents, dashboards, experiments, meshes, sweeps  # each adds its commands
+from kernelmesh.cli import agents, dashboards, meshes  # each adds its commands
 from kernelmesh.cli.base import app, stderr
 
-__all__ = ["agents", "app", "dashboards", "experiments", "main", "meshes", "sweeps"]
+__all__ = ["agents", "app", "dashboards", "main", "meshes"]
+
+# Packages beside this one that add commands when they are imported, which must be quick; the library does not need them.
+for _package in ("kernelmesh_experiments",):
+    if find_spec(_package) is not None:
+        importlib.import_module(f"{_package}.cli")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import logging
+import math
 import os
 import signal
 import sys
@@ -29,7 +30,7 @@ __all__ = ["agent", "ask"]
 
 _log = logging.getLogger("kernelmesh.agent")
 _REPORT_EVERY = 10.0  # seconds
-_VALUES_PER_REQUEST = 1 << 17  # messages of about a megabyte
+_VALUES_PER_REQUEST = 1 << 17  # numbers: a megabyte
 
 
 @app.command()
@@ -54,23 +55,21 @@ def agent(
 
 def _check(settings: Config) -> None:
     """Preview the stream of a valid file and print a summary of the agent."""
-    from kernelmesh.deploy import launch, toml_positions
+    from kernelmesh.deploy.launch import preview
 
     logging.basicConfig(level="WARNING", format="%(message)s", stream=sys.stderr)
     try:
-        launch.preview(settings)
+        preview(settings)
     except InvalidConfig as error:
         fail(error, code=2)
     except (ImportError, OSError, ValueError) as error:
-        line = toml_positions.locate(settings.path.read_text(encoding="utf-8")).of(("stream", "path"))
-        fail(f"{settings.path}:{line}: {error}", code=2)
+        fail(f"{settings.path}:{settings.line_of('stream', 'path')}: {error}", code=2)
     member, agent = settings.membership, settings.agent
-    neighbors = ", ".join(member.neighbors) or "none"
     roles = {"kernel": agent.kernel, "loss": agent.loss, "learner": agent.learner, "protocol": agent.protocol}
-    model = ", ".join(f"{role} {type(kind).__name__}" for role, kind in roles.items())
     say(
         f"{settings.path.name}: OK. {member.name} listens on {member.listen}{' with TLS' if member.tls else ''}; "
-        f"neighbors: {neighbors}; {model}."
+        f"neighbors: {', '.join(member.neighbors) or 'none'}; "
+        f"{', '.join(f'{role} {type(kind).__name__}' for role, kind in roles.items())}."
     )
 
 
@@ -103,20 +102,16 @@ def _run(settings: Config, parent: int) -> None:
         runner = launch(settings)
     _stop_on_signals(runner, parent)
     _log.info("%s is up on %s, process %d", name, settings.membership.listen, os.getpid())
-    with _ended(name, code=1, hint=f"; progress is saved in {settings.checkpoint.folder}"), stream_mistakes(settings):
-        _learn(runner)
+    hint, reported = f"; progress is saved in {settings.checkpoint.folder}", time.monotonic()
+    with _ended(name, code=1, hint=hint), stream_mistakes(settings):
+        for turn in runner.turns():
+            if time.monotonic() - reported >= _REPORT_EVERY:
+                reported, samples, info = time.monotonic(), turn.state.samples, turn.info
+                _log.info("step %d: %d samples, loss %.3g, order %d", turn.number, samples, info.loss, info.order)
     if trouble := runner.status().trouble:
         fail(f"agent {name}: the last steps could not be saved: {trouble}", code=1)
     state = runner.state
     _log.info("%s stopped after %d samples, with %d points", name, state.samples, state.function.order)
-
-
-def _learn(runner: AgentRunner) -> None:
-    reported = time.monotonic()
-    for turn in runner.turns():
-        if time.monotonic() - reported >= _REPORT_EVERY:
-            reported, samples, info = time.monotonic(), turn.state.samples, turn.info
-            _log.info("step %d: %d samples, loss %.3g, order %d", turn.number, samples, info.loss, info.order)
 
 
 def _stop_on_signals(runner: AgentRunner, parent: int) -> None:
@@ -126,15 +121,14 @@ def _stop_on_signals(runner: AgentRunner, parent: int) -> None:
         runner.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C stops immediately
 
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        runner.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
     if parent:
-
-        def watch() -> None:
-            while os.getppid() == parent:
-                time.sleep(0.5)
-            runner.stop()
-
         threading.Thread(target=watch, daemon=True).start()
 
 
@@ -164,42 +158,38 @@ def ask(
     with reported("ask"), AgentClient.from_file(config, client=client, host=host) as agent:
         given = _points(x or [], agent.address) if file is None else _from_file(file, agent.address)
         points = matrix("ask", "--x" if file is None else "--file", given)
-        rows = _rows_per_request(agent.address, points.shape[1])
+        # requests of about a megabyte, and at most half of what the agent accepts
+        values = min(_VALUES_PER_REQUEST, (agent.address.max_bytes or math.inf) // 16)
+        rows = max(1, int(values // points.shape[1]))
         outputs = np.concatenate([agent.predict(points[i : i + rows]) for i in range(0, len(points), rows)])
     _print(agent.address, points, outputs)
 
 
-def _rows_per_request(address: AgentAddress, columns: int) -> int:
-    """The number of rows in a request of about a megabyte, and at most half of what the agent accepts."""
-    values = _VALUES_PER_REQUEST if address.max_bytes is None else min(_VALUES_PER_REQUEST, address.max_bytes // 16)
-    return max(1, values // columns)
-
-
 def _points(texts: list[str], address: AgentAddress) -> list[list[float]]:
-    rows = []
+    rows, count = [], len(address.points)
     for text in texts:
         try:
             rows.append([float(part) for part in text.replace(",", " ").split()])
         except ValueError:
             raise InvalidArgument("ask", "--x", "be numbers separated by commas", text) from None
-        if address.points and len(rows[-1]) != len(address.points):
-            raise InvalidArgument("ask", "--x", f"be {len(address.points)} numbers ({', '.join(address.points)})", text)
+        if count and len(rows[-1]) != count:
+            raise InvalidArgument("ask", "--x", f"be {count} numbers ({', '.join(address.points)})", text)
     return rows
 
 
 def _from_file(file: Path, address: AgentAddress) -> list[list[float]]:
+    rows: list[list[float]] = []
+    names = ", ".join(address.points)
     try:
         with file.open(newline="", encoding="utf-8-sig") as opened:
-            table = list(csv.DictReader(opened))
+            for row in csv.DictReader(opened):
+                try:
+                    rows.append([float(row[name]) for name in address.points])
+                except (KeyError, TypeError, ValueError):
+                    rule = f"contain numbers in the columns {names} (line {len(rows) + 2})"
+                    raise InvalidArgument("ask", "--file", rule, dict(row)) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidArgument("ask", "--file", f"be a readable CSV file ({error})", str(file)) from None
-    rows = []
-    for number, row in enumerate(table, start=2):
-        try:
-            rows.append([float(row[name]) for name in address.points])
-        except (KeyError, TypeError, ValueError):
-            rule = f"contain numbers in the columns {', '.join(address.points)} (line {number})"
-            raise InvalidArgument("ask", "--file", rule, dict(row)) from None
     if not any(rows):
         raise InvalidArgument("ask", "--file", "contain at least one point", str(file))
     return rows
@@ -208,15 +198,15 @@ def _from_file(file: Path, address: AgentAddress) -> list[list[float]]:
 def _print(address: AgentAddress, points: Floats, outputs: Floats) -> None:
     """Print the points with their predictions: numbers, or a class with its probabilities or scores."""
     loss, count = address.loss, outputs.shape[1]
+    numbered = tuple(map(str, range(count)))
     classes: tuple[str, ...] = ()
+    columns = _names(address.targets, "y", count)
     if loss is not None and loss.classifies:
-        classes = address.classes if len(address.classes) == count else tuple(map(str, range(count)))
+        classes = address.classes if len(address.classes) == count else numbered
         # a loss that models probabilities converts outputs to them
         if (probabilities := getattr(loss, "probabilities", None)) is not None:
             outputs = probabilities(outputs)
         columns = ["class", *(f"{'p' if probabilities else 'score'}({name})" for name in classes)]
-    else:
-        columns = _names(address.targets, "y", count)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*_names(address.points, "x", points.shape[1]), *columns])
     for point, row, best in zip(points.tolist(), outputs.tolist(), outputs.argmax(axis=1).tolist(), strict=True):

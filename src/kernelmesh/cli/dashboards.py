@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["announce", "dashboard", "report"]
 
-_HOST = "The address to listen on; clients on other machines need the token that is printed."
-_PORT = "The port to listen on; 0 picks a free one."
-
 
 @app.command()
 def dashboard(
@@ -31,8 +28,10 @@ def dashboard(
     mesh: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder of a mesh whose running agents to monitor (read-only).")
     ] = None,
-    host: Annotated[str, typer.Option(help=_HOST)] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help=_PORT)] = 8765,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; clients on other machines need the token that is printed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 picks a free one.")] = 8765,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Serve a live page that shows a run, compares two runs, or monitors a mesh.
@@ -100,27 +99,21 @@ def report(
         from kernelmesh.dashboard.export import write_report
         from kernelmesh.errors import UnreadableFile
 
+        for folder in folders:
+            check_run("report", folder)
+        for option, written in (("--out", file), ("--animation", animation)):
+            if written is not None and not written.parent.is_dir():  # before the work
+                found = Verbatim(f"{str(written)!r}, whose folder does not exist")
+                raise InvalidArgument("report", option, "be a file in an existing folder", found)
         try:
-            for folder in folders:
-                check_run("report", folder)
-            _check_place("--out", file)
-            if animation is not None:
-                _check_place("--animation", animation)
             moving = None if animation is None else _animation(folders[0])
             write_report(folders, file)
-            say(f"Written to {file}.")
-            if animation is not None and moving is not None:
-                animation.write_bytes(moving)
-                say(f"Written to {animation}.")
         except UnreadableFile as error:
             fail(f"report: {error}", code=1)
-
-
-def _check_place(option: str, file: Path) -> None:
-    """Refuse a file that cannot be written, before the work."""
-    if not file.parent.is_dir():
-        found = Verbatim(f"{str(file)!r}, whose folder does not exist")
-        raise InvalidArgument("report", option, "be a file in an existing folder", found)
+        say(f"Written to {file}.")
+        if animation is not None and moving is not None:
+            animation.write_bytes(moving)
+            say(f"Written to {animation}.")
 
 
 def _animation(folder: Path) -> bytes:
@@ -129,8 +122,7 @@ def _animation(folder: Path) -> bytes:
     from kernelmesh.dashboard.recording import Recording
 
     found = find_recording(folder)
-    data = animation(Recording.read(found)) if found else None
-    if data is None:
+    if (data := animation(Recording.read(found)) if found else None) is None:
         rule = "be left out unless the run recorded functions of two-dimensional inputs"
         raise InvalidArgument("report", "--animation", rule, Verbatim(f"{str(folder)!r}, which has none"))
     return data

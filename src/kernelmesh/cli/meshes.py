@@ -121,35 +121,22 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
     from kernelmesh.deploy.watching import MeshWatcher
 
     over = (ProcessState.LEFT, ProcessState.FAILED)
-    news = _StateLog()
+    reported: dict[str, str] = {}
     with MeshWatcher(processes) as watcher, Live(console=console, refresh_per_second=4) as live:
         while not stop.is_set() and not all(process.state in over for process in processes):
             for process in processes:
                 process.restart_if_killed()
             views = watcher.poll()
             ended = all(view.stream_ended for view in views)
-            if not console.is_terminal:
-                news.print(processes, views)
             live.update(_table(views, _ALL_ENDED if ended and not until_done else ""))
-            if until_done and all(view.stream_ended for view in views):
+            if not console.is_terminal:  # which shows no live table: print a line whenever an agent's state changes
+                states = {process.name: process.remark or view.state for process, view in zip(processes, views, strict=True)}
+                for name, state in sorted(states.items() - reported.items()):
+                    stderr.print(f"{name}: {state}", highlight=False, soft_wrap=True)
+                reported = states
+            if until_done and ended:
                 return
             stop.wait(_POLL_EVERY)
-
-
-class _StateLog:
-    """Prints a line whenever the state of an agent changes, for output that is not a terminal and shows no live table."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, str] = {}
-
-    def print(self, processes: Sequence[AgentProcess], views: Sequence[AgentView]) -> None:
-        """Print what has changed since the last call."""
-        for process, view in zip(processes, views, strict=True):
-            answering = "stream has ended" if view.stream_ended else "running" if view.answers else "starting"
-            state = process.remark or answering
-            if self._last.get(process.name) != state:
-                self._last[process.name] = state
-                stderr.print(f"{process.name}: {state}", highlight=False, soft_wrap=True)
 
 
 @mesh.command("status")
@@ -160,43 +147,34 @@ def mesh_status(
     ] = False,
 ) -> None:
     """Print the status of every agent of a mesh; exits with 1 if an agent does not answer."""
+    import msgspec
+
     from kernelmesh.deploy import client, mesh_folder, watching
 
     with reported("mesh status"):
         clients = [client.AgentClient.from_file(file, timeout=2.0) for file in mesh_folder.agents_of(folder)]
     with watching.MeshWatcher(clients) as watcher:
         views = watcher.poll()
-    if as_json:
-        _print_json(views)
-    else:
+    for view in views if as_json else ():
+        line = {"agent": view.name, "answers": view.answers, "remarks": view.remarks, "status": view.status}
+        typer.echo(msgspec.json.encode(line).decode())
+    if not as_json:
         console.print(_table(views))
     if not all(view.answers for view in views):
         raise typer.Exit(1)
 
 
-def _print_json(views: Sequence[AgentView]) -> None:
-    import msgspec
-
-    for view in views:
-        status = msgspec.to_builtins(view.status)
-        line = {"agent": view.name, "answers": view.answers, "remarks": view.remarks, "status": status}
-        typer.echo(msgspec.json.encode(line).decode())
+_Folder = Annotated[Path, typer.Argument(help="The folder of a mesh.")]
 
 
 @mesh.command("quarantine")
-def mesh_quarantine(
-    folder: Annotated[Path, typer.Argument(help="The folder of a mesh.")],
-    agent: Annotated[str, typer.Argument(help="The agent to exclude.")],
-) -> None:
+def mesh_quarantine(folder: _Folder, agent: Annotated[str, typer.Argument(help="The agent to exclude.")]) -> None:
     """Exclude an agent without a restart: the others ignore it and do not answer it until it is released."""
     _exclude("mesh quarantine", folder, agent, excluded=True)
 
 
 @mesh.command("release")
-def mesh_release(
-    folder: Annotated[Path, typer.Argument(help="The folder of a mesh.")],
-    agent: Annotated[str, typer.Argument(help="The agent to readmit.")],
-) -> None:
+def mesh_release(folder: _Folder, agent: Annotated[str, typer.Argument(help="The agent to readmit.")]) -> None:
     """Readmit an agent that was quarantined."""
     _exclude("mesh release", folder, agent, excluded=False)
 
@@ -206,11 +184,11 @@ def _exclude(command: str, folder: Path, agent: str, *, excluded: bool) -> None:
 
     with reported(command):
         changed = mesh_folder.exclude(folder, agent, excluded=excluded)
-    state = "quarantined" if excluded else "released"
     if not changed:
         say(f"{agent} is {'already' if excluded else 'not'} quarantined.")
         return
-    say(f"{agent} is {state}. Running agents that read {folder / config.QUARANTINE} apply this within two seconds.")
+    state, file = "quarantined" if excluded else "released", folder / config.QUARANTINE
+    say(f"{agent} is {state}. Running agents that read {file} apply this within two seconds.")
 
 
 def _table(views: Sequence[AgentView], footer: str = "") -> Group:
@@ -229,17 +207,13 @@ def _table(views: Sequence[AgentView], footer: str = "") -> Group:
 
 
 def _cells(view: AgentView) -> list[str]:
-    status, alive = view.status, view.alive_neighbors
+    status = view.status
     if status is None:
         return [view.name, *["–"] * 7]
     loss, disagreement = ("–" if value is None else f"{value:.3g}" for value in (status.loss, status.disagreement))
-    heard = "–" if alive is None else f"{alive}/{len(status.neighbors)}"
-    counts = (str(status.samples), str(status.order), loss, disagreement, _size(status.bytes_sent), heard)
-    return [view.name, *counts, str(status.refused)]
-
-
-def _size(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} B"
+    alive = sum(neighbor.alive for neighbor in status.neighbors.values())
+    heard = "–" if view.stale else f"{alive}/{len(status.neighbors)}"
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    texts = (f"{status.bytes_sent / size:.3g} {unit}" for unit, size in units if status.bytes_sent >= size)
+    sent = next(texts, f"{status.bytes_sent} B")
+    return [view.name, str(status.samples), str(status.order), loss, disagreement, sent, heard, str(status.refused)]

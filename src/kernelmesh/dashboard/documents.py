@@ -1,4 +1,4 @@
-"""The contents of a run's folder besides its recording: summary, settings, paragraphs, tables and figures."""
+"""The folder of a run: where its recording is, and the files that people read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame
+from kernelmesh.dashboard.recording import FILE
 from kernelmesh.errors import InvalidArgument, UnreadableFile, Verbatim
 
-__all__ = ["Documents", "check_run", "find_recording", "parts_message", "rounds_of", "run_of"]
+__all__ = ["Documents", "check_run", "find_recording", "parts_message", "run_of"]
 
 _ROWS = 200  # the number of rows shown of a table
 
@@ -34,12 +32,12 @@ class Documents:
     def read(cls, folder: Path) -> Documents:
         """Read all files that exist; how a part of a run ended is recorded in the folder of the whole run."""
         notes, run = _json(folder / "report.json"), run_of(folder)
-        printed = [name for name in notes.get("printed", ()) if (folder / f"{Path(str(name)).name}.csv").is_file()]
+        tables = {name: folder / f"{Path(str(name)).name}.csv" for name in notes.get("printed", ())}
         return cls(
             summary=_json(run / "summary.json"),
             config=_json(run / "config.json"),
             paragraphs=[str(text) for text in notes.get("paragraphs", ())],
-            tables={name: _csv(folder / f"{Path(str(name)).name}.csv")[: _ROWS + 1] for name in printed},
+            tables={name: _csv(file)[: _ROWS + 1] for name, file in tables.items() if file.is_file()},
             figures=sorted(path for path in folder.glob("*.png") if path.is_file()),
         )
 
@@ -48,17 +46,15 @@ def check_run(owner: str, folder: Path) -> None:
     """Reject a folder that was not written by a run."""
     if find_recording(folder) is None and not (folder / "summary.json").is_file():
         what = "has neither a recording nor a summary.json" if folder.is_dir() else "is not a folder"
-        remedy = "`kernelmesh run NAME` writes such a folder"
-        rule = "be the folder of a run"
-        raise InvalidArgument(owner, "DIR", rule, Verbatim(f"{str(folder)!r}, which {what}"), remedy=remedy)
+        found, remedy = Verbatim(f"{str(folder)!r}, which {what}"), "`kernelmesh run NAME` writes such a folder"
+        raise InvalidArgument(owner, "DIR", "be the folder of a run", found, remedy=remedy)
 
 
 def find_recording(folder: Path) -> Path | None:
     """The recording of a run, or the newest of its parts."""
     if (folder / FILE).is_file():
         return folder / FILE
-    inside = [path for path in folder.glob(f"*/{FILE}") if path.is_file()] if folder.is_dir() else []
-    return max(inside, key=lambda path: (path.stat().st_mtime, path), default=None)
+    return max(folder.glob(f"*/{FILE}"), key=lambda path: (path.stat().st_mtime, path), default=None)
 
 
 def parts_message(folder: Path) -> str:
@@ -81,36 +77,14 @@ def run_of(folder: Path) -> Path:
     return whole if is_part and not (whole / FILE).is_file() else folder
 
 
-def rounds_of(folder: Path) -> list[Frame]:
-    """The frames of a run without a recording: the network totals from its rounds.csv."""
-    file = folder / "rounds.csv"
-    if not file.is_file():
-        return []
-    titles, *rows = _csv(file) or [[]]
-    try:
-        lines = [dict(zip(titles, map(_number, row), strict=True)) for row in rows]
-        return [Frame({name: line.get(name, np.nan) for name in TOTALS}, *_NOBODY) for line in lines]
-    except ValueError as error:
-        raise UnreadableFile(f"{file}: must be a table of numbers ({error})") from None
-
-
-_NOBODY = (np.zeros((0, len(AGENT)), dtype=np.float32), np.zeros((0, len(EDGE)), dtype=np.float32))
-
-
-def _number(text: str) -> float:
-    return float(text) if text else np.nan
-
-
 def _csv(path: Path) -> list[list[str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return [row for row in csv.reader(file) if row]
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
         raise UnreadableFile(f"{path}: must be complete JSON ({error})") from None
     if not isinstance(found, dict):

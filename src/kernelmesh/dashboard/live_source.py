@@ -7,19 +7,18 @@ from pathlib import Path
 
 from kernelmesh.dashboard.documents import Documents
 from kernelmesh.dashboard.recorder import Recorder
-from kernelmesh.dashboard.sources import News, RecordedSource, Shown
-from kernelmesh.experiments.settings import settings_of
+from kernelmesh.dashboard.sources import News, Shown, Source
 
 __all__ = ["LiveSource"]
 
 
-class LiveSource(RecordedSource):
+class LiveSource(Source):
     """A run in progress in this process.
 
     Parameters
     ----------
     recorder : Recorder
-        The observer of the run.
+        Records the run.
     title : str
         The title of the page.
     folder : Path
@@ -34,25 +33,19 @@ class LiveSource(RecordedSource):
         self._generation, self._complete = 0, False
         self._looking = threading.Lock()
 
-    @property
-    def part(self) -> str:
-        """The network that is learning, if the run has several."""
-        return self._recorder.part
-
     def news(self) -> News:
         """The current status."""
         recorder = self._recorder
         with self._looking:
-            finished = recorder.finished
-            if recorder.recording is not self.recording or (finished is not None) != self._complete:
-                self._complete = finished is not None
-                config = settings_of(recorder.started.config) if recorder.started else {}
-                documents = Documents.read(self._folder) if self._complete else Documents(config=config)
-                self.shown = Shown(recorder.recording, (), documents)
+            ended, recording = recorder.ended, recorder.recording
+            if recording is not self.shown.recording or (ended is not None) != self._complete:
+                self._complete = ended is not None
+                documents = Documents.read(self._folder) if self._complete else Documents(config=recorder.settings)
+                self.shown, self.part = Shown(recording, documents), recorder.part
                 self._generation += 1
-            generation, recording = self._generation, self.recording
-        version = recording.version if recording else 0
-        if finished is not None:
-            return News(generation, version, finished.outcome.name, str(finished.outcome) or "The run has ended.")
-        waiting = "The run has started; no measurements yet." if not version else ""
-        return News(generation, version, "running" if version else "waiting", waiting)
+            generation = self._generation
+        if ended is not None:
+            return News(generation, recording.version, ended[0], ended[1] or "The run has ended.")
+        if recording.version:
+            return News(generation, recording.version, "running")
+        return News(generation, 0, "waiting", "The run has started; no measurements yet." if recording.subject.names else "")

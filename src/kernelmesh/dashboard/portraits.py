@@ -9,22 +9,28 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats, Ints
+from kernelmesh.checks import Floats
 from kernelmesh.dashboard.palette import class_colors, rgb, viridis
 from kernelmesh.dashboard.recording import Recording, Snapshot, Subject
 from kernelmesh.errors import MissingExtra
 from kernelmesh.numerics.function import Function
-from kernelmesh.numerics.losses import Logistic, Loss
+from kernelmesh.numerics.losses import Logistic
 
-__all__ = ["Canvas", "class_image", "data_uri", "portrait", "value_image"]
+__all__ = ["Canvas", "pillow", "portrait"]
 
-SIZE = 120  # pixels along each side of a picture
-_LEVELS = (60, 120, 175)  # opacity: unsure, fairly sure, sure
-_SHADES = 64
-_MISTAKES = 8
+_LEVELS = (60, 120, 175)  # opacity of up to 255: unsure, fairly sure, sure
+_SHADES = 64  # of a surface
+_MISTAKES = 8  # listed beside a projection
 _POINTS = 400  # the number of dictionary points drawn
+
+
+def pillow(name: str) -> Any:
+    """A module of Pillow."""
+    try:
+        return getattr(__import__("PIL", fromlist=[name]), name)
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pictures of functions", "dashboard") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +38,7 @@ class Canvas:
     """The part of the plane that pictures of a run show; it is fixed, so that only functions move."""
 
     subject: Subject
-    size: int = SIZE
+    size: int = 120
     """Pixels along each side."""
 
     @cached_property
@@ -41,6 +47,11 @@ class Canvas:
         if self.subject.dimension == 2:
             return "regions" if self.subject.classifies else "surface"
         return "curve" if self.subject.dimension == 1 and not self.subject.classifies else "projection"
+
+    @property
+    def is_image(self) -> bool:
+        """Whether functions are drawn as images, whose pixels are points of the plane."""
+        return self.kind in ("regions", "surface")
 
     @cached_property
     def box(self) -> tuple[float, float, float, float]:
@@ -86,11 +97,36 @@ class Canvas:
         """Where points are drawn: unchanged in the plane, otherwise along the samples' first two principal directions."""
         if self.subject.dimension == 2:
             return points
-        if self.kind == "curve":
-            return np.column_stack((points[:, 0], np.zeros(len(points))))
         middle, directions = self._basis
-        flat = (points - middle) @ directions
-        return flat if flat.shape[1] == 2 else np.column_stack((flat, np.zeros(len(flat))))
+        flat = points if self.kind == "curve" else (points - middle) @ directions
+        return flat if flat.shape[1] == 2 else np.column_stack((flat[:, :1], np.zeros(len(flat))))
+
+    def image(self, outputs: Floats) -> bytes:
+        """A PNG of a function's values on the grid: regions, with stronger colors for more confidence, or shades."""
+        if self.kind == "surface":
+            low, high = self.values
+            share = (outputs[:, 0] - low) / max(high - low, 1e-12)
+            shades = np.clip(share * _SHADES, 0, _SHADES - 1)
+            return self._png(shades, [viridis(n / (_SHADES - 1)) for n in range(_SHADES)], {})
+        classes = outputs.shape[1]
+        if isinstance(self.subject.loss, Logistic):
+            sure = np.digitize(self.subject.loss.probabilities(outputs).max(axis=1), (0.5, 0.9))
+        else:
+            ordered = np.sort(outputs, axis=1)
+            sure = np.digitize(ordered[:, -1] - ordered[:, -2] if classes > 1 else ordered[:, -1], (0.25, 1.0))
+        colors = [rgb(color) for color in class_colors(classes) for _ in _LEVELS]
+        return self._png(3 * outputs.argmax(axis=1) + sure, colors, {"transparency": bytes(_LEVELS * classes)})
+
+    def _png(self, indices: Any, colors: list[tuple[int, int, int]], options: dict[str, Any]) -> bytes:
+        pixels = np.minimum(indices, 255).astype(np.uint8).reshape(self.size, self.size)
+        image, out = pillow("Image").fromarray(pixels), io.BytesIO()
+        image.putpalette([part for color in colors for part in color])
+        image.save(out, format="PNG", **options)
+        return out.getvalue()
+
+    def data_uri(self, outputs: Floats) -> str:
+        """The same as a data URI."""
+        return f"data:image/png;base64,{base64.b64encode(self.image(outputs)).decode()}"
 
 
 def portrait(recording: Recording, canvas: Canvas, agent: int, rounds: int) -> dict[str, Any] | None:
@@ -99,24 +135,23 @@ def portrait(recording: Recording, canvas: Canvas, agent: int, rounds: int) -> d
     if snapshot is None:
         return None
     subject, f = recording.subject, snapshot.function(agent, recording.subject.kernel)
-    rows = np.argsort(-np.abs(f.weights).sum(axis=1))[:_POINTS]
-    at, strongest = canvas.project(f.points[rows]), f.weights[rows].argmax(axis=1) if f.order else np.zeros(0)
+    strength = np.abs(f.weights)
+    rows = np.argsort(-strength.sum(axis=1))[:_POINTS]
+    at, strongest = canvas.project(f.points[rows]), f.weights[rows].argmax(axis=1)
     out: dict[str, Any] = {
         "agent": agent,
         "round": snapshot.round,
         "samples": snapshot.samples,
         "order": f.order,
-        "points": np.column_stack((at, strongest)).round(4).tolist() if f.order else [],
-        "weights": np.abs(f.weights).sum(axis=0).round(4).tolist(),
+        "points": np.column_stack((at, strongest)).round(4).tolist(),
+        "weights": strength.sum(axis=0).round(4).tolist(),
     }
-    if canvas.kind == "regions":
-        out["image"] = data_uri(class_image(f(canvas.grid), subject.loss, canvas.size))
-    elif canvas.kind == "surface":
-        out["image"] = data_uri(value_image(f(canvas.grid)[:, 0], *canvas.values, canvas.size))
+    if canvas.is_image:
+        out["image"] = canvas.data_uri(f(canvas.grid))
     elif canvas.kind == "curve":
         across = np.linspace(*canvas.box[:2], 160)
         out["line"] = [across.round(4).tolist(), f(across[:, None])[:, 0].round(4).tolist()]
-    if subject.classifies and canvas.kind == "projection":
+    elif subject.classifies and len(subject.held_points):
         out["mistakes"] = _mistakes(recording, snapshot, agent, f)
     return out
 
@@ -124,16 +159,11 @@ def portrait(recording: Recording, canvas: Canvas, agent: int, rounds: int) -> d
 def _mistakes(recording: Recording, snapshot: Snapshot, agent: int, f: Function) -> list[dict[str, Any]]:
     """Held-out samples that the agent now misclassifies; first those that it classified correctly one snapshot earlier."""
     subject = recording.subject
-    if not len(subject.held_points):
-        return []
-    truth = subject.held_targets.astype(int)
-    outputs = f(subject.held_points)
+    truth, outputs = subject.held_targets.astype(int), f(subject.held_points)
     earlier = [other for other in recording.snapshots if other.round < snapshot.round]
-    before = (
-        earlier[-1].function(agent, subject.kernel)(subject.held_points).argmax(axis=1) == truth
-        if earlier
-        else np.zeros(len(truth), dtype=bool)
-    )
+    before = np.zeros(len(truth), dtype=bool)
+    if earlier:
+        before = earlier[-1].function(agent, subject.kernel)(subject.held_points).argmax(axis=1) == truth
     guesses = outputs.argmax(axis=1)
     margins = outputs[np.arange(len(truth)), truth] - outputs.max(axis=1)
     wrong = np.flatnonzero(guesses != truth)
@@ -148,45 +178,3 @@ def _mistakes(recording: Recording, snapshot: Snapshot, agent: int, f: Function)
         }
         for n in wrong
     ]
-
-
-def class_image(outputs: Floats, loss: Loss | None, size: int = SIZE) -> bytes:
-    """The class with the largest output at each point of a grid as a PNG; more confidence gives a stronger color."""
-    best = outputs.argmax(axis=1)
-    classes = outputs.shape[1]
-    if isinstance(loss, Logistic):
-        sure = np.digitize(loss.probabilities(outputs).max(axis=1), (0.5, 0.9))
-    else:
-        ordered = np.sort(outputs, axis=1)
-        sure = np.digitize(ordered[:, -1] - ordered[:, -2] if classes > 1 else ordered[:, -1], (0.25, 1.0))
-    colors = [rgb(color) for color in class_colors(classes)]
-    opacity = bytes(_LEVELS[n % 3] for n in range(3 * classes))
-    return _png((3 * best + sure).reshape(size, size), [colors[n // 3] for n in range(3 * classes)], opacity)
-
-
-def value_image(values: Floats, low: float, high: float, size: int = SIZE) -> bytes:
-    """Values at each point of a grid as a PNG in viridis."""
-    share = (values - low) / max(high - low, 1e-12)
-    shades = np.clip(share * _SHADES, 0, _SHADES - 1).astype(int)
-    return _png(shades.reshape(size, size), [viridis(n / (_SHADES - 1)) for n in range(_SHADES)])
-
-
-def _png(indices: Ints, colors: list[tuple[int, int, int]], opacity: bytes | None = None) -> bytes:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingExtra("pictures of functions", "dashboard") from error
-    image = Image.fromarray(_bytes(indices))
-    image.putpalette([part for color in colors for part in color])
-    out = io.BytesIO()
-    image.save(out, format="PNG", optimize=False, **({} if opacity is None else {"transparency": opacity}))
-    return out.getvalue()
-
-
-def _bytes(indices: Ints) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(np.minimum(indices, 255), dtype=np.uint8)
-
-
-def data_uri(image: bytes) -> str:
-    """A PNG as a data URI."""
-    return f"data:image/png;base64,{base64.b64encode(image).decode()}"

@@ -1,24 +1,27 @@
-"""An observer that records what a run's page needs, and writes it to the run's folder."""
+"""Records what a run's page needs, and writes it to the run's folder."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Ints
-from kernelmesh.dashboard.recording import FILE, Frame, Recording, Snapshot, State, Subject
+from kernelmesh.agent import Agent
+from kernelmesh.checks import Floats
+from kernelmesh.dashboard.recording import FILE, TOTALS, Frame, Recording, Snapshot, State, Subject
 from kernelmesh.dashboard.thinning import evenly
 from kernelmesh.errors import KernelMeshError
-from kernelmesh.experiments import events
-from kernelmesh.experiments.network import Network
 from kernelmesh.metrics import AgentMeasures, Measures
 from kernelmesh.runtimes.round import RemoteStates, Round
 
 __all__ = ["Recorder", "frame_of", "subject_of"]
+
+Samples = tuple[Floats, Any]
+"""Points and targets."""
 
 _HELD_OUT, _OWN, _OWN_TOTAL = 400, 80, 6000  # samples to show: held-out, per agent, over all agents
 _SECONDS = 5.0  # between writes, so that a killed run leaves a file, and other processes can watch
@@ -36,52 +39,57 @@ class Recorder:
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._clock = folder, clock
-        self._network: Network | None = None
+        self.folder, self._clock = folder, clock
+        self.settings: Mapping[str, Any] = {}
+        """The settings of the run, for its page."""
         self.part, self._written, self._took = "", -np.inf, 0.0
-        self.recording: Recording | None = None
+        self._network: Any = None
+        self.recording = Recording(Subject())
         """The recording of the network that is learning, or that learned last."""
-        self.finished: events.Finished | None = None
-        self.started: events.Started | None = None
+        self.ended: tuple[str, str] | None = None
+        """How the run ended: its outcome (complete, interrupted or diverged) and a remark; None while it runs."""
 
     @property
     def _file(self) -> Path:
-        return self._folder / self.part / FILE
+        return self.folder / self.part / FILE
 
-    def __call__(self, event: events.Event) -> None:
-        """Handle an event."""
-        match event:
-            case events.Started():
-                self.started = event
-            case events.NetworkStarted(part=part, network=network, rounds_before=rounds):
-                self._begin(part, network, rounds)
-            case events.Measured(round=now, measures=measures, agents=agents) if self._network and self.recording:
-                self.recording.add(frame_of(now, measures, agents, self._network), _snapshot(now, agents))
-                if self._clock() - self._written > max(_SECONDS, 20 * self._took):
-                    self._write()
-            case events.Finished():
-                self.finished = event
-                if self.recording is None:  # left over from an earlier run
-                    self._file.unlink(missing_ok=True)
-                self._write()
-            case _:
-                pass
+    def begin(self, network: Any, *, part: str = "", rounds: int = 0) -> None:
+        """A network begins to learn, or resumes after some rounds.
 
-    def _begin(self, part: str, network: Network, rounds: int) -> None:
-        if self.recording is not None:
-            self._write()  # the previous part
-        self.part, self._network = part, network
-        self.recording = Recording(subject_of(network))
+        It has an `agent`, a `graph`, the `streams` of its agents, and the held-out `points` and `targets`.
+        """
+        self._write()  # the previous part
+        self.part, self._network, graph = part, network, network.graph
+        samples = [(each.stream.points, each.stream.targets) for each in network.streams]
+        subject = subject_of(network.agent, graph.names, graph.edges, samples, (network.points, network.targets))
+        self.recording = Recording(replace(subject, total_samples=max(each.rows for each in network.streams)))
         if rounds:
             try:
-                self.recording = Recording.read(self._file)
-                self.recording.rewind(rounds)
+                before = Recording.read(self._file)
+                before.rewind(rounds)
+                self.recording = before
             except (OSError, KernelMeshError):  # no earlier recording to continue: only the rest is recorded
                 pass
         self._written = -np.inf
 
+    def add(self, now: Round, measures: Measures, agents: AgentMeasures) -> None:
+        """A round was measured."""
+        # fetching the functions of remote agents only for pictures would take long
+        remote = isinstance(now.states, RemoteStates) and len(agents.agents) < len(now.states)
+        snapshot = None if remote else Snapshot.of(now.number, max(now.samples), now.functions)
+        self.recording.add(frame_of(now, measures, agents, self._network), snapshot)
+        if self._clock() - self._written > max(_SECONDS, 20 * self._took):
+            self._write()
+
+    def end(self, outcome: str, remark: str = "") -> None:
+        """The run has ended."""
+        if not self.recording.subject.names:  # left over from an earlier run
+            self._file.unlink(missing_ok=True)
+        self._write()
+        self.ended = outcome, remark
+
     def _write(self) -> None:
-        if self.recording is None:
+        if not self.recording.subject.names:
             return
         began = self._clock()
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -89,74 +97,49 @@ class Recorder:
         self._written, self._took = self._clock(), self._clock() - began
 
 
-def subject_of(network: Network) -> Subject:
+def subject_of(
+    agent: Agent, names: Sequence[Any], edges: Sequence[tuple[int, int]], samples: Sequence[Samples], held_out: Samples
+) -> Subject:
     """What a recording must know about a network."""
-    agent, graph = network.agent, network.graph
-    rows = evenly(len(network.points), _HELD_OUT)
-    own = [_own_samples(stream.stream, len(graph)) for stream in network.streams]
+    held, held_targets = _some(held_out, _HELD_OUT)
+    own = [_some(each, min(_OWN, max(_OWN_TOTAL // len(names), 2))) for each in samples]
     classes = agent.outputs if agent.loss.classifies else 0
+    counts = [np.bincount(np.asarray(targets, dtype=np.int64), minlength=classes) for _, targets in samples if classes]
     return Subject(
-        names=tuple(map(str, graph.names)),
-        edges=np.array(graph.edges, dtype=np.int64).reshape(-1, 2),
+        names=tuple(map(str, names)),
+        edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
         dimension=agent.dimension,
         outputs=agent.outputs,
         kernel=agent.kernel,
         loss=agent.loss,
         classes=tuple(map(str, range(classes))),
-        held_points=network.points[rows].astype(np.float64),
-        held_targets=_first_column(network.targets, rows),
+        held_points=held,
+        held_targets=held_targets,
         own_points=np.concatenate([points for points, _ in own]),
         own_targets=np.concatenate([targets for _, targets in own]),
         own_agents=np.repeat(np.arange(len(own)), [len(points) for points, _ in own]),
-        seen=np.array([_class_counts(stream.stream.targets, classes) for stream in network.streams]),
-        total_samples=max(stream.rows for stream in network.streams),
+        seen=np.array(counts, dtype=np.int64).reshape(len(names), classes),
     )
 
 
-def _own_samples(stream: Any, agents: int) -> tuple[Floats, Floats]:
-    rows = evenly(len(stream.points), min(_OWN, max(_OWN_TOTAL // agents, 2)))
-    return stream.points[rows].astype(np.float64), _first_column(stream.targets, rows)
+def _some(samples: Samples, limit: int) -> Samples:
+    """Some samples, evenly spaced: points, and classes as numbers or the first output."""
+    rows = evenly(len(samples[0]), limit)
+    points, targets = (np.asarray(part, dtype=np.float64)[rows] for part in samples)
+    return points, targets.reshape(len(rows), -1)[:, 0] if rows else np.zeros(0)
 
 
-def _first_column(targets: Any, rows: Sequence[int]) -> Floats:
-    """The classes as numbers, or the first output."""
-    chosen = np.asarray(targets, dtype=np.float64)[rows]
-    return chosen.reshape(len(rows), -1)[:, 0] if len(rows) else np.zeros(0)
-
-
-def _class_counts(targets: Any, classes: int) -> Ints:
-    return np.bincount(np.asarray(targets, dtype=np.int64), minlength=classes) if classes else np.zeros(0, dtype=np.int64)
-
-
-def _snapshot(now: Round, agents: AgentMeasures) -> Snapshot | None:
-    """The dictionaries of a round; None if agents are remote and only some were measured, to avoid fetching the rest."""
-    if isinstance(now.states, RemoteStates) and len(agents.agents) < len(now.states):
-        return None
-    return Snapshot.of(now.number, max(now.samples), now.functions)
-
-
-def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Network) -> Frame:
+def frame_of(now: Round, measures: Measures, agents: AgentMeasures, network: Any) -> Frame:
     """All numbers of a measured round."""
-    ended = [samples >= stream.rows for samples, stream in zip(now.samples, network.streams, strict=True)]
-    idle = State.LEARNING if network.is_open_ended else State.AWAY  # agents that share sums wait until their network stands
+    # agents that share sums wait until their network stands
+    waits = State.LEARNING if network.agent.protocol.shares else State.AWAY
     states = [
-        State.LEARNING if info is not None else State.ENDED if over else idle
-        for info, over in zip(now.infos, ended, strict=True)
+        State.LEARNING if info is not None else State.ENDED if samples >= stream.rows else waits
+        for info, samples, stream in zip(now.infos, now.samples, network.streams, strict=True)
     ]
     refused = np.zeros(len(states))  # in a simulation, every message can be read
     columns = (now.samples, agents.losses, agents.scores, now.orders, now.bytes_sent, states, refused)
-    totals = {
-        "round": now.number,
-        "samples": measures.samples,
-        "objective": measures.objective,
-        "disagreement": measures.disagreement,
-        "order_mean": measures.order_mean,
-        "order_max": measures.order_max,
-        "score_mean": measures.score_mean,
-        "score_worst": measures.score_worst,
-        "bytes_per_sample": measures.bytes_per_sample,
-        "penalty": measures.penalty,
-    }
     edges = np.column_stack((agents.disagreements, now.edge_bytes)) if len(agents.disagreements) else np.zeros((0, 2))
     table = np.column_stack([np.asarray(column, dtype=np.float64) for column in columns])
+    totals = {name: getattr(measures, name) for name in TOTALS}
     return Frame(totals, table.astype(np.float32), edges.astype(np.float32))

@@ -6,10 +6,9 @@ import ipaddress
 import secrets
 import socket
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -39,15 +38,12 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)
     """
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or _is(host, "is_loopback")
 
 
-def _is_wildcard(host: str) -> bool:
+def _is(host: str, kind: str) -> bool:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+        return bool(getattr(ipaddress.ip_address(host.strip("[]")), kind))
     except ValueError:
         return False
 
@@ -68,12 +64,12 @@ class Policy:
     @property
     def url(self) -> str:
         """The URL to open on this machine."""
-        return self._url(("::1" if ":" in self.host else "127.0.0.1") if _is_wildcard(self.host) else self.host)
+        return self._url(("::1" if ":" in self.host else "127.0.0.1") if _is(self.host, "is_unspecified") else self.host)
 
     @property
     def remote_url(self) -> str:
         """The URL to open on other machines."""
-        return self._url(socket.gethostname() if _is_wildcard(self.host) else self.host)
+        return self._url(socket.gethostname() if _is(self.host, "is_unspecified") else self.host)
 
     def _url(self, host: str) -> str:
         host = f"[{host}]" if ":" in host else host
@@ -84,19 +80,18 @@ class Policy:
         """The name of the cookie that holds the token."""
         return f"{COOKIE}-{self.port}"
 
-    def refusal(self, headers: Headers, *, navigation: bool) -> str | None:
+    def refusal(self, request: Request) -> str | None:
         """Why a request is refused, or None.
 
         Without a token, the Host header must name this machine, which prevents DNS rebinding. Requests from other sites are
         refused, except for following a link to the page itself.
         """
-        host = headers.get("host", "")
+        headers, host = request.headers, request.headers.get("host", "")
         if self.token is None and host not in self._names():
             return "The Host header does not name this machine."
-        origin = headers.get("origin")
-        if origin is not None and origin != f"http://{host}":
+        if headers.get("origin", f"http://{host}") != f"http://{host}":
             return "Requests from other origins are refused."
-        if not navigation and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if request.url.path != "/" and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "Requests from other sites are refused."
         return None
 
@@ -133,37 +128,25 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                extra = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", []), *extra]}
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refused = self._check(scope)
-        await (refused or self._app)(scope, receive, send_guarded)
+        await (self._check(Request(scope)) or self._app)(scope, receive, send_guarded)
 
-    def _check(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        if scope["method"] not in ("GET", "HEAD"):
+    def _check(self, request: Request) -> Response | None:
+        policy, given = self._policy, request.query_params.get("token")
+        if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("The dashboard is read-only.", status_code=405, headers={"Allow": "GET, HEAD"})
-        home = scope["path"] == "/"
-        if reason := self._policy.refusal(headers, navigation=home):
+        if reason := policy.refusal(request):
             return PlainTextResponse(reason, status_code=403)
-        if self._policy.admits(_cookie(headers, self._policy.cookie)):
+        if policy.admits(request.cookies.get(policy.cookie)):
             return None
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]
-        if not self._policy.admits(given):
+        if not policy.admits(given):
             text = "This dashboard requires its token. Open the address that it printed, with ?token=… at the end."
             return PlainTextResponse(text, status_code=401)
-        if not home:
+        if request.url.path != "/":
             return None
         # move the token to a cookie, so that it does not stay in the URL and the history
         response = RedirectResponse("/", status_code=303)
-        response.set_cookie(self._policy.cookie, given or "", httponly=True, samesite="strict")
+        response.set_cookie(policy.cookie, given or "", httponly=True, samesite="strict")
         return response
-
-
-def _cookie(headers: Headers, name: str) -> str | None:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return None
-    return found.value if found else None

@@ -1,6 +1,6 @@
 """A record of bounded size for an endless sequence."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 __all__ = ["Thinned", "evenly"]
@@ -20,6 +20,8 @@ class Thinned(Generic[T]):
         The maximum total cost of all items.
     cost : callable
         The cost of one item; by default 1, so that the budget is a count.
+    items : iterable
+        The first items.
 
     Examples
     --------
@@ -30,24 +32,18 @@ class Thinned(Generic[T]):
     (0, 32, 64, 96, 99)
     """
 
-    def __init__(self, budget: float, cost: Callable[[T], float] = lambda _: 1.0) -> None:
+    def __init__(self, budget: float, cost: Callable[[T], float] = lambda _: 1.0, *, items: Iterable[T] = ()) -> None:
         self._budget, self._cost = budget, cost
         self._items: list[T] = []
         self._numbers: list[int] = []
         self._stride, self._count, self._total = 1, 0, 0.0
+        for item in items:
+            self.append(item)
 
     @property
     def items(self) -> tuple[T, ...]:
         """The items that are kept."""
         return tuple(self._items)
-
-    @property
-    def newest(self) -> T | None:
-        """The newest item; None if there is none."""
-        return self._items[-1] if self._items else None
-
-    def __len__(self) -> int:
-        return len(self._items)
 
     def append(self, item: T) -> None:
         """Append an item; this may drop others."""

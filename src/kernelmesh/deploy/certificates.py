@@ -24,8 +24,8 @@ except ImportError as error:
 __all__ = ["create_authority", "issue", "tls_problems", "valid_until"]
 
 _Key = ec.EllipticCurvePrivateKey
-_AUTHORITY_DAYS = 3652
-_LEAF_DAYS = 825
+_AUTHORITY_DAYS = 3652  # ten years
+_LEAF_DAYS = 825  # the longest that browsers and Apple's libraries accept
 _EARLIER = datetime.timedelta(hours=1)  # the clocks of other hosts may be slow
 _HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _USAGES = (
@@ -40,7 +40,7 @@ def create_authority(folder: str | os.PathLike[str]) -> Path:
     Anyone with the key can issue certificates that all agents trust, so copy only the certificate to other hosts.
     """
     folder = Path(folder)
-    _refuse_old("create_authority", folder, "authority")
+    _check_new("create_authority", folder, "authority")
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("kernelmesh authority")
     until = _now() + datetime.timedelta(days=_AUTHORITY_DAYS)
@@ -58,7 +58,7 @@ def issue(folder: str | os.PathLike[str], name: str, hosts: Sequence[str] = ("lo
         rule = "be 1 to 64 letters, digits, dots, dashes or underscores and not 'authority'"
         raise InvalidArgument("issue", "name", rule, name)
     alternatives = [x509.DNSName(name), *(_host(host) for host in hosts if host != name)]
-    _refuse_old("issue", folder, name)
+    _check_new("issue", folder, name)
     if not (folder / "authority.pem").is_file() or not (folder / "authority.key").is_file():
         rule = "contain authority.pem and authority.key"
         raise InvalidArgument("issue", "folder", rule, str(folder), remedy="create them with create_authority")
@@ -114,7 +114,7 @@ def _builder(
     )
 
 
-def _refuse_old(owner: str, folder: Path, name: str) -> None:
+def _check_new(owner: str, folder: Path, name: str) -> None:
     """Refuse to overwrite keys: existing certificates would no longer match them."""
     for path in (folder / f"{name}.key", folder / f"{name}.pem"):
         if path.exists():
@@ -125,14 +125,11 @@ def _refuse_old(owner: str, folder: Path, name: str) -> None:
 def _write(folder: Path, name: str, builder: x509.CertificateBuilder, key: _Key, *, signer: _Key) -> tuple[Path, Path]:
     certificate = builder.sign(signer, hashes.SHA256())
     folder.mkdir(parents=True, exist_ok=True)
-    paths = folder / f"{name}.pem", folder / f"{name}.key"
-    for path, data, mode in (
-        (paths[1], key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600),
-        (paths[0], certificate.public_bytes(Encoding.PEM), 0o644),
-    ):
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    for ending, data, mode in (("key", secret, 0o600), ("pem", certificate.public_bytes(Encoding.PEM), 0o644)):
+        with os.fdopen(os.open(folder / f"{name}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
-    return paths
+    return folder / f"{name}.pem", folder / f"{name}.key"
 
 
 def valid_until(path: Path) -> float:
@@ -146,7 +143,7 @@ def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | N
 
     Each error names the file concerned as its argument, as in `Tls: authority must …`.
     """
-    files: dict[str, Any] = {}
+    files: dict[str, Any] = {"authority": []}
     for argument, path, load, what in (
         ("authority", authority, x509.load_pem_x509_certificates, "one or more certificates"),
         ("certificate", certificate, x509.load_pem_x509_certificate, "a certificate"),
@@ -155,38 +152,39 @@ def tls_problems(*, authority: Path, certificate: Path, key: Path, name: str | N
         try:
             files[argument] = load(path.read_bytes())
         except OSError as error:
-            rule = "be a readable file"
-            yield InvalidArgument("Tls", argument, rule, Verbatim(f"{str(path)!r} ({error.strerror})"))
+            yield _wrong(argument, "be a readable file", f"{str(path)!r} ({error.strerror})")
         except Exception:  # the library raises many kinds of errors for an invalid file
-            yield InvalidArgument("Tls", argument, f"contain {what} in PEM format", str(path))
+            yield _wrong(argument, f"contain {what} in PEM format", repr(str(path)))
     if "key" in files and os.name == "posix" and (mode := key.stat().st_mode & 0o777) & 0o077:
-        found = Verbatim(f"{str(key)!r} with mode {mode:03o}")
-        yield InvalidArgument("Tls", "key", "be readable by its owner alone", found, remedy=f"chmod 600 {key}")
-    trusted: list[x509.Certificate] = files.get("authority", [])
-    for one in trusted:
+        yield _wrong("key", "be readable by its owner alone", f"{str(key)!r} with mode {mode:03o}", f"chmod 600 {key}")
+    for one in files["authority"]:
         yield from _out_of_time("authority", one)
         if not _is_authority(one):
-            found = Verbatim(f"that of {_common_name(one)!r}, which may not")
-            yield InvalidArgument("Tls", "authority", "be a certificate that may sign other certificates", found)
+            found = f"that of {_common_name(one.subject)!r}, which may not"
+            yield _wrong("authority", "be a certificate that may sign other certificates", found)
     leaf: x509.Certificate | None = files.get("certificate")
     if leaf is None:
         return
     yield from _out_of_time("certificate", leaf)
-    if name is not None and (common := _common_name(leaf)) != name:
+    if name is not None and (common := _common_name(leaf.subject)) != name:
         rule, remedy = f"be issued to the agent itself (common name {name!r})", "issue a certificate with the agent's name"
-        yield InvalidArgument("Tls", "certificate", rule, common, remedy=remedy)
-    if trusted and not any(_signed(leaf, one) for one in trusted):
-        found = Verbatim(f"one signed by {_common_name(leaf, issuer=True)!r} with another key")
-        yield InvalidArgument("Tls", "certificate", f"be signed by the authority in {authority}", found)
+        yield _wrong("certificate", rule, repr(common), remedy)
+    if files["authority"] and not any(_signed(leaf, one) for one in files["authority"]):
+        found = f"one signed by {_common_name(leaf.issuer)!r} with another key"
+        yield _wrong("certificate", f"be signed by the authority in {authority}", found)
     if "key" in files and files["key"].public_key() != leaf.public_key():
-        yield InvalidArgument("Tls", "key", "be the key of the certificate", Verbatim(f"another one in {str(key)!r}"))
+        yield _wrong("key", "be the key of the certificate", f"another one in {str(key)!r}")
+
+
+def _wrong(argument: str, rule: str, found: str, remedy: str = "") -> InvalidArgument:
+    return InvalidArgument("Tls", argument, rule, Verbatim(found), remedy=remedy)
 
 
 def _out_of_time(argument: str, certificate: x509.Certificate) -> Iterator[InvalidArgument]:
     since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not since <= _now() <= until:
-        found = Verbatim(f"one that is valid from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC")
-        yield InvalidArgument("Tls", argument, "be valid now", found, remedy="issue a new certificate, or correct the clock")
+        found = f"one that is valid from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC"
+        yield _wrong(argument, "be valid now", found, "issue a new certificate, or correct the clock")
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
@@ -196,13 +194,8 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         return False
 
 
-def _common_name(certificate: x509.Certificate, *, issuer: bool = False) -> str:
-    try:
-        of = certificate.issuer if issuer else certificate.subject
-        names = of.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except ValueError:
-        names = []
-    return str(names[0].value) if names else ""
+def _common_name(name: x509.Name) -> str:
+    return "".join(str(part.value) for part in name.get_attributes_for_oid(NameOID.COMMON_NAME)[:1])
 
 
 def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

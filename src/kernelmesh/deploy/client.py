@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument, RefusedMessage, UnreachableAgent, Verbatim
+from kernelmesh.registry import restore
 from kernelmesh.runtimes.mailbox import BUSY
 from kernelmesh.runtimes.membership import Membership, Tls, agent_name, endpoint
 from kernelmesh.runtimes.status import Status
@@ -82,8 +84,8 @@ class AgentAddress:
             mesh = agent_name(str(path), "mesh", data.get("mesh", "mesh"))
             address = endpoint(str(path), "listen", data.get("listen"))
         except InvalidArgument as error:
-            remedy = f"`kernelmesh agent --check {path}` reports every mistake"
-            raise InvalidArgument(error.owner, error.argument, error.rule, error.value, remedy=remedy) from None
+            error.remedy = f"`kernelmesh agent --check {path}` reports every mistake"
+            raise
         if host is not None:
             address = f"{address.partition('/')[0]}/{host}:{address.rpartition(':')[2]}"
         stream, model, tls = (data[key] if isinstance(data.get(key), dict) else {} for key in ("stream", "model", "tls"))
@@ -104,30 +106,22 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _loss(settings: Any) -> Loss | None:
     """The loss named in a file, if its kind is registered."""
-    if not isinstance(settings, Mapping):
-        return None
-    from kernelmesh.registry import kinds
-
-    kind = kinds("loss").get(settings.get("kind", ""))
-    try:
-        loss: Loss | None = kind and kind(**{key: value for key, value in settings.items() if key != "kind"})
-    except (TypeError, ValueError):
-        return None
-    return loss
+    with contextlib.suppress(ValueError):
+        return cast("Loss", restore(settings, role="loss")) if isinstance(settings, dict) else None
+    return None
 
 
 def _client_files(path: Path, tls: Mapping[str, Any], client: str | None) -> Tls:
-    clients = _names(tls.get("clients"))
-    client = client or next(iter(clients), None)
+    client = client or next(iter(_names(tls.get("clients"))), None)
     if client is None:
-        raise InvalidArgument(str(path), "tls.clients", "name at least one client", list(clients))
+        raise InvalidArgument(str(path), "tls.clients", "name at least one client", tls.get("clients"))
     authority = path.parent / str(tls.get("authority", "tls/authority.pem"))
-    certificate, key = (authority.parent / f"{client}.{end}" for end in ("pem", "key"))
-    for file in (authority, certificate, key):
+    files = {"certificate": authority.parent / f"{client}.pem", "key": authority.parent / f"{client}.key"}
+    for file in (authority, *files.values()):
         if not file.is_file():
             remedy = "use another client (ask --as NAME)"
             raise InvalidArgument("AgentAddress", "TLS file", "exist", str(file), remedy=remedy)
-    return Tls(authority=authority, certificate=certificate, key=key)
+    return Tls(authority=authority, **files)
 
 
 class AgentClient:
@@ -198,30 +192,28 @@ class AgentClient:
         """Send a request, and retry for a while if the agent is busy."""
         from kernelmesh.runtimes.zenoh import open_client
 
+        address = self.address
         if self._session is None:
             try:
-                self._session = open_client(self.address.endpoint, self.address.tls)
+                self._session = open_client(address.endpoint, address.tls)
             except ConnectionError as error:
-                raise UnreachableAgent(f"{self.address.name} cannot be reached: {error}") from None
-        key = f"kernelmesh/{self.address.mesh}/{self.address.name}/{kind}"
+                raise UnreachableAgent(f"{address.name} cannot be reached: {error}") from None
+        silence = f"{address.name} does not answer"
+        key = f"kernelmesh/{address.mesh}/{address.name}/{kind}"
         for reply in self._session.get(key, payload=payload, timeout=self._timeout):
             if reply.ok is not None:
                 return bytes(reply.ok.payload)
-            if reply.err is not None:
-                reason = bytes(reply.err.payload).decode(errors="replace")
-                if reason == BUSY:
-                    if patience <= 0:
-                        raise UnreachableAgent(f"{self.address.name} does not answer: {reason}")
-                    time.sleep(_PAUSE)
-                    return self._request(kind, payload, patience=patience - _PAUSE)
-                if reason != "Timeout":  # zenoh's own wording
-                    raise RefusedMessage(f"{self.address.name} rejected the request: {reason}")
-        raise UnreachableAgent(
-            f"{self.address.name} does not answer at {self.address.endpoint}"
-            + (
-                f" (is it still starting, or is {self.address.tls.certificate.stem} not among its clients?)"
-                if self.address.tls
-                else ""
-            )
-            + (f" (is a request of {len(payload)} bytes within its max_bytes?)" if len(payload) > _SURE_TO_FIT else "")
-        )
+            reason = bytes(reply.err.payload).decode(errors="replace")
+            if reason == BUSY and patience <= 0:
+                raise UnreachableAgent(f"{silence}: {reason}")
+            if reason == BUSY:
+                time.sleep(_PAUSE)
+                return self._request(kind, payload, patience=patience - _PAUSE)
+            if reason != "Timeout":  # zenoh's own wording
+                raise RefusedMessage(f"{address.name} rejected the request: {reason}")
+        silence += f" at {address.endpoint}"
+        if address.tls is not None:
+            silence += f" (is it still starting, or is {address.tls.certificate.stem} not among its clients?)"
+        if len(payload) > _SURE_TO_FIT:
+            silence += f" (is a request of {len(payload)} bytes within its max_bytes?)"
+        raise UnreachableAgent(silence)

@@ -67,17 +67,17 @@ def _expiry(name: str, tls: Tls) -> Expiry:
 def warm_up(config: Config) -> None:
     """Compile the inner loops before anyone waits for an answer; the first time on a machine takes long."""
     from kernelmesh.messages import SentFunction
-    from kernelmesh.numerics.compression import compressed
+    from kernelmesh.numerics.compression import compress
 
     agent, rng = config.agent, np.random.default_rng(0)
-    state = agent.start()
-    points = rng.standard_normal((config.stream.batch_size, agent.dimension))
-    labels, values = np.arange(len(points)) % agent.outputs, rng.standard_normal((len(points), agent.outputs))
+    state, rows = agent.start(), config.stream.batch_size
+    points, values = rng.standard_normal((rows, agent.dimension)), rng.standard_normal((rows, agent.outputs))
+    targets = np.arange(rows) % agent.outputs if agent.loss.classifies else values
     with contextlib.suppress(Diverged):  # on dummy numbers
-        for _ in range(3):
-            state, _ = agent.step(state, points + rng.standard_normal(), labels if agent.loss.classifies else values)
+        for shift in (0.0, 1.0, 2.0):
+            state, _ = agent.step(state, points + shift, targets)
     if agent.protocol.reply is SentFunction:  # some of whose points will already be known
-        compressed(agent.kernel, points, values, 0.1)
+        compress(agent.kernel, points, values, 0.1)
 
 
 def preview(config: Config) -> None:

@@ -1,7 +1,6 @@
 """Creates the folder of a mesh: one commented TOML file per agent, demo data, certificates, and a README."""
 
 import dataclasses
-import ipaddress
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from kernelmesh.deploy.config import QUARANTINE
 from kernelmesh.deploy.template import render
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.learners import Averaged, Gradient, Landmarks
-from kernelmesh.messages import Values
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
@@ -31,8 +29,7 @@ __all__ = ["PARTITIONS", "TOPOLOGIES", "MeshPlan", "agents_of", "create_mesh", "
 TOPOLOGIES = {"ring": 3, "line": 1, "star": 2, "complete": 1, "random": 1}
 PARTITIONS = ("one-class", "identical")
 
-_STEP_SIZE, _AVERAGED_STEP_SIZE, _BANDWIDTH, _BATCH_SIZE = 3.0, 30.0, 0.6, 32
-_TEST = 2500
+_TEST = 2500  # held-out samples
 _CLIENT = "operator"
 
 
@@ -84,29 +81,27 @@ class MeshPlan:
         """The graph."""
         draw = rng.spawn(1)[0]  # its own generator, so that the data is the same in every network
         options = {"probability": 0.3, "rng": draw} if self.topology == "random" else {}
-        numbered = getattr(Graph, self.topology)(self.agents, **options)
-        return Graph(tuple(self.names), numbered.neighbors)
+        return Graph(tuple(self.names), getattr(Graph, self.topology)(self.agents, **options).neighbors)
 
     def memberships(self, graph: Graph) -> list[Membership]:
         """Each agent's membership."""
-        host = f"[{self.host}]" if _is_v6(self.host) else self.host
+        host = f"[{self.host}]" if ":" in self.host else self.host
         addresses = [f"{'tls' if self.tls else 'tcp'}/{host}:{self.port + i}" for i in range(self.agents)]
+        common: dict[str, Any] = {"mesh": "demo", "lock_step": self.mode == "lock-step"}
         try:
             return [
                 Membership(
+                    **common,
                     name=name,
                     number=i,
                     listen=addresses[i],
                     neighbors={str(graph.names[j]): addresses[j] for j in graph.neighbors[i]},
-                    mesh="demo",
-                    lock_step=self.mode == "lock-step",
                     tls=_tls(name) if self.tls else None,
                 )
                 for i, name in enumerate(self.names)
             ]
         except InvalidArgument:
-            remedy = "" if self.tls else "a real network needs TLS"
-            rule = "be a host that agents can listen on"
+            rule, remedy = "be a host that agents can listen on", "" if self.tls else "a real network needs TLS"
             raise InvalidArgument("MeshPlan", "host", rule, self.host, remedy=remedy) from None
 
     def draw(self, mixture: Mixture, agent: int, rng: np.random.Generator) -> tuple[Floats, Ints]:
@@ -135,8 +130,7 @@ def create_mesh(folder: str | os.PathLike[str], plan: MeshPlan | None = None) ->
         raise InvalidArgument("create_mesh", "folder", "be new or empty", str(folder), remedy=remedy)
     (folder / "data").mkdir(parents=True)
     _write_samples(folder / "data" / "test.csv", *held_out)
-    model = _model(plan, graph)
-    files = []
+    model, files = _model(plan, graph), []
     for i, (member, own) in enumerate(zip(members, rng.spawn(plan.agents), strict=True)):
         _write_samples(folder / "data" / f"{member.name}.csv", *plan.draw(mixture, i, own))
         files.append(folder / f"{member.name}.toml")
@@ -180,31 +174,23 @@ def agents_of(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
-    kernel = Gaussian(bandwidth=_BANDWIDTH)
+    kernel, step_size = Gaussian(bandwidth=0.6), 3.0
     tuning = Tuning(
-        step_size=_STEP_SIZE,
+        step_size=step_size,
         coupling=Doubling(start=0.01, every=200),
         limit=0.5,
         kernel=kernel,
         batches=[np.zeros((1, 2))],  # the worst case: the points of a mini-batch coincide
         stiffness=graph.stiffness,
     )
-    protocol = _rounded(protocols()[plan.protocol].tuned(tuning))
-    model: dict[str, Any] = {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "protocol": protocol}
-    if protocol.shares:
-        return model | {"learner": Landmarks()}
-    if isinstance(protocol, Diffusion):
-        return model | {"learner": Averaged(step_size=_AVERAGED_STEP_SIZE)}
-    return model | {"learner": Gradient(step_size=_STEP_SIZE)}
-
-
-def _rounded(protocol: Any) -> Any:
-    """A tuned ceiling rounded to two digits, and to none above 100."""
-    coupling: Any = getattr(protocol, "coupling", None)
-    if (ceiling := getattr(coupling, "ceiling", None)) is None:
-        return protocol
-    coupling = dataclasses.replace(coupling, ceiling=min(float(f"{ceiling:.2g}"), 100.0))
-    return dataclasses.replace(protocol, coupling=coupling)
+    protocol: Any = protocols()[plan.protocol].tuned(tuning)
+    coupling = getattr(protocol, "coupling", None)
+    if (ceiling := getattr(coupling, "ceiling", None)) is not None:  # rounded to two digits, and to none above 100
+        ceiling = min(float(f"{ceiling:.2g}"), 100.0)
+        protocol = dataclasses.replace(protocol, coupling=dataclasses.replace(coupling, ceiling=ceiling))
+    learner: Any = Averaged(step_size=30.0) if isinstance(protocol, Diffusion) else Gradient(step_size=step_size)
+    learner = Landmarks() if protocol.shares else learner
+    return {"dimension": 2, "outputs": 5, "kernel": kernel, "loss": Logistic(), "learner": learner, "protocol": protocol}
 
 
 def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
@@ -212,21 +198,15 @@ def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
         f"Settings of {member.name}. Paths are relative to this file.\n"
         f"After a change, `kernelmesh agent --check {member.name}.toml` reports every mistake with its line."
     )
+    top = {key: getattr(member, key) for key in ("name", "number", "mesh", "listen")} | {"mode": plan.mode}
+    if plan.mode == "free" and not model["protocol"].shares:
+        top["patience"] = member.patience
+    stream = {"path": Path("data") / f"{member.name}.csv", "format": "csv", "follow": False, "points": ("x1", "x2")}
     values: dict[str, dict[str, Any]] = {
-        "": {"name": member.name, "number": member.number, "mesh": member.mesh, "listen": member.listen, "mode": plan.mode}
-        | ({"patience": member.patience} if plan.mode == "free" and not model["protocol"].shares else {})
-        | {"at_end": "stay", "log": "info"},
+        "": top | {"at_end": "stay", "log": "info"},
         "neighbors": dict(member.neighbors),
         "model": dict(model),
-        "stream": {
-            "path": Path("data") / f"{member.name}.csv",
-            "format": "csv",
-            "follow": False,
-            "points": ("x1", "x2"),
-            "targets": "label",
-            "batch_size": _BATCH_SIZE,
-            "rate": float(plan.rate),
-        },
+        "stream": {**stream, "targets": "label", "batch_size": 32, "rate": float(plan.rate)},
         "checkpoint": {"folder": Path("state") / member.name, "every": 100},
     }
     if member.tls is not None:
@@ -234,48 +214,42 @@ def _settings(plan: MeshPlan, member: Membership, model: dict[str, Any]) -> str:
     return render(title, values, stream_kind="file")
 
 
+_README = """\
+# A mesh of {agents} agents
+
+Each agent has {sees} ({samples} of them, in `data/`) and learns together with its neighbors.
+Topology: {topology}; protocol: {protocol}.
+Try, in this folder:
+
+```sh
+kernelmesh mesh up .                              # start all agents on this machine
+kernelmesh mesh status .                          # in another terminal: show their status
+kernelmesh ask {first}.toml --x "0.1, 0.2"        # request a prediction
+kernelmesh agent --check {first}.toml             # after a change: list every mistake with its line
+kernelmesh agent {first}.toml                     # start a single agent, as on its own host
+```
+
+- `{first}.toml` …: the settings of each agent, with comments
+- `data/test.csv`: samples of all classes that no agent has seen
+- `state/`: what the agents have learned; without it they start over
+"""
+_README_TLS = f"""\
+- `tls/`: the authority, a certificate for each agent, and one for the client `{_CLIENT}`.
+  A host needs `authority.pem` and its own agent's `.pem` and `.key`; `authority.key` stays here.
+"""
+
+
 def _readme(plan: MeshPlan) -> str:
     """The README of a mesh: its contents, and what to try."""
-    first = plan.names[0]
-    one = "one of five classes" if plan.agents >= 5 else "some of five classes"
-    sees = "samples of all five classes" if plan.partition == "identical" else f"samples of {one} only"
-    learns = "learns together with its neighbors"
-    if plan.partition == "one-class" and protocols()[plan.protocol].reply is Values:
-        learns += ", but not the other classes: this protocol compares agents only where they have samples"
-    elif plan.partition == "one-class":
-        learns += ", including the other classes"
-    tries = {
-        "mesh up .": "start all agents on this machine",
-        "mesh status .": "in another terminal: show their status",
-        f'ask {first}.toml --x "0.1, 0.2"': "request a prediction",
-        f"agent --check {first}.toml": "after a change: list every mistake with its line",
-        f"agent {first}.toml": "start a single agent, as on its own host",
-    }
-    certificates = (
-        f"- `tls/`: the authority, a certificate for each agent, and one for the client `{_CLIENT}`.\n"
-        "  A host needs `authority.pem` and its own agent's `.pem` and `.key`; `authority.key` stays here.\n"
-    )
-    return (
-        f"# A mesh of {plan.agents} agents\n\n"
-        f"Each agent has {sees} ({plan.samples} of them, in `data/`) and {learns}.\n"
-        f"Topology: {plan.topology}; protocol: {plan.protocol}.\nTry, in this folder:\n\n```sh\n"
-        + "".join(f"{f'kernelmesh {command}':50}# {what}\n" for command, what in tries.items())
-        + f"```\n\n- `{first}.toml` …: the settings of each agent, with comments\n"
-        "- `data/test.csv`: samples of all classes that no agent has seen\n"
-        "- `state/`: what the agents have learned; without it they start over\n" + (certificates if plan.tls else "")
-    )
+    sees = "samples of all five classes"
+    if plan.partition == "one-class":
+        sees = f"samples of {'one' if plan.agents >= 5 else 'some'} of five classes only"
+    return _README.format(**vars(plan), first=plan.names[0], sees=sees) + (_README_TLS if plan.tls else "")
 
 
 def _tls(name: str) -> Tls:
     authority, certificate, key = (Path("tls") / file for file in ("authority.pem", f"{name}.pem", f"{name}.key"))
     return Tls(authority=authority, certificate=certificate, key=key, clients=(_CLIENT,))
-
-
-def _is_v6(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).version == 6
-    except ValueError:
-        return False
 
 
 def _write_samples(path: Path, points: Floats, labels: Ints) -> None:

@@ -118,10 +118,10 @@ def check_together(configs: Sequence[Config]) -> None:
                 add(config, key, f"be the same for all agents ({first.membership.name} has {there!r})", here)
         if (twin := by_number.setdefault(member.number, member.name)) != member.name and config.agent.protocol.shares:
             add(config, ("number",), f"be different for all agents ({twin} has it as well)", member.number)
-        for name in member.neighbors:
-            if name in by_name and member.name not in (others := by_name[name].membership.neighbors):
-                rule = f"also name {member.name}, which names {name}"
-                add(by_name[name], ("neighbors",), rule, Verbatim(", ".join(others) or "none"))
+        for other in (by_name[name] for name in member.neighbors if name in by_name):
+            if member.name not in other.membership.neighbors:
+                found = Verbatim(", ".join(other.membership.neighbors) or "none")
+                add(other, ("neighbors",), f"also name {member.name}, which names {other.membership.name}", found)
         if in_use(config.checkpoint.folder):
             add(config, ("checkpoint", "folder"), "not be in use", Verbatim("the folder of a running agent"))
     if problems:
@@ -133,8 +133,8 @@ def _common(config: Config) -> dict[KeyPath, object]:
     agent = config.agent
     model: dict[KeyPath, object] = {("model", key): value for key, value in agent.identity.items()}
     if agent.protocol.shares:  # the list of points is the same for all
-        model[("model", "learner", "max_order")] = agent.relaying.max_order
-        model[("model", "protocol", "scales")] = agent.relaying.scales
+        model["model", "learner", "max_order"] = agent.relaying.max_order
+        model["model", "protocol", "scales"] = agent.relaying.scales
     return {("mesh",): config.membership.mesh, ("mode",): config.mode, **model}
 
 

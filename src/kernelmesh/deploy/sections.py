@@ -21,9 +21,7 @@ from kernelmesh.streams import StreamKind
 
 __all__ = ["SECTIONS", "AgentSection", "CheckpointSection", "ModelSection", "NeighborsSection", "StreamSection"]
 
-_AGENT = {field.name: field.default for field in dataclasses.fields(Agent)}
-_positive_or_infinite = partial(positive, infinite=True)
-_MEMBERSHIP = {field.name: field.default for field in dataclasses.fields(Membership)}
+_DEFAULT = {field.name: field.default for kind in (Agent, Membership) for field in dataclasses.fields(kind)}
 
 
 def _targets(owner: str, argument: str, value: Any) -> tuple[str, ...]:
@@ -36,7 +34,7 @@ class AgentSection:
 
     name: str = setting(check=agent_name, example='"north"', doc="1 to 64 letters, digits, dots, dashes or underscores")
     mesh: str = setting(
-        _MEMBERSHIP["mesh"], check=agent_name, doc="the same for all agents that learn together; other meshes are ignored"
+        _DEFAULT["mesh"], check=agent_name, doc="the same for all agents that learn together; other meshes are ignored"
     )
     number: int | None = setting(
         None,
@@ -56,7 +54,7 @@ class AgentSection:
         doc='"free": each agent at its own pace; "lock-step": every round waits for all neighbors',
     )
     patience: float = setting(
-        _MEMBERSHIP["patience"],
+        _DEFAULT["patience"],
         check=patience,
         doc="how slow replies may be, in seconds: a query expires after twice as long, at least 2 s; not in lock step, and "
         "not with Relay",
@@ -65,8 +63,8 @@ class AgentSection:
         "stay", check=one_of("stay", "leave"), doc='when the stream ends: "stay" and keep answering, or "leave"'
     )
     log: str = setting("info", check=one_of("debug", "info", "warning", "error"), doc="debug, info, warning or error")
-    insecure: bool = setting(_MEMBERSHIP["insecure"], check=flag, doc="true allows listening on a real network without TLS")
-    max_bytes: int = setting(_MEMBERSHIP["max_bytes"], check=at_least(1024), doc="the largest accepted message, in bytes")
+    insecure: bool = setting(_DEFAULT["insecure"], check=flag, doc="true allows listening on a real network without TLS")
+    max_bytes: int = setting(_DEFAULT["max_bytes"], check=at_least(1024), doc="the largest accepted message, in bytes")
     max_bytes_per_second: float | None = setting(
         None,
         check=positive,
@@ -114,8 +112,8 @@ class ModelSection:
         role="learner",
         example='{ kind = "Landmarks" }',
         unset="Landmarks; SecondOrder without neighbors",
-        doc="how samples change the model, and its settings, such as max_order: Landmarks with Relay, Averaged or Gradient with "
-        "other protocols, SecondOrder for an agent without neighbors",
+        doc="how samples change the model: Landmarks with Relay, Averaged or Gradient with other protocols, "
+        "SecondOrder for an agent without neighbors; with its settings, such as max_order",
     )
     protocol: ConsensusProtocol | None = setting(
         None,
@@ -125,8 +123,8 @@ class ModelSection:
         doc="the consensus protocol",
     )
     explosion: float = setting(
-        _AGENT["explosion"],
-        check=_positive_or_infinite,
+        _DEFAULT["explosion"],
+        check=partial(positive, infinite=True),
         doc="an agent counts as diverged if its loss on a mini-batch is this many times that of predicting 0",
     )
 

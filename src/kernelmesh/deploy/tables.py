@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from kernelmesh.numerics.schedules import check_schedule
 from kernelmesh.registry import find, kinds, role_of
 from kernelmesh.schema import Setting, did_you_mean, one_of, settings_of
 
-__all__ = ["Problems", "Table", "declared", "read_root", "with_tables"]
+__all__ = ["Problems", "Table", "declared", "read_root"]
 
 _T = TypeVar("_T")
 
@@ -54,35 +53,29 @@ def _parse(path: Path) -> tuple[dict[str, Any], Lines]:
 
     try:
         data = path.read_bytes()
+        text = data.decode().replace("\r\n", "\n")
+        return tomllib.loads(text), locate(text)
     except OSError as error:
         raise invalid(0, f"cannot be read: {error.strerror}") from None
-    try:
-        text = data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise invalid(line, f"must be UTF-8 text, got the byte 0x{data[error.start]:02x}") from None
-    try:
-        return tomllib.loads(text), locate(text)
     except RecursionError:
         raise invalid(1, "is not valid TOML: brackets nested too deeply") from None
     except ValueError as error:  # tomllib reports the position only in its message
         found = _SYNTAX.fullmatch(str(error))
-        what = found["what"] if found else str(error)
+        line, where = len(text.splitlines()) or 1, "at the end of the file"
         if found and found["line"]:
-            raise invalid(int(found["line"]), f"is not valid TOML: {what} (column {found['column']})") from None
-        raise invalid(len(text.splitlines()) or 1, f"is not valid TOML: {what} (at the end of the file)") from None
+            line, where = int(found["line"]), f"column {found['column']}"
+        raise invalid(line, f"is not valid TOML: {found['what'] if found else error} ({where})") from None
 
 
 def _giants(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
-    """Reject integers beyond TOML's range: they cannot even be printed."""
+    """Integers beyond TOML's range, which cannot even be printed, with their sizes in bits."""
     if isinstance(value, int) and value.bit_length() > 63:
         yield at, value.bit_length()
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _giants(inner, (*at, key))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _giants(inner, (*at, number))
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _giants(inner, (*at, key))
 
 
 class Problems:
@@ -113,12 +106,8 @@ class Table:
     def __init__(
         self, problems: Problems, values: Mapping[str, Any], *, path: KeyPath = (), parent: Table | None = None
     ) -> None:
-        self.problems, self.path, self.values = problems, path, values
-        self._parent = parent
+        self.problems, self.path, self.values, self._parent = problems, path, values, parent
         self._bad: set[str] = set()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.values
 
     def ok(self, *keys: str) -> bool:
         """Whether these keys are valid, or all keys if none is given."""
@@ -135,18 +124,6 @@ class Table:
         if self._parent is not None:
             self._parent._mark(str(self.path[-1]))
 
-    @contextlib.contextmanager
-    def checking(self, key: str) -> Iterator[None]:
-        """Record an error raised inside."""
-        try:
-            yield
-        except InvalidArgument as error:
-            self.add(key, error)
-
-    def child(self, key: str, values: Mapping[str, Any]) -> Table:
-        """The table that is the value of a key."""
-        return Table(self.problems, values, path=(*self.path, key), parent=self)
-
     def wrong(self, key: str, rule: str, value: object, remedy: str = "") -> None:
         """Record a problem with a key."""
         self.add(key, InvalidArgument("", key, rule, value, remedy=remedy))
@@ -155,17 +132,22 @@ class Table:
         """A subtable, or None if there is none."""
         value = self.values.get(key)
         if isinstance(value, dict):
-            return self.child(key, value)
+            return Table(self.problems, value, path=(*self.path, key), parent=self)
         if key in self.values:
             self.wrong(key, f"be a table, [{key}]", value)
         elif required:
             self.wrong(key, "be a table", MISSING, f"add a table [{key}]")
         return None
 
-    def read(self, kind: Any, *, skip: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The checked values of all settings of a dataclass that are present or required."""
-        settings = {name: setting for name, setting in declared(kind).items() if name not in skip}
-        return {name: self.value(s) for name, s in settings.items() if s.required or name in self.values}
+    def read(self, kind: Any, *, others: Collection[str] = ()) -> dict[str, Any]:
+        """The checked values of a dataclass's settings that are present or required; other keys, save these, are unknown."""
+        settings = declared(kind)
+        self.finish(settings, others=others)
+        return self.read_values(settings)
+
+    def read_values(self, settings: Mapping[str, Setting]) -> dict[str, Any]:
+        """The checked values of those settings that are present or required."""
+        return {name: self.value(one) for name, one in settings.items() if one.required or name in self.values}
 
     def value(self, setting: Setting) -> Any:
         """The value of one setting."""
@@ -173,36 +155,27 @@ class Table:
         if key not in self.values:
             if setting.required:
                 self.wrong(key, "be given", MISSING, setting.example and f"for example {key} = {setting.example}")
-                return stand_in(setting)
-            return setting.default
+            return _stand_in(setting)
         value = self.values[key]
         try:
             if setting.role is not None:
-                return self._part(setting, value)
+                return self._part(setting, setting.role, value)
             value = value if setting.check is None else setting.check("", key, value)
         except ValueError as error:
             self.add(key, error)
-            return stand_in(setting)
+            return _stand_in(setting)
         return self.problems.base / value if isinstance(value, Path) else value
 
-    def _part(self, setting: Setting, value: Any) -> Any:
+    def _part(self, setting: Setting, role: str, value: Any) -> Any:
         """A value of a registered kind: a table with its kind and options; a schedule may also be a number."""
-        assert setting.role is not None
-        if not isinstance(value, dict):
-            if setting.role == "schedule":
+        table = self.table(setting.name) if isinstance(value, dict) else None
+        if table is None:
+            if role == "schedule":
                 return _schedule(setting.name, value)
-            example = setting.example or _EXAMPLES[setting.role]
-            raise InvalidArgument("", setting.name, f"be a table such as {example}", value)
-        table = self.child(setting.name, value)
-        kind = table.kind(setting.role)
-        made = None if kind is None else table.make(kind, others=("kind",))
-        return made if table.ok() else stand_in(setting)
-
-    def make(self, kind: Callable[..., _T], *, others: tuple[str, ...] = ()) -> _T | None:
-        """An instance of a dataclass built from the table, which may also contain the keys `others`."""
-        values, settings = self.read(kind), declared(kind)
-        self.finish([*others, *settings], tables=with_tables(settings))
-        return self.build(kind, values)
+            raise InvalidArgument("", setting.name, f"be a table such as {setting.example or _EXAMPLES[role]}", value)
+        kind = table.kind(role)
+        made = None if kind is None else table.build(kind, table.read(kind, others=("kind",)))
+        return made if table.ok() else _stand_in(setting)
 
     def kind(self, role: str) -> Any:
         """The registered kind named by the table; None if there is none."""
@@ -212,8 +185,10 @@ class Table:
         name = self.values["kind"]
         found = find(role, name) if isinstance(name, str) else None
         if found is None:
-            with self.checking("kind"):
+            try:
                 one_of(*kinds(role))("", "kind", name)
+            except InvalidArgument as error:
+                self.add("kind", error)
         return found
 
     def build(
@@ -233,30 +208,33 @@ class Table:
                 if not self.ok(key):  # already reported; its replacement conflicts with the others
                     return None
                 self.add(key, error)
-                values[key] = stand_in(settings[key])
+                values[key] = _stand_in(settings[key])
 
     def finish(
         self,
-        keys: Iterable[str],
+        settings: Mapping[str, Setting],
         *,
-        tables: Iterable[str] = (),
+        others: Collection[str] = (),
         hint: Callable[[str], InvalidArgument | None] = lambda key: None,
     ) -> None:
-        """Report unknown keys; `tables` are the keys that may be tables, and `hint` may suggest a remedy."""
-        known, nested = list(dict.fromkeys(keys)), list(dict.fromkeys(tables))
+        """Report keys that are neither settings nor others; `hint` may explain them."""
+        nested, known = [*_tables(settings)], [*others, *settings]
+        if not self.path:  # at the top, the others are tables
+            nested, known = [*others], [*settings]
         for key, value in self.values.items():
-            if key in known or key in nested:
+            if key in settings or key in others:
                 continue
-            meant = (nested if _is_table(value) else known) or known
-            what = Verbatim("an unknown table" if _is_table(value) else "an unknown key")
-            remedy = self._home(key, value) or did_you_mean(key, nested if _is_table(value) else known)
-            self.add(key, hint(key) or InvalidArgument("", key, f"be one of {', '.join(meant)}", what, remedy=remedy))
+            near = nested if (is_table := _is_table(value)) else known
+            what = Verbatim("an unknown table" if is_table else "an unknown key")
+            remedy = self._home(key, value) or did_you_mean(key, near)
+            rule = f"be one of {', '.join(near or known)}"
+            self.add(key, hint(key) or InvalidArgument("", key, rule, what, remedy=remedy))
 
     def _home(self, key: str, value: Any) -> str:
         """The table that a misplaced key belongs to, if any."""
         for table, section in SECTIONS.items():
             settings = settings_of(section)
-            if key in (with_tables(settings) if _is_table(value) else settings) and table not in (self.path or ("",)):
+            if key in (_tables(settings) if _is_table(value) else settings) and table not in (self.path or ("",)):
                 where = f"in [{table}]" if table else "at the top of the file, before the first [table]"
                 return f"{key} belongs {where}"
         return ""
@@ -267,7 +245,7 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value))
 
 
-def with_tables(settings: Mapping[str, Setting]) -> list[str]:
+def _tables(settings: Mapping[str, Setting]) -> list[str]:
     """The keys whose values may be tables, that is, a kind with its options; the kind of a stream is just a name."""
     return [name for name, setting in settings.items() if setting.role not in (None, "stream")]
 
@@ -282,7 +260,7 @@ def _schedule(key: str, value: Any) -> Any:
         raise InvalidArgument("", key, error.rule, error.value) from None
 
 
-def stand_in(setting: Setting) -> Any:
+def _stand_in(setting: Setting) -> Any:
     """A substitute for a wrong value while the rest is checked: the default, the example, or any of its role."""
     if not setting.required:
         return setting.default
@@ -290,7 +268,4 @@ def stand_in(setting: Setting) -> Any:
     value = tomllib.loads(f"value = {example}")["value"]
     if setting.role is not None:
         return Table(Problems(Path(), Lines({})), {setting.name: value}).value(setting)
-    try:
-        return value if setting.check is None else setting.check("", setting.name, value)
-    except ValueError:  # an example that is none
-        return value
+    return value if setting.check is None else setting.check("", setting.name, value)

@@ -46,11 +46,9 @@ class AgentView:
         return self.status is not None and self.status.ended
 
     @property
-    def alive_neighbors(self) -> int | None:
-        """The number of neighbors that are alive; None if the agent does not answer."""
-        if self.status is None or self.stale:
-            return None
-        return sum(neighbor.alive for neighbor in self.status.neighbors.values())
+    def state(self) -> str:
+        """What it is doing, in words."""
+        return "stream has ended" if self.stream_ended else "running" if self.answers else "starting"
 
 
 class MeshWatcher:
@@ -63,7 +61,8 @@ class MeshWatcher:
     """
 
     def __init__(self, agents: Sequence[AgentClient | AgentProcess]) -> None:
-        self._agents = agents
+        self._processes = [agent if isinstance(agent, AgentProcess) else None for agent in agents]
+        self._clients = [agent.client if isinstance(agent, AgentProcess) else agent for agent in agents]
         self._last: list[Status | None] = [None] * len(agents)
         self._pool = ThreadPoolExecutor(len(agents))
 
@@ -72,42 +71,37 @@ class MeshWatcher:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
-        for agent in self._agents:
-            _client(agent).close()
+        for client in self._clients:
+            client.close()
 
     def poll(self) -> list[AgentView]:
         """The current view of every agent."""
         views = []
-        for i, (agent, (fresh, problem)) in enumerate(zip(self._agents, self._pool.map(_ask, self._agents), strict=True)):
+        for i, (fresh, problem) in enumerate(self._pool.map(_ask, self._clients, self._processes)):
             status = self._last[i] = fresh or self._last[i]
-            stale = fresh is None and status is not None
+            stale, process = fresh is None and status is not None, self._processes[i]
             remarks = [problem]
-            if isinstance(agent, AgentProcess):
-                remarks = [agent.remark, "starting" if problem and not stale else problem]
-            remarks = [*filter(None, remarks), *_status_remarks(status, stale=stale)]
-            views.append(AgentView(name=_client(agent).address.name, status=status, stale=stale, remarks=tuple(remarks)))
+            if process is not None:
+                remarks = [process.remark, "starting" if problem and not stale else problem]
+            remarks = [*filter(None, remarks), *(_status_remarks(status, stale=stale) if status is not None else ())]
+            name = self._clients[i].address.name
+            views.append(AgentView(name=name, status=status, stale=stale, remarks=tuple(remarks)))
         return views
 
 
-def _client(agent: AgentClient | AgentProcess) -> AgentClient:
-    return agent.client if isinstance(agent, AgentProcess) else agent
-
-
-def _ask(agent: AgentClient | AgentProcess) -> tuple[Status | None, str]:
+def _ask(client: AgentClient, process: AgentProcess | None) -> tuple[Status | None, str]:
     """An agent's status, or the reason why there is none if its process does not give one."""
-    if isinstance(agent, AgentProcess) and agent.state is not ProcessState.RUNNING:
+    if process is not None and process.state is not ProcessState.RUNNING:
         return None, ""
     try:
-        return _client(agent).status(), ""
+        return client.status(), ""
     except UnreachableAgent:
         return None, "does not answer"
     except (ImportError, OSError, ValueError) as error:
         return None, str(error)
 
 
-def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
-    if status is None:
-        return
+def _status_remarks(status: Status, *, stale: bool) -> Iterator[str]:
     if status.ended:
         yield "stream has ended"
     if status.waiting_for and not stale:
@@ -118,9 +112,9 @@ def _status_remarks(status: Status | None, *, stale: bool) -> Iterator[str]:
         if names := [name for name, neighbor in status.neighbors.items() if getattr(neighbor, which)]:
             yield f"{verb} {', '.join(names)}"
     for verb, which in (("refused", "refused"), ("left out", "left_out")):
-        counts = {name: getattr(neighbor, which) for name, neighbor in status.neighbors.items() if getattr(neighbor, which)}
-        if counts:
-            yield f"{verb}: " + ", ".join(f"{count} from {name}" for name, count in counts.items())
+        counts = {name: getattr(neighbor, which) for name, neighbor in status.neighbors.items()}
+        if texts := [f"{count} from {name}" for name, count in counts.items() if count]:
+            yield f"{verb}: {', '.join(texts)}"
     if status.expires is not None and status.expires <= WARN_DAYS:
         yield "certificate has expired" if status.expires < 0 else f"certificate expires in {status.expires:.1f} days"
     if status.recoveries:

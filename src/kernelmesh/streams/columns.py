@@ -72,11 +72,10 @@ class Columns:
             raise InvalidArgument("Columns", "classes", "be None when labels is False", self.classes)
         if self.outputs is not None:
             integer("Columns", "outputs", self.outputs, minimum=1)
-        known = len(self.targets) if not self.labels else None if self.classes is None else len(self.classes)
-        if known is not None and self.outputs not in (None, known):
-            what = "classes" if self.labels else "target columns"
-            raise InvalidArgument("Columns", "outputs", f"be {known}, the number of {what}", self.outputs)
-        object.__setattr__(self, "outputs", self.outputs if known is None else known)
+        named, what = (self.classes, "classes") if self.labels else (self.targets, "target columns")
+        if named is not None and self.outputs not in (None, len(named)):
+            raise InvalidArgument("Columns", "outputs", f"be {len(named)}, the number of {what}", self.outputs)
+        object.__setattr__(self, "outputs", self.outputs if named is None else len(named))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,14 +84,14 @@ class Columns:
 
     def check_header(self, names: Sequence[str], *, owner: str, table: str) -> None:
         """Reject a table unless each required column appears exactly once among these names."""
-        for argument, wanted in (("points", self.points), ("targets", self.targets)):
-            for name in wanted:
-                if names.count(name) != 1:
-                    rule = f"name columns that appear only once in {table}" if name in names else f"name columns of {table}"
-                    there = format_value(Verbatim(", ".join(map(repr, names)) or "none"))
-                    hint = "" if name in names else did_you_mean(name, names)
-                    remedy = f"{hint} its columns are {there}" if hint else f"its columns are {there}"
-                    raise InvalidArgument(owner, argument, rule, name, remedy=remedy)
+        for name in self.names:
+            if names.count(name) != 1:
+                argument = "points" if name in self.points else "targets"
+                rule, hint = f"name columns that appear only once in {table}", ""
+                if name not in names:
+                    rule, hint = f"name columns of {table}", did_you_mean(name, names)
+                there = format_value(Verbatim(", ".join(map(repr, names)) or "none"))
+                raise InvalidArgument(owner, argument, rule, name, remedy=f"{hint} its columns are {there}".strip())
 
     def read(self, record: Mapping[str, Any]) -> tuple[list[float], Any]:
         """The point and the target of one record, whose values are text or numbers; raises InvalidRow if it is invalid."""
@@ -144,16 +143,16 @@ def _invalid(name: str, rule: str, value: object) -> InvalidRow:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | numbers.Real | Decimal):
-        raise _invalid(name, "be a finite number", value)
+    number = math.nan
     try:
-        number = float(value)
+        # float reads "1_5" as 15, which is surely a mistake in data
+        if isinstance(value, numbers.Real | Decimal) or (isinstance(value, str) and "_" not in value):
+            number = math.nan if isinstance(value, bool) else float(value)
     except ValueError:
-        raise _invalid(name, "be a finite number", value) from None
+        pass
     except OverflowError:
-        raise _invalid(name, "be a finite number", Verbatim("a number too large for a float")) from None
-    # float reads "1_5" as 15, which is surely a mistake in data
-    if not math.isfinite(number) or (isinstance(value, str) and "_" in value):
+        value = Verbatim("a number too large for a float")
+    if not math.isfinite(number):
         raise _invalid(name, "be a finite number", value)
     return number
 
@@ -181,8 +180,6 @@ def plain(values: Any) -> Any:
 
 def _text(value: Any) -> str | None:
     """The text form of a class that is not text: true, 3, 0.5."""
-    if isinstance(value, str):
-        return value
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, int | float) else None
+    return str(value) if isinstance(value, str | int | float) else None

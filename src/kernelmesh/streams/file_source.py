@@ -3,13 +3,16 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, cast
+
+import msgspec
+from msgspec import Meta, Struct
 
 from kernelmesh.checks import integer
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.streams.base import Batch
 from kernelmesh.streams.columns import Columns
-from kernelmesh.streams.file_readers import ParquetReader, RowBlock, TextReader
+from kernelmesh.streams.file_readers import Beginning, ParquetReader, RowBlock, TextReader
 from kernelmesh.streams.line_parser import LineParser
 from kernelmesh.streams.rows import RowCounter, RowQueue
 
@@ -20,13 +23,14 @@ FORMATS: Mapping[str, str] = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndj
 _MAX_READS = 8  # without a valid row, after which `take` returns for now, because it must not block
 
 
-class _Position(NamedTuple):
+class _Position(Struct, frozen=True, forbid_unknown_fields=True):
     """The position of the next row, in bytes (or, in a Parquet file, rows) and in lines, and the counts before it."""
 
-    offset: int = 0
-    line: int = 1
-    refused: int = 0
-    row: int = 0
+    offset: Annotated[int, Meta(ge=0)]
+    line: Annotated[int, Meta(ge=1)]
+    refused: Annotated[int, Meta(ge=0)]
+    row: Annotated[int, Meta(ge=0)]
+    head: Beginning
 
 
 class FileSource:
@@ -48,7 +52,7 @@ class FileSource:
         Rows per mini-batch.
     follow : bool
         Whether the file may still grow, or not exist yet: only complete lines are read, mini-batches are always full, and
-        the source never ends. A Parquet file grows by being rewritten with more rows at the end.
+        the source never ends. A Parquet file cannot grow.
 
     Examples
     --------
@@ -80,19 +84,21 @@ class FileSource:
         self.format = kind
         self.batch_size = integer("FileSource", "batch_size", batch_size, minimum=1)
         self.follow = follow
-        self._counter = RowCounter()
-        self._queue = RowQueue(self.batch_size, endless=follow)
-        self._closed = False
-        self._at = self._before = _Position()
+        if follow and kind == "parquet":
+            rule, remedy = "be False with a Parquet file, which is complete", "append to a CSV or NDJSON file instead"
+            raise InvalidArgument("FileSource", "follow", rule, follow, remedy=remedy)
         if not follow and not self.path.exists():
             remedy = "with follow=True it may appear later"
             raise InvalidArgument("FileSource", "path", "be a file", str(self.path), remedy=remedy)
+        self._counter = RowCounter()
+        self._queue = RowQueue(self.batch_size, endless=follow)
+        self._closed = False
         self._reader: TextReader | ParquetReader
         if kind == "parquet":
-            self._reader = ParquetReader(self.path, columns, self._counter, follow=follow)
+            self._reader = ParquetReader(self.path, columns, self._counter)
         else:
             self._reader = TextReader(self.path, LineParser(columns, kind), self._counter, follow=follow)
-        self._reader.check()
+        self._at = self._before = _Position(0, 1, 0, 0, self._reader.head)
 
     @property
     def ended(self) -> bool:
@@ -104,7 +110,7 @@ class FileSource:
 
     @property
     def position(self) -> Mapping[str, Any]:
-        return {**self._at._asdict(), "head": self._reader.head(self._at.offset)}
+        return cast(Mapping[str, Any], msgspec.to_builtins(self._at))
 
     def take(self) -> Batch | None:
         if self._closed:
@@ -113,9 +119,9 @@ class FileSource:
             if self._reader.ended or not self._fill():
                 return None
         block = RowBlock(*arrays)
-        self._before = self._at
-        offset, line, refused = (int(array[-1]) for array in (block.offsets, block.lines, block.refused))
-        self._at = _Position(offset, line, refused, self._at.row + len(block.points))
+        offset, line, refused = block.places[-1].tolist()
+        row = self._at.row + len(block.points)
+        self._before, self._at = self._at, _Position(offset, line, refused, row, self._reader.head)
         return Batch(block.points, block.targets)
 
     def give_back(self) -> None:
@@ -138,17 +144,14 @@ class FileSource:
         if pending is not None:
             rule = "be None, since the rows of a file are read again"
             raise InvalidArgument("FileSource", "pending", rule, Verbatim("a mini-batch"))
-        at = _Position(
-            *(
-                integer("FileSource", f"position[{key!r}]", position.get(key), minimum=minimum)
-                for key, minimum in _Position()._asdict().items()
-            )
-        )
-        self._reader.seek(at.offset, at.line, position.get("head"))
+        try:
+            at = msgspec.convert(dict(position), _Position)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument("FileSource", "position", f"be that of a FileSource ({error})", position) from None
+        self._reader.seek(at.offset, at.line, at.head)
         self._queue = RowQueue(self.batch_size, endless=self.follow)
         self._at = at
-        # rows after the position are read and counted again
-        self._counter.count = at.refused
+        self._counter.count = at.refused  # rows after the position are read and counted again
 
     def close(self) -> None:
         self._closed = True

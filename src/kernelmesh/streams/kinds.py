@@ -3,8 +3,8 @@
 import os
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
@@ -79,33 +79,25 @@ def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.
     """
     if stream is None and sys.stdin is None:
         raise InvalidArgument("read_stdin", "standard input", "be open", Verbatim("a closed one"))
-    # read1 returns what is available instead of waiting for the full size
-    read = _reader(sys.stdin.buffer) if stream is None else getattr(stream, "read1", stream.read)
-    thread = threading.Thread(target=_read, args=(source, read), name="kernelmesh-stdin", daemon=True)
+    stream = sys.stdin.buffer if stream is None else stream
+    try:
+        # bypass Python's buffer: its lock, held by a thread waiting for input, would crash the interpreter at exit
+        read = partial(os.read, stream.fileno())
+    except OSError:  # not a file
+        read = stream.read
+
+    def feed() -> None:
+        error: Exception | None = None
+        try:
+            while not source.closed and (data := read(READ_BYTES)):
+                source.feed(data, block=True)
+        except (OSError, ValueError) as raised:
+            error = raised
+        source.finish(error)
+
+    thread = threading.Thread(target=feed, name="kernelmesh-stdin", daemon=True)
     thread.start()
     return thread
-
-
-def _reader(stdin: BinaryIO) -> Callable[[int], bytes]:
-    """Bypass Python's buffer: its lock, held by a thread waiting for input, would crash the interpreter at exit."""
-    try:
-        number = stdin.fileno()
-    except OSError:  # a substitute that is not a file
-        return stdin.read
-    return lambda size: os.read(number, size)
-
-
-def _read(source: LineSource, read: Callable[[int], bytes]) -> None:
-    error: Exception | None = None
-    try:
-        while not source.closed:
-            data = read(READ_BYTES)
-            if not data:
-                break
-            source.feed(data, block=True)
-    except (OSError, ValueError) as raised:
-        error = raised
-    source.finish(error)
 
 
 def _key(owner: str, argument: str, value: object) -> str:

@@ -3,16 +3,45 @@
 import csv
 import json
 
+import numpy as np
+
+from kernelmesh.checks import Ints
 from kernelmesh.errors import InvalidArgument, InvalidRow, Verbatim, format_value
 from kernelmesh.streams.base import Batch
 from kernelmesh.streams.columns import Columns
 from kernelmesh.streams.rows import ParsedRows, parse_rows
 
-__all__ = ["MAX_LINE_BYTES", "LineParser"]
+__all__ = ["MAX_LINE_BYTES", "LineParser", "LineSplitter"]
 
 MAX_LINE_BYTES = 1 << 20
 """The maximum length of a line, so that invalid input cannot exhaust memory."""
 _DECODE = json.JSONDecoder().decode
+
+
+class LineSplitter:
+    r"""Splits text that arrives in pieces into lines. Of a line that is too long, just enough is kept to be rejected.
+
+    >>> splitter = LineSplitter()
+    >>> splitter.feed(b"1,2\n3"), splitter.feed(b",4\n")
+    (([b'1,2'], array([4])), ([b'3,4'], array([8])))
+    """
+
+    def __init__(self, offset: int = 0) -> None:
+        self._offset, self._partial = offset, b""
+
+    def feed(self, data: bytes) -> tuple[list[bytes], Ints]:
+        """The lines that these bytes complete, without newlines, and where the next line after each begins."""
+        first, *others = data.split(b"\n")
+        lines = [self._partial + first[: MAX_LINE_BYTES + 1], *others]
+        self._partial = lines.pop()[: MAX_LINE_BYTES + 1]
+        ends = self._offset + 1 + np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n"))
+        self._offset += len(data)
+        return lines, ends
+
+    def finish(self) -> tuple[list[bytes], Ints]:
+        """The last line, if it has no newline."""
+        last, self._partial = self._partial, b""
+        return ([last] if last else []), np.full(int(bool(last)), self._offset)
 
 
 class LineParser:
@@ -39,6 +68,9 @@ class LineParser:
 
     def read_header(self, line: bytes, *, owner: str, table: str) -> None:
         """Read the header of a table, called `table` in errors."""
+        if len(line) > MAX_LINE_BYTES:
+            rule = f"have at most {MAX_LINE_BYTES} bytes"
+            raise InvalidArgument(owner, f"the header of {table}", rule, Verbatim("a longer line"))
         try:
             names = self._fields([line.decode("utf-8-sig").rstrip("\r\n")])[0]
         except (InvalidRow, UnicodeDecodeError) as error:
@@ -53,6 +85,8 @@ class LineParser:
 
     def _read(self, lines: list[bytes]) -> Batch:
         """Parse all lines at once; raises InvalidRow if one is invalid, or blank while others are not."""
+        if any(len(line) > MAX_LINE_BYTES for line in lines):
+            raise InvalidRow(f"it must have at most {MAX_LINE_BYTES} bytes")
         if not any(map(bytes.strip, lines)):
             return self.columns.read_all(self.columns.table([]))
         try:

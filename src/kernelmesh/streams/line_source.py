@@ -10,7 +10,7 @@ from kernelmesh.checks import Floats, class_labels, integer, matrix
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.streams.base import Batch
 from kernelmesh.streams.columns import Columns
-from kernelmesh.streams.line_parser import MAX_LINE_BYTES, LineParser
+from kernelmesh.streams.line_parser import LineParser, LineSplitter
 from kernelmesh.streams.rows import RowCounter, RowQueue
 
 __all__ = ["READ_BYTES", "LineSource"]
@@ -63,15 +63,12 @@ class LineSource:
         self.batch_size = integer("LineSource", "batch_size", batch_size, minimum=1)
         # with less room than one and a half mini-batches, a blocking feeder would wait forever
         self.max_pending = integer("LineSource", "max_pending", max_pending, minimum=2 * self.batch_size)
-        self._parser = LineParser(columns, format)
+        self._parser, self._splitter = LineParser(columns, format), LineSplitter()
         self._feeding = threading.Lock()
         self._changed = threading.Condition()
         self._queue = RowQueue(self.batch_size, endless=endless)
         self._refused, self._dropped = RowCounter(), RowCounter()
-        self._partial = bytearray()
-        self._skipping = False
-        self._line = 1
-        self._row = 0
+        self._line, self._row = 1, 0
         self._finished = False
         self.closed = False
         """Whether `close` was called; further input is ignored."""
@@ -111,9 +108,7 @@ class LineSource:
             for start in range(0, len(data), READ_BYTES):
                 if self.closed:
                     return
-                self._put(self._split(data[start : start + READ_BYTES]), wait=block)
-                if not block:
-                    self._trim()
+                self._put(self._splitter.feed(data[start : start + READ_BYTES])[0], wait=block)
 
     def publish(self, data: bytes) -> None:
         """Feed in one or more complete lines, with or without a newline after the last."""
@@ -122,89 +117,48 @@ class LineSource:
     def finish(self, error: Exception | None = None) -> None:
         """Mark the end of the input; with an `error`, `take` raises it after the last mini-batch."""
         with self._feeding:
-            if self._partial:
-                last = [bytes(self._partial)]
-                self._partial.clear()
-                try:
-                    self._put(last, wait=False)
-                except ValueError as wrong:
-                    error = error or wrong
+            try:
+                self._put(self._splitter.finish()[0], wait=True)
+            except ValueError as wrong:
+                error = error or wrong
             with self._changed:
-                self._finished = True
-                self._error = self._error or error
-
-    def _split(self, data: bytes) -> list[bytes]:
-        """The lines completed by these bytes."""
-        cut = data.rfind(b"\n")
-        if cut < 0:
-            if not self._skipping:
-                self._partial += data
-            if len(self._partial) > MAX_LINE_BYTES:
-                self._too_long()
-                self._skipping = True
-                self._partial.clear()
-            return []
-        lines = (bytes(self._partial) + data[:cut]).split(b"\n")
-        self._partial = bytearray(data[cut + 1 :])
-        if self._skipping or len(lines[0]) > MAX_LINE_BYTES:  # only the first can have started earlier
-            if not self._skipping:
-                self._too_long()
-            self._skipping = False
-            self._line += 1
-            del lines[0]
-        return lines
-
-    def _too_long(self) -> None:
-        if self._parser.needs_header:
-            header, rule = "the header of the input", f"have at most {MAX_LINE_BYTES} bytes"
-            raise self._fail(InvalidArgument("LineSource", header, rule, Verbatim("a longer line")))
-        self._refused.add(f"line {self._line}: dropped", f"it must have at most {MAX_LINE_BYTES} bytes")
-
-    def _fail(self, error: ValueError) -> ValueError:
-        with self._changed:
-            self._finished, self._error = True, error
-        return error
+                self._finished, self._error = True, self._error or error
 
     def _put(self, lines: list[bytes], *, wait: bool) -> None:
         if lines and self._parser.needs_header:
             try:
                 self._parser.read_header(lines[0], owner="LineSource", table="the input")
             except ValueError as error:
-                raise self._fail(error) from None
+                with self._changed:
+                    self._finished, self._error = True, error
+                raise
             self._line += 1
             del lines[0]
         batch, _, invalid = self._parser.parse(lines)
         for row, reason in invalid:
             self._refused.add(f"line {self._line + row}: dropped", reason)
         self._line += len(lines)
-        start = 0
         with self._changed:
-            while start < len(batch.points) and not self.closed:
-                room = self.max_pending - self._queue.rows
-                if room <= 0 and wait:
+            while len(batch.points) and not self.closed:
+                room = self.max_pending - self._queue.rows if wait else len(batch.points)
+                if room <= 0:
                     self._changed.wait()
                     continue
-                stop = start + room if wait else len(batch.points)
-                self._queue.put(batch.points[start:stop], batch.targets[start:stop])
-                start = stop
-
-    def _trim(self) -> None:
-        with self._changed:
-            over = self._queue.rows - self.max_pending
-            if over > 0:
+                self._queue.put(batch.points[:room], batch.targets[:room])
+                batch = Batch(batch.points[room:], batch.targets[room:])
+            if (over := self._queue.rows - self.max_pending) > 0:
                 self._queue.drop(over)
-                self._dropped.add(
-                    "LineSource: dropped the oldest rows", "rows arrive faster than the agent learns", rows=over
-                )
+                reason = "rows arrive faster than the agent learns"
+                self._dropped.add("LineSource: dropped the oldest rows", reason, rows=over)
 
     def take(self) -> Batch | None:
         with self._changed:
             if self.closed:
                 return None
             arrays = self._queue.take(more=not self._finished)
+            if arrays is None and self._error is not None:
+                raise self._error
             if arrays is None:
-                if self._error is not None:
-                    raise self._error
                 return None
             batch = Batch(*arrays)
             self._row += len(batch.points)

@@ -1,0 +1,65 @@
+"""The options `--engine`, `--workers`, `--address` and `--checkpoints`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelmesh import InvalidArgument
+from kernelmesh.cli.base import reported
+
+if TYPE_CHECKING:
+    from kernelmesh.runtimes.engines import Engine
+    from kernelmesh_experiments.cells import Pool
+
+__all__ = ["chosen_engine", "chosen_pool"]
+
+# Each engine with the options that it has.
+_ENGINES = {"simulation": (), "processes": ("--workers", "--checkpoints"), "ray": ("--workers", "--address", "--checkpoints")}
+
+
+def _check(command: str, engine: str, **options: Any) -> None:
+    from kernelmesh_experiments.settings import one_of
+
+    one_of(*_ENGINES)(command, "--engine", engine)
+    for name, value in options.items():
+        if value is not None and f"--{name}" not in _ENGINES[engine]:
+            raise InvalidArgument(command, f"--{name}", f"be omitted with --engine {engine}", value)
+
+
+@contextlib.contextmanager
+def chosen_engine(
+    command: str, engine: str, workers: int | None, address: str | None, checkpoints: str | None, usual: Path
+) -> Iterator[Engine | None]:
+    """The engine of a run; None for simulation in this process. Checkpoints go to the usual folder by default."""
+    with reported(command):
+        _check(command, engine, workers=workers, address=address, checkpoints=checkpoints)
+        found = _opened(engine, workers, address, checkpoints or str(usual))
+    with found as opened:
+        yield opened
+
+
+def _opened(
+    engine: str, workers: int | None, address: str | None, checkpoints: str
+) -> contextlib.AbstractContextManager[Engine | None]:
+    if engine == "simulation":
+        return contextlib.nullcontext()
+    if engine == "processes":
+        from kernelmesh.runtimes.engines import Processes
+
+        return Processes(workers, checkpoints=checkpoints)
+    from kernelmesh.runtimes.ray import RayEngine
+
+    return RayEngine(workers, address=address, checkpoints=checkpoints)
+
+
+def chosen_pool(command: str, engine: str, address: str | None) -> Pool | None:
+    """The worker pool of a sweep; None for processes on this machine."""
+    _check(command, engine, address=address)
+    if engine != "ray":
+        return None
+    from kernelmesh.runtimes.ray.pool import ray_pool
+
+    return ray_pool(address)
