@@ -142,10 +142,8 @@ class Network(Estimator):
 
     def _learn_once(self, X: Floats, targets: NDArray[Any], agents: Any) -> None:
         streams = self._streams(X, targets, self._dealt(len(X), agents, None))
-        states = self.states_
-        for now in self._rounds(streams, states):
-            states = tuple(now.states)
-        self.states_ = states
+        for now in self._rounds(streams, self.states_):
+            self.states_ = tuple(now.states)
 
     def _streams(
         self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int = 1, rng: Any = None
