@@ -118,27 +118,21 @@ class Network(Estimator):
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def _learn_in_passes(self, X: Floats, targets: NDArray[Any], agents: Any, rng: np.random.Generator) -> bool:
+    def _learn_in_passes(self, X: Floats, targets: NDArray[Any], agents: Any, rng: np.random.Generator) -> None:
         rows, passes = self._dealt(len(X), agents, rng), self._most_passes(len(X))
         streams = self._streams(X, targets, rows, passes=passes, rng=rng)
         longest = max(range(len(streams)), key=lambda i: len(streams[i]))
         progress = self._progress(X, targets, agent=longest, rounds=len(streams[longest]) // passes, passes=passes)
-        begun = interrupted = False
-        try:
-            for now in self._rounds(streams, self.states_):
-                self.states_, begun = tuple(now.states), True
-                if now.infos[longest] is not None and progress.see(self.states_):
-                    break
-            for now in self._rounds([()] * len(streams), self.states_):  # until all know what each has learned
-                self.states_ = tuple(now.states)
-            if self.agent_.protocol.shares:
-                progress.settle(self.states_)
-        except KeyboardInterrupt:
-            if not begun:
-                raise
-            interrupted = True
-        self.n_iter_ = progress.complete
-        return interrupted
+        for now in self._rounds(streams, self.states_):
+            self.states_ = tuple(now.states)
+            ends = now.infos[longest] is not None and progress.see(self.states_)
+            self.n_iter_ = progress.complete
+            if ends:
+                break
+        for now in self._rounds([()] * len(streams), self.states_):  # until all know what each has learned
+            self.states_ = tuple(now.states)
+        if self.agent_.protocol.shares:
+            progress.settle(self.states_)
 
     def _learn_once(self, X: Floats, targets: NDArray[Any], agents: Any) -> None:
         streams = self._streams(X, targets, self._dealt(len(X), agents, None))
