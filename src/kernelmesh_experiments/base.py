@@ -11,7 +11,7 @@ from kernelmesh.runtimes.engines import Engine
 from kernelmesh_experiments.cells import Cell, Pool, run_cells
 from kernelmesh_experiments.events import Event, Finished, Network, Observer, Progress, Started
 from kernelmesh_experiments.outcome import Complete, Interrupted, Outcome
-from kernelmesh_experiments.report import Findings, Report
+from kernelmesh_experiments.report import Findings, write_report
 from kernelmesh_experiments.settings import settings_of
 from kernelmesh_experiments.trial import Stop, Trial, learn
 
@@ -131,7 +131,7 @@ def run(
     seconds = time.perf_counter() - began + session.seconds_before
     about = {"experiment": experiment.name, **outcome.row(), **outcome.facts()}
     summary = {**about, **findings.summary, "seconds": seconds}
-    report = Report(config=settings_of(config), summary=summary, findings=findings)
-    finished = Finished(outcome, report, report.write(folder))
+    files = write_report(folder, settings_of(config), summary, findings)
+    finished = Finished(outcome, summary, findings, files)
     session.publish(finished)
     return finished

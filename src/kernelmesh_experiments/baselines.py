@@ -205,16 +205,10 @@ def run(config: Config, session: Session) -> Findings:
 
 
 _PARAGRAPHS = (
-    "Methods that keep all the data, or see all of it in one place, bound what the others can reach. `points` counts "
-    "the points, landmarks, features or atoms that one agent keeps; `stored_floats` is what it needs for predictions.",
-    "All other methods are implemented from their published descriptions and make as many passes as ours. Their "
-    f"setting is chosen among those `tried`, by the accuracy on a fifth of (at most {_TUNED_ON}) "
-    "training samples; the test samples are not used for that. If `at_end` is true, the grid may have been too "
-    "narrow. Their traffic is 8 bytes per number.",
-    "Ours are not tuned: `POLK, centralized` and `penalty` use the paper's settings, the other learners their defaults. "
-    "Only `POLK, tuned step` is tuned, among step sizes with the paper's budget.",
-    "`cpu_seconds` is the CPU time of learning, for the whole network, with one thread and without compilation, "
-    "tuning and tests.",
+    "`points` counts the points, landmarks, features or atoms that one agent keeps, `stored_floats` what it needs for "
+    "predictions; `cpu_seconds` is the CPU time of learning, for the whole network, with one thread.",
+    f"Ours are not tuned, except `tuned step`. The others have the best setting of those `tried`, on at most {_TUNED_ON} "
+    "training samples; if `at_end` is true, more should be tried. Their traffic is 8 bytes per number.",
 )
 
 

@@ -18,7 +18,7 @@ from kernelmesh_experiments.kinds import ProtocolName
 from kernelmesh_experiments.learning import LearningSettings
 from kernelmesh_experiments.report import Findings, draw_path
 from kernelmesh_experiments.settings import Count, Index, Positive, one_of, setting, settings_of
-from kernelmesh_experiments.textures.histograms import Patches, features
+from kernelmesh_experiments.textures.features import Patches, features
 from kernelmesh_experiments.textures.images import load
 from kernelmesh_experiments.trial import Trial
 

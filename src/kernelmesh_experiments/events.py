@@ -9,7 +9,7 @@ from kernelmesh import Agent, Graph, Measures, Round
 from kernelmesh.metrics import AgentMeasures
 from kernelmesh.streams import StreamSlice
 from kernelmesh_experiments.outcome import Outcome
-from kernelmesh_experiments.report import Report
+from kernelmesh_experiments.report import Findings
 from kernelmesh_experiments.settings import Floats
 
 __all__ = ["CellFailed", "CellFinished", "Event", "Finished", "Measured", "Network", "NetworkStarted", "Observer"]
@@ -101,7 +101,9 @@ class Finished:
     """A run has ended, and its report is written."""
 
     outcome: Outcome
-    report: Report
+    summary: Mapping[str, Any]
+    """The experiment's name, how the run ended (with a `remark` if that needs explanation), and the numbers."""
+    findings: Findings
     files: Sequence[Path]
 
 

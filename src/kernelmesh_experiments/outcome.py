@@ -48,7 +48,7 @@ class Interrupted(Outcome):
 
     done: int
     total: int
-    unit: str
+    unit: str = "cells"
 
     def __str__(self) -> str:
         return f"Interrupted after {self.done} of {self.total} {self.unit}; use --resume to continue."
@@ -59,7 +59,7 @@ class Interrupted(Outcome):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Incomplete(Outcome):
+class Incomplete(Interrupted):
     """Some cells of a sweep failed; the others are there.
 
     >>> str(Incomplete(done=3, total=4, reason="out of memory"))
@@ -67,18 +67,13 @@ class Incomplete(Outcome):
     """
 
     name: ClassVar[str] = "incomplete"
+    exit_code: ClassVar[int] = 1
 
-    done: int
-    total: int
     reason: str
 
     def __str__(self) -> str:
         failed = f"{self.total - self.done} of {self.total} cells failed, the first of them"
         return f"{failed}: {self.reason.rstrip('.')}. Use --resume to retry."
-
-    def facts(self) -> dict[str, Any]:
-        """How many were computed."""
-        return {"cells_done": self.done, "cells_total": self.total}
 
 
 @dataclass(frozen=True)
