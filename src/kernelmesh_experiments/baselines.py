@@ -104,11 +104,7 @@ def _ours(
     judge = partial(accuracies, now.functions, data.held_points, data.held_labels)
     stored = float(np.mean([f.points.size + f.weights.size for f in now.functions]))
     traffic = float(now.bytes_sent.sum()) / sum(now.samples)
-    return record.finish(judge, points=_mean_order(now.functions), stored=stored, traffic=traffic)
-
-
-def _mean_order(functions: Sequence[Any]) -> float:
-    return float(np.mean([f.order for f in functions]))
+    return record.finish(judge, points=float(np.mean(now.orders)), stored=stored, traffic=traffic)
 
 
 class _Sizes(NamedTuple):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from kernelmesh_experiments.base import Experiment, Session
+from kernelmesh_experiments.events import Diverged
 from kernelmesh_experiments.kinds import CAPPED, ProtocolName
 from kernelmesh_experiments.mixture import LossName, MixtureConfig, Partition, Task
-from kernelmesh_experiments.outcome import Diverged
 from kernelmesh_experiments.report import Findings, draw_decision_regions, draw_path, draw_samples
 from kernelmesh_experiments.settings import Count, PositiveOrInf
 from kernelmesh_experiments.trial import Trial
@@ -41,7 +41,7 @@ def run(config: MixtureConfig, session: Session) -> Findings:
 def _paragraphs(config: MixtureConfig) -> list[str]:
     reading = "a variance" if config.reading == "printed" else "a standard deviation"
     texts = [
-        f"The paper's 0.2 is read as {reading}; only draws with it as a standard deviation are as separable as its accuracies "
+        f"The paper's 0.2 is read as {reading}; only as a standard deviation it makes draws as separable as its accuracies "
         "imply. The accuracy depends on the draw of the mixture: compare it with the Bayes limit of the same draw."
     ]
     if config.protocol in ("penalty", CAPPED, "hilbert"):

@@ -16,7 +16,7 @@ from kernelmesh import InvalidArgument
 from kernelmesh_experiments.base import Experiment, Session
 from kernelmesh_experiments.catalog import experiments
 from kernelmesh_experiments.cells import Cell, Pool
-from kernelmesh_experiments.outcome import Incomplete
+from kernelmesh_experiments.events import Incomplete
 from kernelmesh_experiments.report import Findings, panel, style_of
 from kernelmesh_experiments.settings import one_of
 
@@ -54,8 +54,6 @@ class Grid:
                 raise InvalidArgument("sweep", "--grid", "be over settings other than the seed", name, remedy=remedy)
             if not values or len(set(values)) < len(values):
                 raise InvalidArgument("sweep", f"--grid {name}", "have distinct values", tuple(values))
-        if self.seeds < 1:
-            raise InvalidArgument("sweep", "--seeds", "be at least 1", self.seeds)
 
     @property
     def _kind(self) -> type[Any]:

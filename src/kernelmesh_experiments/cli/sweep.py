@@ -29,7 +29,7 @@ def sweep(
         list[str] | None,
         typer.Option("--grid", metavar="NAME=VALUE,VALUE,…", help="A setting and the values to try; can be repeated."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="The number of seeds per combination.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="The number of seeds per combination.")] = 1,
     change: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Fix a setting for all runs; can be repeated.")
     ] = None,

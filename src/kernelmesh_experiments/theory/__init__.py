@@ -47,7 +47,6 @@ EXPERIMENT = Experiment(
     config=Config,
     run=run,
     table=table,
-    takes="1 min",
-    table_takes="10 min",
+    takes="1 min, 10 min with --all",
 )
 EXPERIMENTS = (EXPERIMENT,)
