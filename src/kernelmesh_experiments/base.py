@@ -46,10 +46,6 @@ class Session:
         for observer in self._observers:
             observer(event)
 
-    def prepare(self, what: str) -> None:
-        """Tell observers what takes a while before the next part can start."""
-        self.publish(events.Progress(done=0, total=None, unit="steps", part=what))
-
     def train(self, network: events.Network) -> Trial:
         """Train a network, here or where the engine is; its checkpoint is in the folder, or in one of the part's name."""
         folder = self.folder / network.part
@@ -119,6 +115,7 @@ def run(
         raise InvalidArgument("run", "--engine", rule, experiment.name, remedy=remedy)
     began = time.perf_counter()
     session = Session(folder, resume=resume, observers=observers, stop=stop, engine=engine)
+    folder.mkdir(parents=True, exist_ok=True)
     session.publish(events.Started(experiment.name, config))
     findings = job(config, session)
     outcome = session.outcome

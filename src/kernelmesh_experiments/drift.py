@@ -23,7 +23,7 @@ from kernelmesh_experiments.report import Findings, style_of
 from kernelmesh_experiments.rivals.online import AfterFeatures, RiverClassifier, river, river_installed
 from kernelmesh_experiments.settings import Count, Floats, Ints, Settings, setting
 
-__all__ = ["CONTENDERS", "EXPERIMENT", "EXPERIMENTS", "STREAMS", "Config", "Contender"]
+__all__ = ["CONTENDERS", "EXPERIMENTS", "STREAMS", "Config", "Contender"]
 
 
 _CLASSES = 5  # of the paper's mixture
@@ -202,5 +202,4 @@ def _figure(found: Mapping[tuple[str, str], Mapping[str, Any]], config: Config) 
 
 
 _ABOUT = "online learners under concept drift: a rotating mixture, classes that come and go, permuted labels"
-EXPERIMENT = Experiment(name="drift", about=_ABOUT, config=Config, run=run, takes="4 min")
-EXPERIMENTS = (EXPERIMENT,)
+EXPERIMENTS = (Experiment(name="drift", about=_ABOUT, config=Config, run=run, takes="4 min"),)

@@ -140,11 +140,10 @@ class Progress:
     """The progress of a run, or of one part of it. Published at the start of each part and after every step."""
 
     done: int
-    total: int | None
-    """None if unknown."""
+    total: int
     unit: str
     part: str = ""
-    """Which of several networks, or what is being prepared."""
+    """Which of several networks."""
 
 
 @dataclass(frozen=True, eq=False)

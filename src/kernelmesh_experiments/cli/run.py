@@ -216,8 +216,6 @@ class _Bar:
         from kernelmesh_experiments import events
 
         match event:
-            case events.Progress(total=None, part=part):
-                self._bar.update(self._task, completed=0, total=None, text=part)
             case events.Progress(done=done, total=total, unit=unit, part=part):
                 self._begun = True
                 steps = f"{part}: {done}/{total} {unit}" if part and unit == "rounds" else f"{done}/{total} {unit}"
@@ -231,5 +229,3 @@ class _Bar:
             case events.CellFailed(name=name, reason=reason):
                 self._newest = f"{name} failed"
                 stderr.print(f"{name} failed: {reason}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-            case _:
-                pass
