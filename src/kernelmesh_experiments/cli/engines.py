@@ -23,7 +23,7 @@ _ENGINES = {"simulation": (), "processes": ("--workers", "--checkpoints"), "ray"
 def _check(command: str, engine: str, **options: Any) -> None:
     from kernelmesh_experiments.settings import one_of
 
-    one_of(*_ENGINES)(command, "--engine", engine)
+    one_of(*list(_ENGINES)[command == "sweep" :])(command, "--engine", engine)  # a sweep has workers of its own
     for name, value in options.items():
         if value is not None and f"--{name}" not in _ENGINES[engine]:
             raise InvalidArgument(command, f"--{name}", f"be omitted with --engine {engine}", value)
