@@ -27,7 +27,6 @@ from kernelmesh_experiments.settings import Count, Positive, Settings, one_of, s
 
 __all__ = ["EXPERIMENTS", "Config"]
 
-TASKS = ("mixture", "textures")
 _TUNED_ON = 5000  # training samples at most, a fifth of them held out
 
 
@@ -35,7 +34,7 @@ _TUNED_ON = 5000  # training samples at most, a fifth of them held out
 class Config(Settings, owner="baselines"):
     """Settings that all methods share; each gets as many random features or landmarks as ours needs floats, or more."""
 
-    task: Annotated[str, one_of(*TASKS)] = setting("mixture", doc=" or ".join(TASKS))
+    task: Annotated[str, one_of("mixture", "textures")] = setting("mixture", doc="mixture or textures")
     images: str = setting("", doc="a folder with the images; downloaded if not given")
     samples: Count = setting(5000, doc="training samples of the mixture")
     texture_samples: Count = setting(10_000, doc="training samples of the textures")

@@ -18,11 +18,10 @@ from kernelmesh_experiments.learning import LearningSettings
 from kernelmesh_experiments.samples import Samples
 from kernelmesh_experiments.settings import Count, Floats, Index, Ints, Positive, PositiveOrInf, one_of, setting, settings_of
 
-__all__ = ["CLASSES", "PARTITIONS", "LossName", "MixtureConfig", "Partition", "Task"]
+__all__ = ["CLASSES", "LossName", "MixtureConfig", "Partition", "Task"]
 
 CLASSES = 5  # of the paper's mixture
-PARTITIONS = ("identical", "two-class", "one-class")
-Partition = Annotated[str, one_of(*PARTITIONS)]
+Partition = Annotated[str, one_of("identical", "two-class", "one-class")]
 LossName = Annotated[str, one_of(*LOSSES)]
 Reading = Annotated[str, one_of("deviation", "printed")]
 
