@@ -404,8 +404,8 @@ class TestFiles:
             path.write_bytes(damaged)
             with pytest.raises(UnreadableFile, match=r"model\.safetensors: "):
                 kind.load(path)
-        path.write_bytes(data.replace(b'"version":"5"', b'"version":"9"'))
-        with pytest.raises(UnreadableFile, match="version must be 5, got '9'"):
+        path.write_bytes(data.replace(b'"version":"1"', b'"version":"9"'))
+        with pytest.raises(UnreadableFile, match="version must be 1, got '9'"):
             kind.load(path)
         path.write_bytes(data.replace(b"0.7", b"0.8"))
         with pytest.raises(UnreadableFile, match="contents must match their digest"):

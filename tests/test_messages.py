@@ -195,9 +195,9 @@ BAD = {
     "too few fields": msgspec.msgpack.encode([VERSION, 1]),
     "more fields": wire(1, None, None),
     "something behind": wire() + b"\0",
-    "an older version": wire(version=4),
-    "a newer version": wire(version=6),
-    "a version in words": wire(version="5"),
+    "an older version": wire(version=0),
+    "a newer version": wire(version=2),
+    "a version in words": wire(version="1"),
     "a true version": wire(version=True),
     "a huge version": wire(version=2**64 - 1),
     "unknown kind": wire(4),
@@ -205,7 +205,7 @@ BAD = {
     "negative kind": wire(-1),
     "huge kind": wire(2**64 - 1),
     "a kind in words": wire("values"),
-    "a kind that is no text": b"\x93\x05\xa4\xff\xfe\xff\xfe\x90",
+    "a kind that is no text": b"\x93\x01\xa4\xff\xfe\xff\xfe\x90",
     "no matrix": wire(1, []),
     "no list of matrices": wire(1, None)[: -len(msgspec.msgpack.encode([MATRIX]))] + b"\xc0",
     "two matrices": wire(1, [MATRIX] * 2),
@@ -229,7 +229,7 @@ BAD = {
     "nan": wire(1, [[1, 2, struct.pack("<2d", 1.0, float("nan"))]]),
     "inf": wire(1, [[1, 2, struct.pack("<2d", 1.0, float("inf"))]]),
     "deep": b"\x91" * 100_000,
-    "deep in a matrix": b"\x93\x05\x01" + b"\x91" * 100_000,
+    "deep in a matrix": b"\x93\x01\x01" + b"\x91" * 100_000,
     "deep maps": b"\x81\x00" * 50_000,
     "an extension": b"\xd6\xff" + bytes(4),
     "safetensors": old(
@@ -257,13 +257,13 @@ def test_refuses(name):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (BAD["a newer version"], "format must be 5, got 6"),
+        (BAD["a newer version"], "format must be 1, got 2"),
         (BAD["unknown kind"], "kind must be a number from 0 to 3, got 4"),
         (BAD["too little data"], r"8 bytes for each number, got 8 for shape \(1, 2\)"),
         (BAD["nan"], "every number must be finite"),
         (BAD["two matrices"], "values must have 1 matrices, got 2"),
         (BAD["rows that differ"], r"function must have matrices with equally many rows, got shapes \(\(1, 2\), \(2, 1\)\)"),
-        (BAD["safetensors"], "must be one of format 5"),
+        (BAD["safetensors"], "must be one of format 1"),
     ],
 )
 def test_refusals_say_why(data, words):
@@ -333,8 +333,8 @@ def test_every_message_cut_short_is_refused(message, draw):
 
 
 MEGABYTES = 1 << 24
-VALUES = b"\x93\x05\x01"  # three fields: the version, the kind, …
-NEWS = b"\x93\x05\x03"
+VALUES = b"\x93\x01\x01"  # three fields: the version, the kind, …
+NEWS = b"\x93\x01\x03"
 FILL = {"arrays": b"\x90", "nothing": b"\xc0", "numbers": b"\x00", "matrices": b"\x93\x00\x00\xc4\x00", "maps": b"\x80"}
 
 
@@ -347,7 +347,7 @@ def hostile():
     yield "nested arrays", b"\x91" * MEGABYTES
     yield "nested arrays as matrices", VALUES + b"\x91" * MEGABYTES
     yield "nested arrays as news", NEWS + b"\x91" * MEGABYTES
-    yield "a text as the kind", b"\x93\x05" + long("db", MEGABYTES) + b"a" * MEGABYTES + b"\x90"
+    yield "a text as the kind", b"\x93\x01" + long("db", MEGABYTES) + b"a" * MEGABYTES + b"\x90"
     yield "data without a shape", VALUES + b"\x91\x93\x01\x01" + long("c6", MEGABYTES) + bytes(MEGABYTES)
     yield (
         "numbers that are nan",
@@ -368,7 +368,7 @@ def hostile():
             for begin in (
                 b"",
                 b"\x93",
-                b"\x93\x05",
+                b"\x93\x01",
                 VALUES,
                 VALUES + b"\x91",
                 VALUES + b"\x91\x93\x01\x02",
@@ -425,7 +425,7 @@ def test_news_take_little_more_memory_than_they_have():
     nested = trial
     for _ in range(4):
         nested = b"\x99" + trial[1:] + b"\xc4\x00\xc0\xc2" + b"\xdc\x00\x10" + 16 * nested
-    data = b"\x93\x05\x03\x94" + msgspec.msgpack.encode(Hello(1, 1, 0, 1, 0, -1)) + b"\x00\x00" + nested
+    data = b"\x93\x01\x03\x94" + msgspec.msgpack.encode(Hello(1, 1, 0, 1, 0, -1)) + b"\x00\x00" + nested
     tracemalloc.start()
     try:
         with pytest.raises(RefusedMessage):

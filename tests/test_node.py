@@ -465,8 +465,8 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("payload", "words"),
         [
-            (b"", "format 5"),
-            (b"x" * 100, "format 5"),
+            (b"", "format 1"),
+            (b"x" * 100, "format 1"),
             (encode(Points(np.zeros((2, 3)))), "have points with 2 columns"),
             (encode(Values(np.zeros((2, 3)))), "request: must be points, got values"),
             (encode(Points(np.full((2, 2), np.nan))), "finite"),
