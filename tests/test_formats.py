@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kernelmesh import Agent, Diffusion, Gaussian, Gradient, Komp, Squared
+from kernelmesh import Agent, Diffusion, Gaussian, Gradient, Komp, OnlineKernelRegressor, Squared
 from kernelmesh.messages import News, SentFunction, decode, unpacked
 from kernelmesh.runtimes import journal
 from kernelmesh.runtimes.checkpoints import CheckpointStore
@@ -93,6 +93,14 @@ def safetensors(metadata, arrays):
     return struct.pack("<Q", len(text)) + text + body
 
 
+AT = np.array([[1.0, 1.0]])
+
+
+def value_at(point):
+    """Σ_m κ(x, points_m) weights_m with the Gaussian kernel of bandwidth 0.6."""
+    return np.exp(-((point - np.array(POINTS)) ** 2).sum(axis=1) / (2 * 0.6**2)) @ np.array(WEIGHTS)
+
+
 def array(is_integer, shape, data):
     return [is_integer, shape, data]
 
@@ -135,15 +143,42 @@ def test_a_checkpoint_with_its_journal(tmp_path):
     state = checkpoint.state
     assert (state.samples, state.steps, state.baseline_loss) == (96, 3, 0.5)
     assert (checkpoint.position, checkpoint.traffic, checkpoint.excluded) == ({"row": 96}, (9, 99), ("south",))
-    at, points = np.array([[1.0, 1.0]]), np.array(POINTS)
-    expected = np.exp(-((at - points) ** 2).sum(axis=1) / (2 * 0.6**2)) @ np.array(WEIGHTS)
-    np.testing.assert_allclose(agent.predict(state, at)[0], expected)
+    np.testing.assert_allclose(agent.predict(state, AT), value_at(AT)[None])
     (entry,) = entries
     assert (entry.step, entry.position, entry.traffic) == (4, {"row": 98}, (10, 110))
     assert (entry.batch.points.tolist(), entry.batch.targets.tolist()) == (POINTS[:2], [[1.0], [2.0]])
     assert [(said.neighbor, said.weight) for said in entry.heard] == [("east", 0.25), ("west", 0.25)]
     assert entry.heard[0].reply.weights.tolist() == WEIGHTS
     assert entry.heard[1].reply is None
+
+
+def test_a_model(tmp_path):
+    """Predictions are f(x) · target_scale + target_offset."""
+    kernel, learner = {"kind": "Gaussian", "bandwidth": 0.6}, {"kind": "Gradient", "step_size": 0.5}
+    settings = {
+        "settled": {"kernel": kernel, "loss": {"kind": "Squared"}, "learner": learner, "protocol": {"kind": "Local"}},
+        "parameters": {"learner": learner},
+        "began_with": {"learner": learner},
+        "features": 2,
+        "feature_names": None,
+        "targets": {"flat": True},
+        "passes": 1,
+        "size": 1.0,
+        "regularization": 1e-6,
+        "agents": None,
+    }
+    metadata = {"format": "kernelmesh", "version": "1", "kind": "OnlineKernelRegressor", "settings": json.dumps(settings)}
+    arrays = {
+        "0.clock": ("I64", [2], struct.pack("<2q", 96, 3)),
+        "0.baseline_loss": ("F64", [1], struct.pack("<d", 0.5)),
+        "0.function.points": ("F64", [3, 2], floats(*POINTS)),
+        "0.function.weights": ("F64", [3, 1], floats(*WEIGHTS)),
+        "target_offset": ("F64", [1], struct.pack("<d", 10.0)),
+        "target_scale": ("F64", [1], struct.pack("<d", 3.0)),
+    }
+    (tmp_path / "model.safetensors").write_bytes(safetensors(metadata, arrays))
+    model = OnlineKernelRegressor.load(tmp_path / "model.safetensors")
+    np.testing.assert_allclose(model.predict(AT), 3.0 * value_at(AT) + 10.0)
 
 
 def test_class_numbers_in_a_journal(tmp_path):
