@@ -8,7 +8,7 @@ from kernelmesh import Diffusion, Graph, Landmarks, Penalty, Relay
 from kernelmesh.runtimes.name_list import NameList
 from kernelmesh.runtimes.node import peer as module
 from kernelmesh.runtimes.node.peer import TRANSITIONS, Event, IllegalTransition, Peer, PeerState
-from test_node import ArraySource, data, make, memberships
+from test_node import ArraySource, data, make, memberships, run_with, saying
 from virtual import World
 
 
@@ -60,7 +60,8 @@ def test_everything_in_the_table_happens(tmp_path, monkeypatch):
             names = "agent-0\nagent-2\n" if second % 4 == 2 else ""
             world.at(float(second), lambda path=path, names=names: path.write_text(names))
         world.run(seconds=20.0)
+    run_with(agents[0], saying(b"noise"))
     anytime = {Event.LISTENS, Event.GONE, Event.QUARANTINED}  # which do not depend on what agents do
     expected = {(state, event) for state in PeerState for event in TRANSITIONS[state] if event not in anytime}
-    assert not expected - seen
+    assert {f"{state.name} {event.name}" for state, event in expected - seen} == set()
     assert anytime <= {event for _, event in seen}
