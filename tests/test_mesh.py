@@ -138,40 +138,6 @@ class TestFaults:
                 assert about["position"]["row"] == state.samples, name
             assert min(mesh.accuracies(states).values()) > 0.85
 
-    @pytest.mark.slow
-    def test_random_kills(self, tmp_path):
-        """Five minutes in which every agent is killed every ten to fifteen seconds, and as long in peace."""
-        scores = {}
-        for kind in ("calm", "wild"):
-            with Mesh(tmp_path / kind, samples=200_000, rate=300.0, change={"every = 100": "every = 50"}) as mesh:
-                mesh.start()
-                mesh.wait_for_samples(320, seconds=90)
-                rng, end, kills = np.random.default_rng(0), time.monotonic() + 300.0, 0
-                due = {name: time.monotonic() + rng.uniform(9.0, 17.0) for name in mesh.names}
-                while time.monotonic() < end:
-                    for name in mesh.names:
-                        if kind == "wild" and time.monotonic() >= due[name]:
-                            mesh.kill(name)
-                            mesh.start(name)
-                            kills += 1
-                            due[name] = time.monotonic() + rng.uniform(9.0, 17.0)
-                    time.sleep(0.05)
-                mesh.wait_for_samples(12_000, seconds=300)
-                time.sleep(5.0)
-                points, labels = mesh.held_out()
-                looks = []  # several, because one of constant steps is noisy
-                for _ in range(15):
-                    looks.append([(mesh.clients[n].predict(points).argmax(axis=1) == labels).mean() for n in mesh.names])
-                    time.sleep(1.0)
-                scores[kind] = np.mean(looks, axis=0).min()
-                samples = {name: mesh.status(name).samples for name in mesh.names}
-                mesh.stop()
-                print(kind, scores[kind], kills, "kills", samples)
-                for name, state in mesh.states().items():
-                    assert checkpoint_about(mesh, name)["position"]["row"] == state.samples
-        assert kills >= 100
-        assert scores["wild"] >= scores["calm"] - 0.01
-
 
 def newest(mesh: Mesh, name: str) -> Path:
     return sorted((mesh.folder / "state" / name).glob("checkpoint-*.safetensors"))[-1]
