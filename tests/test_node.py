@@ -69,26 +69,29 @@ def data(seed, rows):
 
 
 class ArraySource:
-    """The mini-batches of an ArrayStream, as a source."""
+    """The mini-batches of an ArrayStream, as a source; not more than one in so many seconds, if a world's time is given."""
 
     refused, pending = 0, None
 
-    def __init__(self, points, targets, *, endless=False):
-        self._batches, self._endless = list(ArrayStream(points, targets, batch_size=8)), endless
+    def __init__(self, points, targets, *, batch_size=8, passes=1, world=None, seconds=0.0):
+        self._batches = list(ArrayStream(points, targets, batch_size=batch_size, passes=passes))
+        self._world, self._seconds, self._due = world, seconds, 0.0
         self._next = 0
         self.closed = False
 
     @property
     def ended(self):
-        return not self._endless and self._next == len(self._batches)
+        return self._next == len(self._batches)
 
     @property
     def position(self):
         return {"next": self._next}
 
     def take(self):
-        if self._next == len(self._batches):
+        if self.ended or (self._world is not None and self._world.now < self._due):
             return None
+        if self._world is not None:
+            self._due = max(self._due, self._world.now) + self._seconds
         self._next += 1
         return self._batches[self._next - 1]
 
