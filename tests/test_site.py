@@ -150,7 +150,10 @@ def test_tables_of_measurements_are_those_of_the_results():
 
 def test_files_on_the_code_map_exist():
     """Each path in code style with a slash or a suffix, in the package, in src or in the repository."""
-    places = (ROOT / "src/kernelmesh", ROOT / "src/kernelmesh/protocols/relay", ROOT)
+    places = [
+        ROOT,
+        *(ROOT / "src" / folder for folder in ("kernelmesh", "kernelmesh/protocols/relay", "kernelmesh_experiments")),
+    ]
     named = re.findall(r"`([\w./]+(?:/|\.py|\.js))`", (DOCS / "map.md").read_text(encoding="utf-8"))
     assert len(named) > 30
     assert [path for path in named if not any((place / path).exists() for place in places)] == []

@@ -67,4 +67,3 @@ def _option(option: Setting) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*")
-

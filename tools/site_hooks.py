@@ -27,6 +27,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/results/README.md": "benchmarks.md",
 }
+RESULTS = ROOT / "benchmarks/results"
 
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _DRAWING = re.compile(r'<img alt="([^"]*)" src="([^"]*\.svg)"\s*/?>')
@@ -40,6 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/settings.md": settings(),
         **{f"examples/{name}.md": example_page(name) for name in NAMES},
         **{target: _linked((ROOT / source).read_text(encoding="utf-8"), source) for source, target in PAGES.items()},
+        "benchmarks.md": benchmarks(),
     }
     for path, text in generated.items():
         files.append(File.generated(config, path, content=text))
@@ -72,16 +74,27 @@ def _linked(text: str, source: str) -> str:
         if not target.is_relative_to(ROOT):
             return found[0]
         name = target.relative_to(ROOT).as_posix()
+        anchor = found[2] or ""
         if name in PAGES:
             place = PAGES[name]
+        elif target.parent == RESULTS and target.suffix == ".md":
+            place, anchor = "benchmarks.md", f"#{target.stem}"
         elif name.startswith("docs/"):
             place = name.removeprefix("docs/")
         else:
             return found[0]
         up = "../" * len([part for part in Path(here).parts if part != "."])
-        return f"]({up}{place}{found[2] or ''})"
+        return f"]({up}{place}{anchor})"
 
     return _LINK.sub(moved, text)
+
+
+def benchmarks() -> str:
+    """The overview of all benchmarks, with a section instead of a row for each."""
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\w+)\]\(\w+\.md\) \| (.*) \|$", page, re.MULTILINE)
+    sections = [f"## {name}\n\n{about}\n\n{(RESULTS / f'{name}.md').read_text(encoding='utf-8')}" for name, about in rows]
+    return "\n".join([page.partition("| case |")[0], *sections])
 
 
 def settings() -> str:

@@ -75,7 +75,7 @@ def attempt(take: Callable[[State, Sequence[Heard]], T], state: State, heard: li
 
 def _works(take: Callable[[State, Sequence[Heard]], T], state: State, heard: list[Heard]) -> bool:
     try:
-        take(state.copy(), heard)
+        take(state, heard)
     except Exception:
         return False
     return True
