@@ -64,11 +64,11 @@ AGENT_2D = Agent(
 )
 
 
-def a_network(agent=AGENT_2D, *, agents=4, samples=320, targets=None, points=None, graph=None, stop=100):
+def a_network(agent=AGENT_2D, *, agents=4, samples=320, targets=None, points=None, graph=None, stop=100, held=100):
     """A network whose agents see one class each, or all the same samples."""
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(classes=4, rng=rng)
-    held = mixture.sample(100, rng=rng) if points is None else (points, targets)
+    held = mixture.sample(held, rng=rng) if points is None else (points, targets)
     seen = [mixture.sample(4 * samples, rng=rng) for _ in range(agents)]
     own = [tuple(part[labels == i % 4][:samples] for part in (x, labels)) for i, (x, labels) in enumerate(seen)]
     own = own if points is None else [held] * agents

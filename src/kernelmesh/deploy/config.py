@@ -79,7 +79,7 @@ def read(path: str | os.PathLike[str]) -> Config:
         "stream": stream,
         "checkpoint": folder and folder.build(CheckpointSection, folder.read(CheckpointSection)),
     }
-    if agent is not None:
+    if model is not None and agent is not None and model.ok("learner", "protocol"):
         _check_modes(root, top, agent)
     root.problems.check()
     quarantine = top.quarantine or path.absolute().parent / QUARANTINE
