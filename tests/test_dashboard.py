@@ -69,7 +69,7 @@ def a_network(agent=AGENT_2D, *, agents=4, samples=320, targets=None, points=Non
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(classes=4, rng=rng)
     held = mixture.sample(held, rng=rng) if points is None else (points, targets)
-    seen = [mixture.sample(4 * samples, rng=rng) for _ in range(agents)]
+    seen = [mixture.sample(6 * samples, rng=rng) for _ in range(agents)]
     own = [tuple(part[labels == i % 4][:samples] for part in (x, labels)) for i, (x, labels) in enumerate(seen)]
     own = own if points is None else [held] * agents
     streams = [StreamSlice(ArrayStream(*each), 0, stop) for each in own]
