@@ -20,7 +20,7 @@ __all__ = ["Columns", "plain"]
 _EXACT = 2**53  # beyond this, a class number stored as a float may not be exact
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Columns:
     """Converts records to samples: numbers for the point, and a class number or numbers for the target.
 
@@ -61,7 +61,7 @@ class Columns:
 
     def __post_init__(self) -> None:
         for argument in ("points", "targets") if self.classes is None else ("points", "targets", "classes"):
-            object.__setattr__(self, argument, _names(argument, getattr(self, argument)))
+            setattr(self, argument, _names(argument, getattr(self, argument)))
         if not isinstance(self.labels, bool):
             raise InvalidArgument("Columns", "labels", "be True (class numbers) or False (values)", self.labels)
         if both := set(self.points) & set(self.targets):
@@ -75,7 +75,7 @@ class Columns:
         named, what = (self.classes, "classes") if self.labels else (self.targets, "target columns")
         if named is not None and self.outputs not in (None, len(named)):
             raise InvalidArgument("Columns", "outputs", f"be {len(named)}, the number of {what}", self.outputs)
-        object.__setattr__(self, "outputs", self.outputs if named is None else len(named))
+        self.outputs = self.outputs if named is None else len(named)
 
     @property
     def names(self) -> tuple[str, ...]:

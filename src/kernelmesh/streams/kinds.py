@@ -39,12 +39,9 @@ class FileStream(StreamKind):
     follow: bool = setting(False, check=flag, doc="true waits for more rows at the end of the file")
 
     def __post_init__(self) -> None:
-        if self.format is None:
-            found = FORMATS.get(self.path.suffix.lower())
-            if found is None:
-                remedy = f"the file name does not determine it; use one of {', '.join(_NAMES)}"
-                raise InvalidArgument("file", "format", "be given", MISSING, remedy=remedy)
-            object.__setattr__(self, "format", found)
+        if self.format is None and self.path.suffix.lower() not in FORMATS:
+            remedy = f"the file name does not determine it; use one of {', '.join(_NAMES)}"
+            raise InvalidArgument("file", "format", "be given", MISSING, remedy=remedy)
         if os.path.isdir(self.path):
             raise InvalidArgument("file", "path", "be a file", Verbatim(f"the folder {str(self.path)!r}"))
         if not self.follow and not os.path.exists(self.path):  # unlike Path.exists, never raises
