@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernelmesh import Agent, Function, Gaussian, Komp, Local, Logistic
+from kernelmesh import Agent, Function, Gaussian, Gradient, Komp, Local, Logistic
 from kernelmesh.numerics.compression import Model, Update
 from kernelmesh.numerics.products import product
 from kernelmesh.streams import ArrayStream, Mixture
@@ -61,8 +61,7 @@ def small_step() -> list[Line]:
             outputs=5,
             kernel=Gaussian(bandwidth=0.6),
             loss=Logistic(),
-            step_size=3.0,
-            compression=compression,
+            learner=Gradient(step_size=3.0, compression=compression),
             protocol=Local(),
         )
         state, turn = agent.start(), 0
@@ -76,7 +75,7 @@ def small_step() -> list[Line]:
         return step, lambda: state.function
 
     budget = 0.04 * 3**1.5
-    (ours, our_function), (theirs, their_function) = learner(Komp(budget=budget)), learner(Materialized(budget=budget))
+    (ours, our_function), (theirs, their_function) = learner(Komp(budget=budget)), learner(Materialized(budget))
     for _ in range(100):
         ours()
         theirs()
@@ -97,7 +96,7 @@ class Bench:
         self.order, self.dimension, self.outputs = order, dimension, outputs
         self.kernel = Gaussian(bandwidth=float(np.sqrt(dimension)))
         function = Function.of(self.kernel, self.points(order), self.rng.standard_normal((order, outputs)))
-        self.model = Komp(budget=0.0).start(function)
+        self.model = Komp().start(function)
 
     def points(self, rows: int) -> np.ndarray:
         return self.rng.standard_normal((rows, self.dimension))
@@ -116,12 +115,12 @@ class Bench:
 
         The light ones are dropped again, the heavy ones mostly take the places of others: a cap keeps M where it is.
         """
-        komp = Komp(budget=0.5 if heavy else 1e-3, max_order=self.order)
+        budget, komp = 0.5 if heavy else 1e-3, Komp(max_order=self.order)
 
         def job() -> None:
             push = self.push.copy()
             push[heavy:] *= 1e-6
-            self.model, _ = komp.absorb(self.model, Update(self.batch, push), samples=0)
+            self.model, _ = komp.absorb(self.model, Update(self.batch, push), budget=budget)
 
         return job
 
@@ -154,12 +153,12 @@ def measured(bench: Bench, job: Callable[[], None], rounds: int) -> tuple[float,
 def materialized_step(bench: Bench, rounds: int) -> float:
     """A step the textbook way in which the batch only replaces itself: 32 removals, as in every other step here."""
     memory = Model(bench.model.function)
-    core = Materialized(budget=1e-3)
+    core = Materialized()
     taken = []
     for _ in range(rounds):
         bench.draw()
         began = time.perf_counter()
-        core.absorb(memory, Update(bench.batch, bench.push * 1e-6), samples=0)
+        core.absorb(memory, Update(bench.batch, bench.push * 1e-6), budget=1e-3)
         taken.append(time.perf_counter() - began)
     return float(np.median(taken))
 
@@ -205,12 +204,12 @@ def growth() -> list[Line]:
 
 def _grow_to(order: int, dimension: int, outputs: int, sender: Any) -> None:
     rng = np.random.default_rng(0)
-    kernel, komp = Gaussian(bandwidth=float(np.sqrt(dimension))), Komp(budget=1e-6)
+    kernel, komp = Gaussian(bandwidth=float(np.sqrt(dimension))), Komp()
     memory = komp.start(Function.zero(kernel, dimension=dimension, outputs=outputs))
 
     def learn(memory: Model) -> Model:
         change = Update(rng.standard_normal((BATCH, dimension)), rng.standard_normal((BATCH, outputs)))
-        return komp.absorb(memory, change, samples=0)[0]
+        return komp.absorb(memory, change, budget=1e-6)[0]
 
     while memory.function.order < 256:  # everything is compiled and loaded
         memory = learn(memory)
@@ -218,7 +217,7 @@ def _grow_to(order: int, dimension: int, outputs: int, sender: Any) -> None:
     base = _status("VmRSS")
     while memory.function.order < order:
         memory = learn(memory)
-    komp = Komp(budget=1e-6, max_order=order)
+    komp = Komp(max_order=order)
     for _ in range(20):
         memory = learn(memory)
     sender.send((base, _status("VmHWM"), memory.function.order))

@@ -15,6 +15,7 @@ from kernelmesh import (
     ConsensusProtocol,
     Diffusion,
     Gaussian,
+    Gradient,
     Graph,
     Hilbert,
     Komp,
@@ -87,7 +88,7 @@ def cost(protocol: ConsensusProtocol, order: int, what: str) -> Cost:
         agent = Agent(**task, learner=Landmarks(max_order=order))
     else:
         cap = order if what == "moving" else None
-        agent = Agent(**task, step_size=3.0, compression=Komp(budget=_BUDGETS[what], max_order=cap))
+        agent = Agent(**task, learner=Gradient(step_size=3.0, compression=Komp(budget=_BUDGETS[what], max_order=cap)))
     graph, rounds = Graph.ring(_AGENTS), order // 16 + 2 * _MEASURED
     streams = [Stream(i, order if what == "steady" else None) for i in range(_AGENTS)]
     taken, sent, began = [], [], time.process_time()
@@ -103,7 +104,7 @@ def cost(protocol: ConsensusProtocol, order: int, what: str) -> Cost:
     return Cost(float(np.mean(taken[-_MEASURED:])), max(taken[1:]), order, floats)
 
 
-def protocol() -> list[Line]:
+def consensus() -> list[Line]:
     """A round per agent of every protocol, over one of `Penalty`; p = 16, C = 26, four agents in a ring, from nothing.
 
     Steady: samples from a pool of M and a budget with which nearly all of them stay. Moving: new samples in every round, and

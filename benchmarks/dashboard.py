@@ -16,7 +16,7 @@ from cases import Line, at_most
 from kernelmesh import Gaussian, Graph, Logistic
 from kernelmesh.dashboard.recording import AGENT, FILE, Frame, Recording, Snapshot, Subject
 from kernelmesh.dashboard.serving import Dashboard
-from kernelmesh.dashboard.sources import FolderSource, News, RecordedSource, Shown
+from kernelmesh.dashboard.sources import FolderSource, News, Shown, Source
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import browser
@@ -117,7 +117,7 @@ def _heap(driver: Any) -> float:
     return float(driver.execute_cdp_cmd("Runtime.getHeapUsage", {})["usedSize"]) / 1e6
 
 
-class _Endless(RecordedSource):
+class _Endless(Source):
     """A run that never ends."""
 
     live = True
@@ -127,7 +127,7 @@ class _Endless(RecordedSource):
         self.shown = Shown(Recording(_subject()))
 
     def news(self) -> News:
-        return News(0, self.recording.version if self.recording else 0, "running")
+        return News(0, self.shown.recording.version, "running")
 
 
 def _first_pictures(driver: Any, page: Dashboard, times: int) -> list[tuple[float, float, float]]:
@@ -161,7 +161,7 @@ def _stream(driver: Any, seconds: float) -> tuple[float, float, int]:
         while not stop.wait(0.02):
             number += 1
             snapshot = _snapshot(number, rng) if number % 25 == 1 else None
-            source.recording.add(_frame(source.subject, number, rng), snapshot)
+            source.shown.recording.add(_frame(source.shown.subject, number, rng), snapshot)
 
     thread = threading.Thread(target=feed, daemon=True)
     thread.start()
@@ -175,7 +175,7 @@ def _stream(driver: Any, seconds: float) -> tuple[float, float, int]:
             while len(samples) < 8:
                 time.sleep(seconds / 10)
                 samples.append(_heap(driver))
-            return early, float(np.median(samples[-3:])), source.recording.frames[-1].round
+            return early, float(np.median(samples[-3:])), source.shown.recording.frames[-1].round
     finally:
         stop.set()
         thread.join()

@@ -58,9 +58,9 @@ def kept(name: str) -> Line:
         wrong = rng.random(len(data.y)) < NOISE
         labels = np.where(wrong, rng.choice(np.unique(data.y), len(data.y)), data.y)
         for noise, keep in found:
-            rule = Landmarks(novelty=0.03, max_order=500, keep=keep)
+            learner = Landmarks(novelty=0.03, max_order=500, keep=keep)
             seen = data._replace(y=labels if noise else data.y)
-            found[noise, keep].append(float(scores(mesh(seen, graph, owners, rule=rule), data).min()))
+            found[noise, keep].append(float(scores(mesh(seen, graph, owners, learner=learner), data).min()))
     texts = [f"{noise:.0%} wrong, {keep} kept: {spread(values)}" for (noise, keep), values in found.items()]
     return Line(f"{name}, worst agent", "; ".join(texts))
 

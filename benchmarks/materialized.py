@@ -15,18 +15,22 @@ from kernelmesh.numerics.compression import CompressionReport, Model, Update
 from kernelmesh.numerics.function import Function
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Materialized:
     """Algorithm 2 with a materialized inverse; `jitter` is what such code adds to survive duplicates."""
 
-    budget: float
+    budget: float = 0.0
     jitter: float = 1e-10
 
     def start(self, function: Function) -> Model:
         """Nothing is kept between steps but the function itself."""
         return Model(function, square_norm=function.inner(function))
 
-    def absorb(self, model: Model, update: Update, *, samples: int) -> tuple[Model, CompressionReport]:
+    def budget_at(self, samples: int, *, unit: float, parsimony: float) -> float:
+        """The same at all times."""
+        return self.budget
+
+    def absorb(self, model: Model, update: Update, *, budget: float) -> tuple[Model, CompressionReport]:
         """Stack, invert, remove one by one."""
         f = model.function
         centers = np.vstack([f.points, update.points])
@@ -39,7 +43,7 @@ class Materialized:
         while len(weights):
             costs = (weights**2).sum(axis=1) / np.diag(inverse)
             j = int(costs.argmin())
-            if error + costs[j] > self.budget**2:
+            if error + costs[j] > budget**2:
                 break
             error += float(costs[j])
             column = inverse[:, j].copy()
@@ -50,4 +54,4 @@ class Materialized:
             inverse = np.delete(np.delete(inverse, j, axis=0), j, axis=1)
             removed += 1
         function = Function.of(f.kernel, centers, weights)
-        return Model(function), CompressionReport(error=math.sqrt(error), budget=self.budget, removed=removed)
+        return Model(function), CompressionReport(error=math.sqrt(error), budget=budget, removed=removed)

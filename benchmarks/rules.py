@@ -1,15 +1,15 @@
-"""What a step of each learning rule costs, compared with the paper's gradient step over the same dictionary."""
+"""What a step of each learner costs, compared with the paper's gradient step over the same dictionary."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from cases import BATCH, Line, at_most
-from kernelmesh import Agent, Averaged, Function, Gaussian, Gradient, Komp, Logistic, SecondOrder
+from kernelmesh import Agent, Averaged, Function, Gaussian, Gradient, Komp, Learner, Logistic, SecondOrder
 
 _FRESH = 4  # of 32 samples, those that are new to the dictionary where it changes in every step
 _WRONG = 3  # samples with a label that nobody would expect, as real streams have them
@@ -25,17 +25,17 @@ class Steps:
     and have labels of their own, and take the places of others, because a cap keeps M where it is.
     """
 
-    def __init__(self, rule: str, order: int, dimension: int, outputs: int, scale: float) -> None:
+    def __init__(self, learner: str, order: int, dimension: int, outputs: int, scale: float) -> None:
         self.rng = np.random.default_rng(0)
         kernel = Gaussian(bandwidth=float(np.sqrt(dimension / 2)))
         self.points = self.rng.standard_normal((order, dimension))
         weights = scale * self.rng.standard_normal((order, outputs))
-        settings: dict[str, Any] = {
-            "gradient": {"learner": Gradient(), "step_size": 3.0, "compression": Komp(budget=0.2, max_order=order)},
-            "averaged": {"learner": Averaged(), "step_size": 30.0, "compression": Komp(budget=0.3, max_order=order)},
-            "second order": {"learner": SecondOrder(max_order=order)},
-        }[rule]
-        self.agent = Agent(dimension=dimension, outputs=outputs, kernel=kernel, loss=Logistic(), **settings)
+        learners: dict[str, Learner] = {
+            "gradient": Gradient(step_size=3.0, compression=Komp(budget=0.2, max_order=order)),
+            "averaged": Averaged(step_size=30.0, compression=Komp(budget=0.3, max_order=order)),
+            "second order": SecondOrder(max_order=order),
+        }
+        self.agent = Agent(dimension=dimension, outputs=outputs, kernel=kernel, loss=Logistic(), learner=learners[learner])
         self.state = self.agent.start(function=Function.of(kernel, self.points, weights))
         self.order, self.swapped = order, 0
 
@@ -66,7 +66,7 @@ class Steps:
 
 
 class Compared(NamedTuple):
-    """What was measured of one rule: the median time of a step, points exchanged per step, the model order, and memory."""
+    """What was measured of one learner: the median time of a step, points exchanged per step, the model order, and memory."""
 
     seconds: float
     swapped: float
@@ -75,7 +75,7 @@ class Compared(NamedTuple):
 
 
 def compared(order: int, dimension: int, outputs: int, *, fresh: int, rounds: int) -> dict[str, Compared]:
-    """A step of each rule, in turn; CPU time of one thread, which other programs on the machine disturb least."""
+    """A step of each learner, in turn; CPU time of one thread, which other programs on the machine disturb least."""
     runs = {name: Steps(name, order, dimension, outputs, _SCALES[name][fresh > 0]) for name in _SCALES}
     times: dict[str, list[float]] = {name: [] for name in runs}
     with threadpool_limits(1):
@@ -96,10 +96,10 @@ def compared(order: int, dimension: int, outputs: int, *, fresh: int, rounds: in
 
 
 def rules() -> list[Line]:
-    """A step of each learning rule against the paper's gradient step, with a settled dictionary and with one that changes.
+    """A step of each learner against the paper's gradient step, with a settled dictionary and with one that changes.
 
     Settled: all samples lie close to points of the dictionary, and 3 of 32 have a wrong label. Changing: 4 of them are far
-    from all points, and points are exchanged in every step; below M = 100 the rules keep dictionaries of their own sizes.
+    from all points, and points are exchanged in every step; below M = 100 the learners keep dictionaries of their own sizes.
     """
     lines = []
     for order, dimension, outputs, rounds in ((18, 2, 5, 1000), (1000, 64, 13, 40), (4300, 256, 13, 12)):

@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def store(name: str, lines: list[cases.Line], **more: float) -> None:
-    """Write the result of one case, and the page over all, so that they are there even if a later case is interrupted."""
+    """Write the result of one case and its table, so that they are there even if a later case is interrupted."""
     record = {
         "case": name,
         **more,
@@ -99,29 +99,24 @@ def store(name: str, lines: list[cases.Line], **more: float) -> None:
         "lines": [line._asdict() for line in lines],
     }
     (HERE / "results" / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
-    write_page(HERE / "results")
+    write_pages(HERE / "results")
 
 
-def write_page(results: Path) -> None:
-    """One page over the newest result of every case."""
-    page = ["# Benchmarks", "", *_HEAD, ""]
+def write_pages(results: Path) -> None:
+    """A table of every case, NAME.md, which `tools/tables.py` copies into the docs, and a page with links to them."""
+    index = ["# Benchmarks", "", *_HEAD, "", "| case | what is measured |", "|---|---|"]
     for name in CASES:
         file = results / f"{name}.json"
         if not file.exists():
             continue
-        page += [
-            f"## {name}",
-            "",
-            inspect.getdoc(CASES[name]) or "",
-            "",
-            "| measured | value | must reach | |",
-            "|---|---|---|---|",
-        ]
+        table = ["| measured | value | must reach | |", "|---|---|---|---|"]
         for line in json.loads(file.read_text())["lines"]:
             verdict = "" if not line["target"] else "yes" if line["reached"] else "**no**"
-            page.append(f"| {line['what']} | {line['shown']} | {line['target']} | {verdict} |")
-        page.append("")
-    (results / "README.md").write_text("\n".join(page))
+            table.append(f"| {line['what']} | {line['shown']} | {line['target']} | {verdict} |")
+        (results / f"{name}.md").write_text("\n".join(table) + "\n")
+        about = (inspect.getdoc(CASES[name]) or "").replace("\n", " ")
+        index.append(f"| [{name}]({name}.md) | {about} |")
+    (results / "README.md").write_text("\n".join(index) + "\n")
 
 
 if __name__ == "__main__":

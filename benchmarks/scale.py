@@ -28,7 +28,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from cases import Line, at_least, at_most
-from kernelmesh import Agent, Gaussian, Graph, Komp, Landmarks, Logistic, Penalty, Relay, Round, simulate
+from kernelmesh import Agent, Gaussian, Gradient, Graph, Landmarks, Logistic, Penalty, Relay, Round, simulate
 from kernelmesh.runtimes.engines import Processes
 from kernelmesh.runtimes.engines.partition import crossing
 from kernelmesh.streams import Batch, Mixture
@@ -39,11 +39,7 @@ LEARNING_SIZES = (100, 300, 1000)
 LEARNING = "relay-learning"
 _RELAY: dict[str, Any] = {"learner": Landmarks(), "protocol": Relay()}
 PROTOCOLS: dict[str, dict[str, Any]] = {
-    "penalty": {
-        "step_size": STEP,
-        "compression": Komp.parsimonious(STEP, parsimony=0.04),
-        "protocol": Penalty(coupling=0.02),
-    },
+    "penalty": {"learner": Gradient(step_size=STEP), "protocol": Penalty(coupling=0.02)},
     "relay": _RELAY,
     LEARNING: _RELAY,
 }

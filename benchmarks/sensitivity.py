@@ -17,6 +17,7 @@ from defaults import one_pass, standardized
 from kernelmesh import Agent, OnlineKernelClassifier, OnlineKernelRegressor, SecondOrder
 from kernelmesh.estimators import choice
 from kernelmesh.estimators import defaults as tables
+from kernelmesh.estimators.parameters import TOLERANCE
 
 _ROWS = 2000  # of a set that has more for training, which bounds the time
 # Random splits of a set into rows for training and others: for most defaults, for those that hardly ever change a score, and
@@ -25,11 +26,11 @@ _SPLITS, _FEW, _MANY = 2, 1, 8
 _FACTORS = {0.5: "halved", 2.0: "doubled"}
 # Points that may be lost: of accuracy in percent, of R² in hundredths.
 _ALLOWED = {True: 1.0, False: 2.0}
-_PARAMETERS = {"batch_size": 32, "tol": tables.TOLERANCE}  # of the constructors; the other defaults stand in a table
+_PARAMETERS = {"batch_size": 32, "tol": TOLERANCE}  # of the constructors; the other defaults stand in a table
 _ONLY_FIT = ("passes", "tol")
 _ONLY_STREAMS = ("half_life",)
 _HARDLY = ("width", "regularization", "max_order", "half_life", "tol")  # the first two are chosen by the rows anyway
-_VARIED = ("width", "regularization", "budget", "novelty", "max_order", "half_life", "passes", "batch_size", "tol")
+_VARIED = ("width", "regularization", "budget", "max_order", "half_life", "passes", "batch_size", "tol")
 _LARGE = "letter"  # with all its rows: the only set whose dictionary reaches max_order
 _OF_MANY_ROWS = ("max_order", "half_life")
 
@@ -49,7 +50,7 @@ class Loss(NamedTuple):
 def sensitivity() -> list[Line]:
     """Held-out accuracy in points, and R² in hundredths, that halving or doubling one default costs where it costs most.
 
-    Every default of the second-order rule is changed alone, on the sets of `defaults` that were looked at while the defaults
+    Every default of `SecondOrder` is changed alone, on the sets of `defaults` that were looked at while the defaults
     were chosen (at most 2000 rows of each for training), in one pass of partial_fit and in fit. Costs are means over two
     splits of a set, or over eight where the first ones show more than half of what is allowed, ± their standard errors.
     Defaults that hardly ever change a score have one split to begin with. The last lines have all rows of letter.

@@ -25,7 +25,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from kernelmesh import KernelMeshClassifier, Local, OnlineKernelClassifier
+from kernelmesh import KernelMeshClassifier, Landmarks, Local, OnlineKernelClassifier
 from wheels import Wheel, arguments
 
 mpl.use("Agg")
@@ -77,8 +77,9 @@ def compare(X: np.ndarray, y: np.ndarray, who: np.ndarray, left_out: list[int]) 
     watches = [int(person) for person in np.unique(who[~test])]
     ring = list(zip(watches, [*watches[1:], watches[0]], strict=True))
     found = {}
-    for name, settings in {"alone": {"protocol": Local(), "learner": "landmarks"}, "network": {}}.items():
-        mesh = KernelMeshClassifier(graph=ring, max_order=200, random_state=0, **settings)
+    learner = Landmarks(regularization=0.05, novelty=0.03, max_order=200)  # with the network's defaults
+    for name, protocol in {"alone": Local(), "network": None}.items():
+        mesh = KernelMeshClassifier(graph=ring, protocol=protocol, learner=learner, random_state=0)
         mesh.fit(X[~test], y[~test], agents=who[~test])
         found[name] = [mesh.score(X[test], y[test], agent=watch) for watch in watches]
     everything = OnlineKernelClassifier(random_state=0).fit(X[~test], y[~test])

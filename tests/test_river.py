@@ -1,4 +1,4 @@
-"""The river face: river's own checks, the same numbers as `partial_fit`, and columns and classes that appear later."""
+"""The river estimators: river's own checks, the same numbers as `partial_fit`, features and classes that appear later."""
 
 import copy
 import pickle
@@ -12,8 +12,9 @@ import pytest
 from river import base, checks, compose, datasets, preprocessing
 
 from kernelmesh import (
-    Function,
+    Averaged,
     Gaussian,
+    Gradient,
     Hinge,
     InvalidArgument,
     Laplacian,
@@ -28,7 +29,9 @@ from kernelmesh.estimators.river import KernelClassifier, KernelRegressor
 pytestmark = pytest.mark.filterwarnings("ignore::kernelmesh.ScaleWarning")  # river's checks do not scale
 
 LEARNERS = (KernelClassifier, KernelRegressor)
-RULES = ("second-order", "averaged", "gradient")
+# the default, and learners with a step size
+OTHERS = {"SecondOrder": None, "Averaged": Averaged(step_size=100.0), "Gradient": Gradient(step_size=3.0)}
+EACH_LEARNER = pytest.mark.parametrize("learner", OTHERS.values(), ids=OTHERS)
 
 
 def river_checks():
@@ -43,7 +46,7 @@ def river_checks():
 
 
 @pytest.mark.parametrize(("kind", "number"), list(river_checks()))
-def test_rivers_own_checks(kind, number):
+def test_river_checks_pass(kind, number):
     assert kind()._unit_test_skips() == set()
     check = list(checks.yield_checks(kind()))[number]  # data sets are iterated over once
     check(kind())
@@ -63,8 +66,10 @@ def waves(n, seed=0):
     return points, 50.0 + 9.0 * np.sin(2.0 * points[:, 0]) + points[:, 1]
 
 
-@pytest.mark.parametrize("settings", [{}, {"kernel": Laplacian(), "half_life": 300.0}, {"learner": "averaged"}])
-def test_learn_one_is_partial_fit_of_one_row_bit_for_bit(settings):
+@pytest.mark.parametrize(
+    "settings", [{}, {"kernel": Laplacian(), "half_life": 300.0}, {"learner": Averaged(step_size=100.0)}]
+)
+def test_learn_one_equals_partial_fit_of_one_row(settings):
     points, y = two_rings(300)
     y[0] = 0  # classes are numbered as they appear
     model, same = KernelClassifier(**settings), OnlineKernelClassifier(**settings)
@@ -78,7 +83,7 @@ def test_learn_one_is_partial_fit_of_one_row_bit_for_bit(settings):
 
 
 @pytest.mark.parametrize("settings", [{}, {"kernel": Gaussian(), "learner": SecondOrder(half_life=100.0)}])
-def test_a_regressor_holds_32_rows_back_and_then_is_partial_fit_bit_for_bit(settings):
+def test_a_regressor_collects_32_rows_and_then_equals_partial_fit(settings):
     points, y = waves(200)
     model, same = KernelRegressor(**settings), OnlineKernelRegressor(batch_size=1, **settings)
     for i, (x, value) in enumerate(zip(rows_of(points), y.tolist(), strict=True)):
@@ -91,7 +96,7 @@ def test_a_regressor_holds_32_rows_back_and_then_is_partial_fit_bit_for_bit(sett
 
 
 @pytest.mark.parametrize("batch_size", [1, 32])
-def test_learn_many_is_partial_fit_with_that_batch_size(batch_size):
+def test_learn_many_equals_partial_fit(batch_size):
     points, y = two_rings(200)
     y[:2] = [0, 1]
     frame = pd.DataFrame(points)
@@ -108,18 +113,28 @@ def test_learn_many_is_partial_fit_with_that_batch_size(batch_size):
     assert list(found.index) == list(range(150, 200))
 
 
-@pytest.mark.parametrize("learner", RULES)
-@pytest.mark.parametrize("kernel", [Gaussian(bandwidth=1.5), Laplacian(bandwidth=2.0), 0.5 * Linear() + Gaussian()], ids=str)
-def test_a_feature_that_appears_later_was_0_before(rule, kernel):
-    points, y = two_rings(160)
+@pytest.mark.parametrize(
+    ("kernel", "learner"),
+    [
+        (None, None),  # the rows by which the bandwidth is chosen were narrower, too
+        (Laplacian(bandwidth=2.0), None),
+        (0.5 * Linear() + Gaussian(), None),
+        (Gaussian(bandwidth=1.5), OTHERS["Averaged"]),
+        (Gaussian(bandwidth=1.5), OTHERS["Gradient"]),
+    ],
+    ids=str,
+)
+def test_a_feature_that_appears_later_was_0_before(kernel, learner):
+    points, y = two_rings(300)
     points[:70, 2] = 0.0
     points[:40, 1] = 0.0
-    known, later = (KernelClassifier(kernel, rule=rule) for _ in range(2))
+    known, later = (KernelClassifier(kernel, learner=learner) for _ in range(2))
     for i, (x, label) in enumerate(zip(rows_of(points), y.tolist(), strict=True)):
-        known.learn_one(x, label)
-        later.learn_one({name: value for name, value in x.items() if value}, label)
+        sparse = {name: value for name, value in x.items() if value}
+        known.learn_one(x if i else sparse, label)  # the first row determines the bandwidth to start from
+        later.learn_one(sparse, label)
         if i % 20 == 19:
-            unseen = {**x, 2: 0.7}  # before row 70, of one who has never learned the feature
+            unseen = {**x, 2: 0.7}  # before row 70, of a model that has never seen the feature
             np.testing.assert_allclose(
                 list(later.predict_proba_one(unseen).values()), list(known.predict_proba_one(unseen).values()), rtol=1e-6
             )
@@ -127,7 +142,7 @@ def test_a_feature_that_appears_later_was_0_before(rule, kernel):
 
 
 @pytest.mark.parametrize("held", [10, 60])
-def test_features_of_a_regressor_appear_later_too(held):
+def test_features_of_a_regressor_may_appear_later(held):
     points, y = waves(120)
     points[:held, 2] = 0.0
     known, later = KernelRegressor(Gaussian(bandwidth=1.5)), KernelRegressor(Gaussian(bandwidth=1.5))
@@ -138,26 +153,13 @@ def test_features_of_a_regressor_appear_later_too(held):
         assert later.predict_one(x) == pytest.approx(known.predict_one(x), rel=1e-8)
 
 
-def test_the_width_is_chosen_by_rows_that_were_narrower():
-    """The rows that the choice goes by are kept with the features they had."""
-    points, y = two_rings(300)
-    points[:100, 2] = 0.0
-    model = KernelClassifier()
-    for x, label in zip(rows_of(points), y.tolist(), strict=True):
-        model.learn_one({name: value for name, value in x.items() if value}, label)
-    kept = model._learner._beginning.points
-    order = [model._columns._places[name] for name in range(3)]
-    np.testing.assert_array_equal(kept[:, order], points)
-
-
-@pytest.mark.parametrize(
-    ("learner", "loss"), [*((rule, None) for rule in RULES), ("averaged", Hinge()), ("gradient", Hinge())]
-)
-def test_the_second_class_gives_what_a_learner_has_that_knew_of_it(rule, loss):
+@EACH_LEARNER
+@pytest.mark.parametrize("loss", [None, Hinge()])
+def test_a_late_second_class_changes_nothing(learner, loss):
     points, y = two_rings(80)
     y[:25] = 0
-    model = KernelClassifier(Gaussian(), loss, rule=rule)
-    same = OnlineKernelClassifier(Gaussian(), loss, rule=rule)
+    model = KernelClassifier(Gaussian(), loss, learner=learner)
+    same = OnlineKernelClassifier(Gaussian(), loss, learner=learner)
     for i, (x, label) in enumerate(zip(rows_of(points), y.tolist(), strict=True)):
         if 0 < i < 25:
             assert model.predict_one(x) == 0
@@ -166,21 +168,16 @@ def test_the_second_class_gives_what_a_learner_has_that_knew_of_it(rule, loss):
     assert [model.predict_one(x) for x in rows_of(points)] == same.predict(points).tolist()
 
 
-@pytest.mark.parametrize("learner", RULES)
-def test_a_third_class_is_0_everywhere_at_first_and_leaves_the_others_alone(rule):
+@EACH_LEARNER
+def test_new_features_and_outputs_of_a_state_are_0_and_leave_the_others_alone(learner):
     points, y = two_rings(100)
-    model = KernelClassifier(Gaussian(), rule=rule)
-    for x, label in zip(rows_of(points), y.tolist(), strict=True):
-        model.learn_one(x, label)
-    before = model._learner.decision_function(points)
-    wider = copy.deepcopy(model._learner)._widen(features=3, outputs=3)
-    wider.classes_ = np.arange(3)
-    after = wider.decision_function(points)
-    np.testing.assert_array_equal(after[:, 2], 0.0)
-    np.testing.assert_allclose(after[:, 1] - after[:, 0], before, rtol=1e-12)
-    model.learn_one({0: 4.0, 1: 4.0, 2: 4.0}, "new")
-    assert list(model.predict_proba_one({0: 4.0, 1: 4.0, 2: 4.0})) == [*dict.fromkeys(y.tolist()), "new"]
-    assert model.predict_one({0: 4.0, 1: 4.0, 2: 4.0}) == "new"
+    model = OnlineKernelClassifier(Gaussian(), learner=learner).partial_fit(points, y, classes=[0, 1])
+    f = model.states_[0].function
+    wider = model.states_[0].widened(dimension=4, outputs=3).function
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    distances = ((x[:, None] - np.hstack([f.points, np.zeros((f.order, 1))])) ** 2).sum(axis=2)
+    np.testing.assert_allclose(wider(x)[:, :2], np.exp(-distances / 2.0) @ f.weights, rtol=1e-9)
+    np.testing.assert_array_equal(wider(x)[:, 2], 0.0)
 
 
 def test_classes_that_appear_later_are_learned():
@@ -197,11 +194,11 @@ def test_classes_that_appear_later_are_learned():
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-@pytest.mark.parametrize("learner", RULES)
-def test_copies_go_on_bit_for_bit(copied, rule):
+@EACH_LEARNER
+def test_copies_continue_identically(copied, learner):
     """Also when their workspace has to grow."""
     points, y = two_rings(180)
-    model = KernelClassifier(Gaussian(bandwidth=0.3), rule=rule)
+    model = KernelClassifier(Gaussian(bandwidth=0.3), learner=learner)
     for x, label in zip(rows_of(points[:40]), y[:40].tolist(), strict=True):
         model.learn_one(x, label)
     twin = copied(model)
@@ -210,17 +207,6 @@ def test_copies_go_on_bit_for_bit(copied, rule):
         twin.learn_one(x, label)
     assert [twin.predict_proba_one(x) for x in rows_of(points)] == [model.predict_proba_one(x) for x in rows_of(points)]
     assert model.model_order > 64
-
-
-def test_a_widened_function_has_the_values_of_the_literal_sum():
-    rng = np.random.default_rng(0)
-    f = Function.of(Gaussian(), rng.normal(size=(5, 2)), rng.normal(size=(5, 2)))
-    wider, x = f.widened(dimension=4, outputs=3), rng.normal(size=(6, 4))
-    centers = np.hstack([f.points, np.zeros((5, 2))])
-    for point, found in zip(x, wider(x), strict=True):
-        literal = sum(np.exp(-np.sum((point - d) ** 2) / 2.0) * w for d, w in zip(centers, f.weights, strict=True))
-        np.testing.assert_allclose(found[:2], literal, rtol=1e-12)
-    np.testing.assert_array_equal(wider(x)[:, 2], 0.0)
 
 
 def test_it_works_in_pipelines_with_text():
@@ -265,15 +251,15 @@ class Stretched:
             r"x\['b'\] must be a number, got 'x'",
         ),
         (lambda: KernelRegressor().learn_many(pd.DataFrame({"a": [1.0, 2.0]}), [0.0]), "y must have 2 rows, got 1"),
-        (lambda: KernelClassifier(rule="nonsense").learn_one({"a": 1.0}, 0), "rule must be a learning rule or one of"),
+        (lambda: KernelClassifier(learner="nonsense").learn_one({"a": 1.0}, 0), "learner must be a learner"),
     ],
 )
-def test_what_cannot_be_learned_is_refused_with_a_remedy(act, message):
+def test_invalid_input_is_rejected(act, message):
     with pytest.raises(InvalidArgument, match=message):
         act()
 
 
-def test_a_refused_row_leaves_no_trace():
+def test_a_rejected_row_changes_nothing():
     model = KernelClassifier()
     model.learn_one({"a": 1.0}, 0)
     before = pickle.dumps(model)
@@ -283,7 +269,7 @@ def test_a_refused_row_leaves_no_trace():
     assert pickle.dumps(model) == before
 
 
-def test_a_kernel_that_weighs_features_by_their_number_refuses_new_ones():
+def test_new_features_are_rejected_by_kernels_that_depend_on_their_number():
     model = KernelClassifier(Stretched())
     model.learn_one({"a": 1.0, "b": 0.0}, 0)
     for _ in range(2):
@@ -293,8 +279,8 @@ def test_a_kernel_that_weighs_features_by_their_number_refuses_new_ones():
     assert list(model.predict_proba_one({"a": 1.0, "b": 0.0})) == [0, 1]
 
 
-def test_a_learner_whose_settings_are_refused_has_learned_nothing():
-    model = KernelClassifier(rule="nonsense")
+def test_invalid_settings_are_rejected_before_anything_is_learned():
+    model = KernelClassifier(learner="nonsense")
     for label in (0, 1, 2):
         with pytest.raises(InvalidArgument):
             model.learn_one({"a": 1.0}, label)
@@ -302,7 +288,7 @@ def test_a_learner_whose_settings_are_refused_has_learned_nothing():
     assert model.predict_proba_one({"a": 1.0}) == {}
 
 
-def test_river_is_imported_only_when_asked_for_and_its_extra_is_named():
+def test_river_is_optional():
     script = (
         "import sys, kernelmesh.estimators\n"
         "assert 'river' not in sys.modules\n"
@@ -317,7 +303,7 @@ def test_river_is_imported_only_when_asked_for_and_its_extra_is_named():
     assert found.startswith("The river estimators need")
 
 
-def test_scales_are_warned_of():
+def test_unscaled_features_cause_a_warning():
     points, y = waves(40)
     with pytest.warns(ScaleWarning, match="standard deviations of about"):
         KernelRegressor().learn_many(pd.DataFrame(1000.0 * points), pd.Series(y))

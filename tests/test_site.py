@@ -25,8 +25,8 @@ from kernelmesh.cli import app
 from kernelmesh.deploy import config
 from kernelmesh.deploy.sections import SECTIONS
 from kernelmesh.estimators import river
-from kernelmesh.registry import kinds
 from kernelmesh.schema import settings_of
+from kernelmesh_experiments.catalog import experiments
 from mesh import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -72,9 +72,10 @@ def test_pages_load_nothing_from_elsewhere(site):
 @pytest.mark.xdist_group("site")
 def test_drawings_are_part_of_the_page(site):
     """So that they take the colors of the palette that the reader has chosen."""
-    text = (site / "explanation/architecture.html").read_text(encoding="utf-8")
-    assert text.count('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 480') == 2
-    assert 'aria-label="One round of learning"' in text
+    for page, label in (("map", "Layers of kernelmesh"), ("tutorials/network", "One round of learning")):
+        text = (site / f"{page}.html").read_text(encoding="utf-8")
+        assert text.count('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 480') == 1
+        assert f'aria-label="{label}"' in text
 
 
 @pytest.mark.xdist_group("site")
@@ -104,10 +105,8 @@ def test_settings_and_experiments_are_those_of_the_program(site):
     for section in SECTIONS.values():
         for name in settings_of(section):
             assert f"<code>{name}</code>" in settings, name
-    experiments = (site / "reference/experiments.html").read_text(encoding="utf-8")
-    for name, experiment in kinds("experiment").items():
-        if experiment.run.__module__.startswith("kernelmesh."):
-            assert f'id="{name}"' in experiments
+    pages = (site / "reference/experiments.html").read_text(encoding="utf-8")
+    assert all(f'id="{name}"' in pages for name in experiments())
 
 
 @pytest.mark.xdist_group("site")
@@ -141,6 +140,23 @@ def test_every_public_name_is_on_one_page_of_the_reference():
     public = [f"kernelmesh.{name}" for name in kernelmesh.__all__]
     public += [f"{module.__name__}.{name}" for module in (testing, river) for name in module.__all__]
     assert sorted(found) == sorted(public)
+
+
+def test_tables_of_measurements_are_those_of_the_results():
+    """Else: `python tools/tables.py`, after `make bench` if results have changed."""
+    done = subprocess.run([sys.executable, "tools/tables.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_files_on_the_code_map_exist():
+    """Each path in code style with a slash or a suffix, in the package, in src or in the repository."""
+    places = [
+        ROOT,
+        *(ROOT / "src" / folder for folder in ("kernelmesh", "kernelmesh/protocols/relay", "kernelmesh_experiments")),
+    ]
+    named = re.findall(r"`([\w./]+(?:/|\.py|\.js))`", (DOCS / "map.md").read_text(encoding="utf-8"))
+    assert len(named) > 30
+    assert [path for path in named if not any((place / path).exists() for place in places)] == []
 
 
 def commands(group=None, name="kernelmesh"):
@@ -196,21 +212,16 @@ def test_the_file_of_the_tls_page_is_a_good_one(tmp_path, monkeypatch):
     assert found.membership.tls.clients == ("operator",)
 
 
-def texts(folder: Path) -> str:
-    """All string constants of the package, with the constant parts of those that are formatted."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in folder.glob("**/*.py")]
-    constants = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return "\n".join(value for value in constants if isinstance(value, str))
-
-
 def test_messages_on_the_page_of_faults_are_those_of_the_program():
     """Word for word, apart from names, numbers, and the words with which every error is put together."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "src/kernelmesh").glob("**/*.py")]
+    constants = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    known, unknown = "\n".join(value for value in constants if isinstance(value, str)), []
     page = (DOCS / "how-to/faults.md").read_text(encoding="utf-8")
     messages = [
         message for line in re.findall(r"^(`.*)\n:   ", page, re.MULTILINE) for message in re.findall(r"`([^`]+)`", line)
     ]
     assert len(messages) > 50
-    known, unknown = texts(ROOT / "src/kernelmesh"), []
     for message in messages:
         for part in re.split(r"…|\b(?:must|cannot)\b|, got\b|: |; ", message):
             words = part.strip(" .,:;()?")

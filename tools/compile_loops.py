@@ -13,7 +13,6 @@ from kernelmesh import (
     Gradient,
     Graph,
     Hinge,
-    Komp,
     Landmarks,
     Logistic,
     Mixture,
@@ -28,14 +27,15 @@ AGENTS = 4
 
 
 def main() -> None:
-    """Run every protocol and rule for a few rounds."""
+    """Run every protocol and learner for a few rounds."""
     mixture = Mixture.draw(classes=3, rng=np.random.default_rng(0))
     points, labels = mixture.sample(128 * AGENTS, rng=np.random.default_rng(1))
     common = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6)}
     protocols = (Penalty(coupling=0.02), Penalty(coupling=0.02, implicit=True), Diffusion())
+    learners = (Gradient(step_size=1.0), Averaged(step_size=1.0))
     agents = [
-        Agent(**common, loss=loss, step_size=1.0, compression=Komp(budget=0.05), protocol=protocol, rule=rule)
-        for protocol, loss, rule in itertools.product(protocols, (Logistic(), Hinge()), (Gradient(), Averaged()))
+        Agent(**common, loss=loss, protocol=protocol, learner=learner)
+        for protocol, loss, learner in itertools.product(protocols, (Logistic(), Hinge()), learners)
     ]
     agents.append(Agent(**common, loss=Logistic(), learner=Landmarks(), protocol=Relay()))
     for agent in agents:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 from example_pages import NAMES, example_page  # noqa: E402
-from settings_table import BEGIN, END, settings_table  # noqa: E402
+from settings_table import settings_table  # noqa: E402
 
 # Files of the repository that are pages of the site, too.
 PAGES = {
@@ -27,6 +27,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/results/README.md": "benchmarks.md",
 }
+RESULTS = ROOT / "benchmarks/results"
 
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _DRAWING = re.compile(r'<img alt="([^"]*)" src="([^"]*\.svg)"\s*/?>')
@@ -36,10 +37,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     generated = {
         "reference/command-line.md": command_line(),
-        "reference/experiments.md": experiments(),
+        "reference/experiments.md": experiments_page(),
         "reference/settings.md": settings(),
         **{f"examples/{name}.md": example_page(name) for name in NAMES},
         **{target: _linked((ROOT / source).read_text(encoding="utf-8"), source) for source, target in PAGES.items()},
+        "benchmarks.md": benchmarks(),
     }
     for path, text in generated.items():
         files.append(File.generated(config, path, content=text))
@@ -47,12 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links that leave docs/ to the pages made of those files; show the settings once."""
+    """Lead links that leave docs/ to the pages made of those files."""
     path = page.file.src_uri
-    if path == "deploy.md":
-        before, _, rest = markdown.partition(BEGIN)
-        link = "[Settings of an agent](reference/settings.md) lists every key with its default.\n"
-        markdown = before + link + rest.partition(END)[2]
     return markdown if path in PAGES.values() else _linked(markdown, f"docs/{path}")
 
 
@@ -76,16 +74,27 @@ def _linked(text: str, source: str) -> str:
         if not target.is_relative_to(ROOT):
             return found[0]
         name = target.relative_to(ROOT).as_posix()
+        anchor = found[2] or ""
         if name in PAGES:
             place = PAGES[name]
+        elif target.parent == RESULTS and target.suffix == ".md":
+            place, anchor = "benchmarks.md", f"#{target.stem}"
         elif name.startswith("docs/"):
             place = name.removeprefix("docs/")
         else:
             return found[0]
         up = "../" * len([part for part in Path(here).parts if part != "."])
-        return f"]({up}{place}{found[2] or ''})"
+        return f"]({up}{place}{anchor})"
 
     return _LINK.sub(moved, text)
+
+
+def benchmarks() -> str:
+    """The overview of all benchmarks, with a section instead of a row for each."""
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\w+)\]\(\w+\.md\) \| (.*) \|$", page, re.MULTILINE)
+    sections = [f"## {name}\n\n{about}\n\n{(RESULTS / f'{name}.md').read_text(encoding='utf-8')}" for name, about in rows]
+    return "\n".join([page.partition("| case |")[0], *sections])
 
 
 def settings() -> str:
@@ -114,10 +123,10 @@ def _sections(table: str) -> str:
     return "\n".join(lines).replace("| key | default | meaning |\n|---|---|---|\n\n", "\n") + "\n"
 
 
-def experiments() -> str:
+def experiments_page() -> str:
     """The page of all experiments with their settings, from their schema."""
-    from kernelmesh.experiments import describe_settings
-    from kernelmesh.registry import kinds
+    from kernelmesh_experiments.catalog import experiments
+    from kernelmesh_experiments.settings import describe_settings
 
     lines = [
         "# Experiments",
@@ -126,8 +135,7 @@ def experiments() -> str:
         "`--set NAME=VALUE` changes a setting.",
         "This page is generated from what `kernelmesh show NAME` prints.",
     ]
-    own = {name: one for name, one in kinds("experiment").items() if one.run.__module__.startswith("kernelmesh.")}
-    for name, experiment in own.items():
+    for name, experiment in experiments().items():
         lines += ["", f"## {name}", "", experiment.about.rstrip(".") + ".", *([_all(experiment)] if experiment.table else [])]
         lines += ["", "| setting | default | meaning |", "|---|---|---|"]
         described = describe_settings(experiment.config).values()

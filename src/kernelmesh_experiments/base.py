@@ -1,6 +1,5 @@
 """The framework of experiments: definition, session, and the run that ends with a report."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,16 +77,6 @@ class Session:
             self.outcome = Interrupted(done=len(done), total=len(cells), unit="cells")
         return done
 
-    def sweep(self, groups: Mapping[str, Cell], seeds: range) -> dict[str, list[dict[str, Any]]]:
-        """Compute a cell of each group with each seed; what those that are done gave, by group."""
-        cells = {
-            f"{name}-{seed}": Cell(group.function, dataclasses.replace(group.settings, seed=seed))
-            for seed in seeds
-            for name, group in groups.items()
-        }
-        done = self.compute(cells)
-        return {name: [done[key] for seed in seeds if (key := f"{name}-{seed}") in done] for name in groups}
-
 
 Job = Callable[[Any, Session], Findings]
 """Takes the settings and the session; trains or computes, and returns the findings."""
@@ -102,15 +91,13 @@ class Experiment:
     config: type[Any]
     run: Job
     table: Job | None = None
-    """The full table behind one claim (`--all`), if there is one."""
+    """The whole experiment (`--all`), if the run is only a part of it."""
     takes: str = ""
     """About how long a run takes on two cores."""
     table_takes: str = ""
-    """About how long the full table takes."""
+    """About how long that takes."""
     trains: bool = False
     """Whether its run trains networks in the session, so that their agents can be spread by an engine."""
-    swept: tuple[str, ...] = ()
-    """The settings that the table goes through, or the run where there is no table; they cannot be given with it."""
 
 
 def run(
@@ -131,9 +118,9 @@ def run(
     """
     job = experiment.table if table else experiment.run
     if job is None:
-        raise InvalidArgument("run", "--all", "be used with an experiment that has a table", experiment.name)
-    if engine is not None and (table or not experiment.trains):
-        remedy = "omit --all" if experiment.trains else "gmm-logistic, heterogeneous and brodatz do"
+        raise InvalidArgument("run", "--all", "be used with an experiment that has more to compute", experiment.name)
+    if engine is not None and not experiment.trains:
+        remedy = "gmm-logistic, heterogeneous and brodatz do"
         rule = "be used with an experiment that trains one network at a time"
         raise InvalidArgument("run", "--engine", rule, experiment.name, remedy=remedy)
     began = time.perf_counter()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from kernelmesh import ConsensusProtocol, Diffusion, Gaussian, Gradient, Graph, Local, Penalty, Relay, simulate
 from kernelmesh.metrics import accuracies
@@ -17,18 +18,16 @@ from kernelmesh_experiments.cells import Cell
 from kernelmesh_experiments.kinds import learners
 from kernelmesh_experiments.learning import LearningSettings
 from kernelmesh_experiments.mixture import MixtureConfig, Task
-from kernelmesh_experiments.report import Findings
+from kernelmesh_experiments.report import COLORS, Findings
 from kernelmesh_experiments.rivals.base import Data, Record, Score
 from kernelmesh_experiments.rivals.centralized import kernel_logistic, remove_smallest, svm
 from kernelmesh_experiments.rivals.d4l import d4l
-from kernelmesh_experiments.rivals.figures import draw_bars, draw_paths
 from kernelmesh_experiments.rivals.linear import dgd, fourier, nystrom
 from kernelmesh_experiments.settings import Count, Positive, Settings, one_of, setting
 
 __all__ = ["EXPERIMENT", "EXPERIMENTS", "Config"]
 
 TASKS = ("mixture", "textures")
-_CHECKPOINTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of all samples; every method is measured at its end, too
 _TUNED_ON = 5000  # training samples at most, a fifth of them held out
 
 
@@ -36,7 +35,7 @@ _TUNED_ON = 5000  # training samples at most, a fifth of them held out
 class Config(Settings, owner="baselines"):
     """Settings that all methods share; each gets as many random features or landmarks as ours needs floats, or more."""
 
-    task: Annotated[str, one_of(*TASKS)] = setting("mixture", doc=f"{' or '.join(TASKS)}; `--all` has both")
+    task: Annotated[str, one_of(*TASKS)] = setting("mixture", doc=" or ".join(TASKS))
     images: str = setting("", doc="a folder with the images; downloaded if not given")
     samples: Count = setting(5000, doc="training samples of the mixture")
     texture_samples: Count = setting(10_000, doc="training samples of the textures")
@@ -45,24 +44,20 @@ class Config(Settings, owner="baselines"):
     texture_agents: Count = setting(5, doc="agents of networks on the textures")
     penalty: Positive = setting(0.08, doc="c of `penalty` on the mixture; on the textures it is 0.02, as in the paper")
 
-    def data(self, task: str, folder: Path) -> Data:
-        """The samples and the network of a task, the same for every method."""
+    def data(self, folder: Path) -> Data:
+        """The samples and the network, the same for every method."""
         shared: dict[str, Any] = {"batch_size": 32, "seed": self.seed}
-        if task == "mixture":
+        if self.task == "mixture":
             drawn = Task.draw(MixtureConfig(seed=self.seed, samples=self.samples, agents=self.mixture_agents))
-            shared |= {**drawn.arrays(), "classes": drawn.mixture.classes, "checkpoints": _checkpoints(self.samples)}
+            shared |= {**drawn.arrays(), "classes": drawn.mixture.classes}
             return Data(**shared, graph=drawn.graph, bandwidth=0.6, epochs=1)
         samples, agents = self.texture_samples, self.texture_agents
         held_out = max(samples // 2, 1)
         textures = brodatz.Config(seed=self.seed, images=self.images, samples=samples, held_out=held_out, agents=agents)
         patches, classes = brodatz.prepare(textures, folder, resume=True)
         graph = Graph.random(agents, probability=0.2, rng=np.random.default_rng([self.seed, 1]))
-        shared |= {**patches.arrays(), "classes": classes, "checkpoints": _checkpoints(samples * self.epochs)}
+        shared |= {**patches.arrays(), "classes": classes}
         return Data(**shared, graph=graph, bandwidth=0.1**0.5, epochs=self.epochs)
-
-
-def _checkpoints(samples: int) -> tuple[int, ...]:
-    return tuple(int(samples * share) for share in _CHECKPOINTS)
 
 
 class Method(NamedTuple):
@@ -75,15 +70,15 @@ class Method(NamedTuple):
     network: bool = False
     """Whether agents learn together, instead of one learner in one place."""
 
-    @property
-    def tried(self) -> str:
-        """The grid as text."""
-        return "; ".join(f"{name}: {', '.join(f'{value:g}' for value in values)}" for name, values in self.grid.items())
-
-    def at_end(self, chosen: str) -> bool:
-        """Whether a choice, as text, is the first or the last value of the grid: a wider one might have a better value."""
-        ends = {f"{name}: {value:g}" for name, values in self.grid.items() for value in (values[0], values[-1])}
-        return chosen in ends
+    def tuning(self, chosen: Mapping[str, float]) -> dict[str, Any]:
+        """What was chosen among what; at an end of the grid, a wider one might have a better value."""
+        grid = {name: ", ".join(f"{value:g}" for value in values) for name, values in self.grid.items()}
+        at_end = any(chosen[name] in (values[0], values[-1]) for name, values in self.grid.items())
+        return {
+            "tuned": "; ".join(f"{name}: {value:g}" for name, value in chosen.items()),
+            "tried": "; ".join(f"{name}: {values}" for name, values in grid.items()),
+            "at_end": at_end,
+        }
 
     def tune(self, data: Data) -> dict[str, float]:
         """The value of its setting that is most accurate on a validation split of the training samples."""
@@ -105,12 +100,11 @@ def _ours(
         settings = dataclasses.replace(settings, step_size=step, parsimony=learner.budget_at(0) / step**1.5)
     record, graph = Record(data), Graph.line(1) if alone else data.graph
     agent = settings.make_agent((data.points.shape[1], data.classes), Gaussian(bandwidth=data.bandwidth), protocol)
-    for now in simulate(agent, graph, data.streams(len(graph))):
-        judge = partial(accuracies, now.functions, data.held_points, data.held_labels)
-        record.take(max(now.samples), judge, _mean_order(now.functions))
+    *_, now = simulate(agent, graph, data.streams(len(graph)))
+    judge = partial(accuracies, now.functions, data.held_points, data.held_labels)
     stored = float(np.mean([f.points.size + f.weights.size for f in now.functions]))
     traffic = float(now.bytes_sent.sum()) / sum(now.samples)
-    return record.finish(max(now.samples), judge, points=_mean_order(now.functions), stored=stored, traffic=traffic)
+    return record.finish(judge, points=_mean_order(now.functions), stored=stored, traffic=traffic)
 
 
 def _mean_order(functions: Sequence[Any]) -> float:
@@ -124,14 +118,14 @@ class _Sizes(NamedTuple):
     order: int
     width: int
     atoms: int
-    coupling: float
-    averaged_coupling: float
+    couplings: tuple[float, float]
+    """c of `penalty` with gradient steps, and with averaged ones."""
 
 
-def _sizes(task: str, config: Config) -> _Sizes:
-    if task == "mixture":
-        return _Sizes(LearningSettings(), 18, 100, 64, config.penalty, config.penalty / 10)
-    return _Sizes(brodatz.Config(protocol="local"), 4500, 2000, 256, 0.02, 0.02)
+def _sizes(config: Config) -> _Sizes:
+    if config.task == "mixture":
+        return _Sizes(LearningSettings(), 18, 100, 64, (config.penalty, config.penalty / 10))
+    return _Sizes(brodatz.Config(protocol="local"), 4500, 2000, 256, (0.02, 0.02))
 
 
 # Wide enough that the best value lies inside; where it does not, the report says so.
@@ -141,9 +135,9 @@ _PENALTIES = (1.0, 10.0, 100.0, 1000.0)  # C of the SVM
 _RIDGES = (1e-7, 1e-6, 1e-5, 1e-4)  # λ of kernel logistic regression
 
 
-def methods(task: str, config: Config) -> dict[str, Method]:
-    """The methods of a task by flat names; those with all the data first. Ours run with their defaults, rivals are tuned."""
-    size = _sizes(task, config)
+def methods(config: Config) -> dict[str, Method]:
+    """The methods by flat names; those with all the data first. Ours run with their defaults, rivals are tuned."""
+    size = _sizes(config)
     learning, averaged = size.learning, dataclasses.replace(size.learning, learner="averaged")
     gradient = learning.make_learner()
     alone = {
@@ -174,9 +168,9 @@ def methods(task: str, config: Config) -> dict[str, Method]:
         return Method(title, partial(_ours, settings=settings, protocol=protocol), network=True)
 
     out["local"] = ours("no cooperation", learning, Local())
-    out["penalty"] = ours("kernelmesh, penalty (the paper)", learning, Penalty(coupling=size.coupling))
-    out["averaged_penalty"] = ours("kernelmesh, averaged, penalty", averaged, Penalty(coupling=size.averaged_coupling))
-    if task == "mixture":  # exchanging functions of thousands of points is not what they are for
+    out["penalty"] = ours("kernelmesh, penalty (the paper)", learning, Penalty(coupling=size.couplings[0]))
+    out["averaged_penalty"] = ours("kernelmesh, averaged, penalty", averaged, Penalty(coupling=size.couplings[1]))
+    if config.task == "mixture":  # exchanging functions of thousands of points is not what they are for
         for prefix, settings in (("", learning), ("averaged_", averaged)):
             title = f"kernelmesh, {prefix.replace('_', ', ')}"
             out[f"{prefix}diffusion"] = ours(f"{title}diffusion", settings, Diffusion())
@@ -184,78 +178,37 @@ def methods(task: str, config: Config) -> dict[str, Method]:
     return out
 
 
-def cell(settings: tuple[Config, str, str, str]) -> Mapping[str, Any]:
-    """One method on one task: tuned, then run with everything compiled."""
-    config, task, name, folder = settings
-    data, method = config.data(task, Path(folder)), methods(task, config)[name]
+def cell(settings: tuple[Config, str, str]) -> Mapping[str, Any]:
+    """One method: tuned, then run with everything compiled."""
+    config, name, folder = settings
+    data, method = config.data(Path(folder)), methods(config)[name]
     chosen = method.tune(data)
     if not method.grid:  # tuning has compiled everything
         few = slice(512)
-        method.solve(dataclasses.replace(data, points=data.points[few], labels=data.labels[few], epochs=1, checkpoints=()))
+        method.solve(dataclasses.replace(data, points=data.points[few], labels=data.labels[few], epochs=1))
     found = dataclasses.asdict(method.solve(data, **chosen))
-    tuned = "; ".join(f"{name}: {value:g}" for name, value in chosen.items())
-    return {"task": task, "method": method.title, **found, "tuned": tuned}
+    return {"task": config.task, "method": method.title, **found, **method.tuning(chosen)}
 
 
 def run(config: Config, session: Session) -> Findings:
-    """Every method on one task."""
-    return _compare(config, session, (config.task,))
-
-
-def table(config: Config, session: Session) -> Findings:
-    """Every method on every task."""
-    return _compare(config, session, TASKS)
-
-
-def _compare(config: Config, session: Session, tasks: Sequence[str]) -> Findings:
     """Every method, each alone on one core."""
-    if "textures" in tasks:
+    task = config.task
+    if task == "textures":
         session.prepare("filters and textons")
-        config.data("textures", session.folder)  # once, before the others need it
-    known = {task: methods(task, config) for task in tasks}
-    names = {f"{task}_{name}": (task, name) for task in tasks for name in known[task]}
-    folder = str(session.folder)
-    done = session.compute({key: Cell(cell, (config, task, name, folder)) for key, (task, name) in names.items()})
-    table = [{name: value for name, value in row.items() if name != "path"} for row in done.values()]
-    columns = ("samples", "accuracy_mean", "points", "cpu_seconds")
-    paths = [
-        {"task": row["task"], "method": row["method"], **dict(zip(columns, line, strict=True))}
-        for row in done.values()
-        for line in row["path"]
-    ]
-    grids = [
-        {
-            "task": task,
-            "method": method.title,
-            "tried": method.tried,
-            "chosen": (chosen := done[f"{task}_{name}"]["tuned"]),
-            "at_end": method.at_end(chosen),
-        }
-        for task, name in names.values()
-        if (method := known[task][name]).grid and f"{task}_{name}" in done
-    ]
+        config.data(session.folder)  # once, before the others need it
+    names, folder = methods(config), str(session.folder)
+    done = session.compute({f"{task}_{name}": Cell(cell, (config, name, folder)) for name in names})
+    table = list(done.values())
     reached = {f"{key}_accuracy": row["accuracy_mean"] for key, row in done.items()}
-    figures = {}
-    for task in tasks:
-        found = [line for line in table if line["task"] == task]
-        along = [line for line in paths if line["task"] == task]
-        networks = {method.title for method in known[task].values() if method.network}
-        figures[task] = draw_bars(found, task)
-        figures[f"{task}-paths"] = draw_paths(along, task, networks)
-    return Findings(
-        summary={"seed": config.seed, **reached},
-        tables={"table": table, "grids": grids, "paths": paths},
-        figures=figures,
-        paragraphs=_PARAGRAPHS,
-        printed=("table", "grids"),
-    )
+    summary = {"seed": config.seed, "task": task, **reached}
+    return Findings(summary=summary, tables={"table": table}, figures={task: _draw(table)}, paragraphs=_PARAGRAPHS)
 
 
 _PARAGRAPHS = (
     "Methods that keep all the data, or see all of it in one place, bound what the others can reach. `points` counts "
     "the points, landmarks, features or atoms that one agent keeps; `stored_floats` is what it needs for predictions.",
     "All other methods are implemented from their published descriptions and make as many passes as ours. Their "
-    f"setting is chosen from the grid in the table `grids`, by the accuracy on a fifth of (at most {_TUNED_ON}) "
+    f"setting is chosen among those `tried`, by the accuracy on a fifth of (at most {_TUNED_ON}) "
     "training samples; the test samples are not used for that. If `at_end` is true, the grid may have been too "
     "narrow. Their traffic is 8 bytes per number.",
     "Ours are not tuned: `POLK, centralized` and `penalty` use the paper's settings, the other learners their defaults. "
@@ -264,13 +217,27 @@ _PARAGRAPHS = (
     "tuning and tests.",
 )
 
+
+def _draw(lines: Sequence[Mapping[str, Any]]) -> Figure:
+    """Accuracy and memory of every method, ours in a color of their own."""
+    figure = Figure(figsize=(11, 0.45 * len(lines) + 1.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    names = [line["method"] for line in lines]
+    colors = [COLORS[0] if "kernelmesh" in name else COLORS[1] for name in names]
+    left.barh(names, [100 * line["accuracy_worst"] for line in lines], color=colors)
+    right.barh(names, [line["stored_floats"] for line in lines], color=colors)
+    right.set_xscale("log")
+    left.invert_yaxis()
+    left.set(xlabel="held-out accuracy of the worst agent, %")
+    right.set(xlabel="floats that one agent stores")
+    return figure
+
+
 EXPERIMENT = Experiment(
     name="baselines",
-    about="all learners and other methods on the mixture in one table; --all also on the textures, whose images it needs",
+    about="all learners and other methods in one table; on the textures with --set task=textures, which needs the images",
     config=Config,
     run=run,
-    table=table,
     takes="3 min",
-    table_takes="30 min",
 )
 EXPERIMENTS = (EXPERIMENT,)

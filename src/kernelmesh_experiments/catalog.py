@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # they pull in plotting and solvers
 __all__ = ["experiments"]
 
 # each has a tuple EXPERIMENTS
-_MODULES = ("gmm", "one_class", "brodatz", "heterogeneous", "theory", "baselines", "drift")
+_MODULES = ("gmm", "one_class", "brodatz", "theory", "baselines", "drift")
 
 
 def experiments() -> dict[str, Experiment]:

@@ -2,27 +2,25 @@
 
 import contextlib
 import json
-import math
 import multiprocessing
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from kernelmesh import InvalidArgument, KernelMeshError
 from kernelmesh_experiments.events import CellFailed, CellFinished, Observer, Progress
 from kernelmesh_experiments.trial import Stop
 
-__all__ = ["Cell", "Pool", "Results", "WorkerKilled", "means", "run_cells"]
+__all__ = ["Cell", "Pool", "Results", "WorkerKilled", "run_cells"]
 
 Results = Mapping[str, Mapping[str, Any]]
 """What cells gave, by name."""
@@ -34,16 +32,6 @@ class Cell(NamedTuple):
     function: Callable[[Any], Mapping[str, Any]]
     """What it returns must be what JSON can hold."""
     settings: Any
-
-
-def means(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, float]:
-    """The mean of each of some numbers over the rows of a table; NaN over none.
-
-    >>> means([{"a": 1.0, "b": 2}, {"a": 2.0, "b": 2}], ["a"])
-    {'a': 1.5}
-    """
-    lines = list(rows)
-    return {name: float(np.mean([row[name] for row in lines])) if lines else math.nan for name in names}
 
 
 Pool = Callable[[int], AbstractContextManager[Executor]]

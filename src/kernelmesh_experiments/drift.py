@@ -6,7 +6,7 @@ import dataclasses
 import math
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +19,7 @@ from sklearn.linear_model import SGDClassifier
 from kernelmesh import Averaged, Gradient, InvalidArgument, Komp, Mixture, OnlineKernelClassifier, evaluate
 from kernelmesh.streams.drift import DriftingSamples, recurring, relabeled, rotating
 from kernelmesh_experiments.base import Experiment, Session
-from kernelmesh_experiments.cells import Cell, means
+from kernelmesh_experiments.cells import Cell
 from kernelmesh_experiments.report import Findings, style_of
 from kernelmesh_experiments.rivals.online import AfterFeatures, RiverClassifier, river, river_installed
 from kernelmesh_experiments.settings import Count, Floats, Ints, NonNegative, Positive, Settings, one_of, setting
@@ -108,7 +108,6 @@ STREAMS: dict[str, Callable[[Mixture, Config, np.random.Generator], DriftingSamp
 class Config(Settings, owner="drift"):
     """The paper's mixture, drawn from the seed, and what happens to it."""
 
-    seeds: Count = setting(3, doc="number of seeds of the full table (`--all`)")
     stream: Annotated[str, one_of("all", *STREAMS)] = setting("all", doc=f"all, or one of {', '.join(STREAMS)}")
     contender: Annotated[str, one_of("all", *CONTENDERS)] = setting("all", doc=f"all, or one of {', '.join(CONTENDERS)}")
     samples: Count = setting(20_000, doc="samples per stream")
@@ -163,43 +162,23 @@ def cell(config: Config) -> Mapping[str, Any]:
 
 def run(config: Config, session: Session) -> Findings:
     """Every learner on every stream, once."""
-    return _contest(config, session, seeds=1)
-
-
-def table(config: Config, session: Session) -> Findings:
-    """The same as means over the seeds."""
-    return _contest(config, session, seeds=config.seeds)
-
-
-def _contest(config: Config, session: Session, *, seeds: int) -> Findings:
     streams = tuple(STREAMS) if config.stream == "all" else (config.stream,)
     groups = {(stream, name): f"{stream}-{name}" for stream in streams for name in _entrants(config)}
     cells = {
         group: Cell(cell, dataclasses.replace(config, stream=stream, contender=name))
         for (stream, name), group in groups.items()
     }
-    done = session.sweep(cells, range(config.seed, config.seed + seeds))
-    found = {key: done[group] for key, group in groups.items() if done[group]}
-    rows = {
-        (stream, name): {
-            "stream": stream,
-            "learner": CONTENDERS[name].title,
-            "seeds": len(lines),  # fewer than asked for where the run was stopped
-            **means(lines, _NUMBERS),
-            "points": means(lines, ["points"])["points"] if lines[0]["points"] != "" else "",
-        }
-        for (stream, name), lines in found.items()
-    }
-    each = [{name: value for name, value in line.items() if name != "path"} for lines in found.values() for line in lines]
+    done = session.compute(cells)
+    found = {key: done[group] for key, group in groups.items() if group in done}
+    table = [{name: value for name, value in row.items() if name != "path"} for row in found.values()]
     return Findings(
         summary={
             "seed": config.seed,
-            "seeds": seeds,
             "river": version("river") if river_installed() else _WITHOUT_RIVER,
-            **{f"{stream}_{name}_error": row["error"] for (stream, name), row in rows.items()},
+            **{f"{stream}_{name}_error": row["error"] for (stream, name), row in found.items()},
         },
-        tables={"table": list(rows.values()), "cells": each},
-        figures={"figure": _figure(found, config, seeds)} if found else {},
+        tables={"table": table},
+        figures={"figure": _figure(found, config)} if found else {},
         paragraphs=_PARAGRAPHS if river_installed() else (*_PARAGRAPHS, f"river is {_WITHOUT_RIVER}."),
     )
 
@@ -213,7 +192,6 @@ def _entrants(config: Config) -> list[str]:
     return list(dict.fromkeys(("bayes", config.contender)))
 
 
-_NUMBERS = ("error", "window_error", "cpu_seconds", "kilobytes")
 _WITHOUT_RIVER = "not installed; its learners are skipped (pip install river)"
 _PARAGRAPHS = (
     "Every mini-batch is first predicted, then learned from. `error` is over all samples except the first mini-batch, "
@@ -224,45 +202,32 @@ _PARAGRAPHS = (
     "rotate: all classes rotate about the origin. come_and_go: in each phase, some classes do not occur. permute: "
     "from the middle on, labels are permuted. Bayes optimal knows the mixture and its changes.",
 )
-_DASHES = {"kernelmesh": "-", "scikit-learn": "-.", "river": "--"}
+_DASHES = {"": ":", "kernelmesh": "-", "scikit-learn": "-.", "river": "--"}
 _TITLES = {"rotate": "classes rotate", "come_and_go": "classes come and go", "permute": "labels are permuted halfway"}
-_BAYES: dict[str, Any] = {"color": "0.4", "linestyle": ":", "marker": "", "linewidth": 2.0}
+_BAYES: dict[str, Any] = {"color": "0.4", "marker": "", "linewidth": 2.0}
 
 
-def _looks() -> dict[str, dict[str, Any]]:
-    """How each learner is drawn, the same in every figure: a color and a marker of its own, the dashes of its library."""
-    learners = [name for name, contender in CONTENDERS.items() if contender.library]
-    looks = {
-        name: {
-            **style_of(index),
-            "linestyle": _DASHES[CONTENDERS[name].library],
-            "linewidth": 2.5 if CONTENDERS[name].library == "kernelmesh" else 1.2,
-        }
-        for index, name in enumerate(learners)
-    }
-    return {"bayes": _BAYES, **looks}
-
-
-def _figure(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], config: Config, seeds: int) -> Figure:
+def _figure(found: Mapping[tuple[str, str], Mapping[str, Any]], config: Config) -> Figure:
     streams = list(dict.fromkeys(stream for stream, _ in found))
     figure = Figure(figsize=(max(5 * len(streams) + 1, 8), 6.5), layout="constrained")
     panels = dict(zip(streams, figure.subplots(1, len(streams), sharey=True, squeeze=False)[0], strict=True))
-    lines, looks = dict[str, Any](), _looks()
-    for (stream, name), cells in found.items():
-        samples, errors = np.mean([line["path"] for line in cells], axis=0).T
-        lines[CONTENDERS[name].title] = panels[stream].plot(samples, 100 * errors, **looks[name], markevery=0.1)[0]
+    lines = dict[str, Any]()
+    for (stream, name), row in found.items():
+        contender = CONTENDERS[name]
+        look = style_of(list(CONTENDERS).index(name) - 1) if contender.library else _BAYES
+        samples, errors = np.transpose(row["path"])
+        dash = {"linestyle": _DASHES[contender.library]}
+        lines[contender.title] = panels[stream].plot(samples, 100 * errors, **look | dash, markevery=0.1)[0]
     for stream, axes in panels.items():
-        axes.set(title=_TITLES.get(stream, stream.replace("_", " ")), xlabel="samples")
-        axes.set_ylim(bottom=0)
+        axes.set(title=_TITLES[stream], xlabel="samples", ylim=(0, None))
         axes.grid(alpha=0.3)
     panels[streams[0]].set_ylabel(f"error over the newest {config.window} samples, %")
-    over = f"means over {seeds} seeds" if seeds > 1 else f"seed {config.seed}"
-    figure.suptitle(f"Test, then train: online learners with the defaults of their libraries, {over}")
+    figure.suptitle(f"Test, then train: online learners with the defaults of their libraries, seed {config.seed}")
     columns = min(4 if len(streams) > 1 else 2, len(lines))
     figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=columns, fontsize=9, handlelength=4)
     return figure
 
 
 _ABOUT = "online learners under concept drift: a rotating mixture, classes that come and go, permuted labels"
-EXPERIMENT = Experiment(name="drift", about=_ABOUT, config=Config, run=run, table=table, takes="4 min", table_takes="15 min")
+EXPERIMENT = Experiment(name="drift", about=_ABOUT, config=Config, run=run, takes="4 min")
 EXPERIMENTS = (EXPERIMENT,)

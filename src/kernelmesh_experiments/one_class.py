@@ -12,7 +12,7 @@ from kernelmesh_experiments.base import Experiment, Session
 from kernelmesh_experiments.kinds import ProtocolName, takes_every
 from kernelmesh_experiments.mixture import CLASSES, MixtureConfig, Partition, Task
 from kernelmesh_experiments.report import Findings, draw_decision_regions, draw_samples, style_of
-from kernelmesh_experiments.settings import Count, Index, setting
+from kernelmesh_experiments.settings import Count
 from kernelmesh_experiments.trial import Trial
 
 __all__ = ["EXPERIMENT", "EXPERIMENTS", "Config"]
@@ -29,21 +29,18 @@ class Config(MixtureConfig, owner="one-class"):
     partition: Partition = "one-class"
     passes: Count = 1
     measure_every: Count = 1
-    shown: Index = setting(7, doc="the agent whose decision regions are drawn, counted from 0; the last if there are fewer")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.agents < CLASSES:
             raise InvalidArgument(self.owner, "agents", f"be at least {CLASSES}, so that every class is seen", self.agents)
 
-    @property
-    def drawn(self) -> int:
-        """That agent, or the last where there are fewer."""
-        return min(self.shown, self.agents - 1)
-
 
 def run(config: Config, session: Session) -> Findings:
     """Train the three networks, and a batch SVM with all the samples for comparison."""
+    for name in ("protocol", "partition", "learner"):
+        if getattr(config, name) != getattr(Config, name):
+            raise InvalidArgument("one-class", name, "be omitted: the experiment chooses it", getattr(config, name))
     trials: dict[str, Trial] = {}
     task = Task.draw(config)
     for part, (protocol, _) in _NETWORKS.items():
@@ -72,7 +69,7 @@ _PARAGRAPHS = (
 def _figure(task: Task, trials: Mapping[str, Trial], svm: float) -> Figure:
     figure = Figure(figsize=(12, 7), layout="constrained")
     grid = figure.add_gridspec(2, 4, height_ratios=(1.0, 1.1))
-    agent = task.config.drawn if isinstance(task.config, Config) else 0
+    agent = min(7, len(task.streams) - 1)  # whose regions show much of the plane
     own = task.streams[agent].stream
     first = figure.add_subplot(grid[0, 0])
     draw_samples(first, own.points, own.targets, legend=False)
@@ -88,15 +85,9 @@ def _figure(task: Task, trials: Mapping[str, Trial], svm: float) -> Figure:
 
 def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
     for index, (part, trial) in enumerate(trials.items()):
-        samples = [line.samples for line in trial.record]
-        line = axes.plot(
-            samples,
-            [100 * line.score_mean for line in trial.record],
-            **style_of(index),
-            markevery=4,
-            label=_NETWORKS[part][1],
-        )
-        worst = [100 * line.score_worst for line in trial.record]
+        curves = [(line.samples, 100 * line.score_mean, 100 * line.score_worst) for line in trial.record]
+        samples, mean, worst = zip(*curves, strict=True)
+        line = axes.plot(samples, mean, **style_of(index), markevery=4, label=_NETWORKS[part][1])
         axes.plot(samples, worst, color=line[0].get_color(), linestyle=":", linewidth=1.0)
     axes.axhline(100 * svm, color="black", linewidth=1.0, linestyle="--", label="batch SVM on all samples")
     axes.set(xlabel="samples seen by each agent", ylabel="held-out accuracy, % (dotted: worst agent)", ylim=(0, 100))
@@ -104,6 +95,5 @@ def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
 
 
 _ABOUT = "agents that each see one class of five: alone, with the paper's update, and with relay sums"
-_SWEPT = ("protocol", "partition", "learner")
-EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, swept=_SWEPT, takes="20 s")
+EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, takes="20 s")
 EXPERIMENTS = (EXPERIMENT,)

@@ -128,5 +128,5 @@ def type_of(kind: type[Any], name: str) -> type[Any]:
     >>> type_of(Settings, "seed")
     <class 'int'>
     """
-    hint = get_type_hints(kind)[name]
+    hint: type[Any] = get_type_hints(kind)[name]
     return next((part for part in get_args(hint) if part is not NoneType), hint)

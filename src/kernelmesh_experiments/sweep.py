@@ -18,7 +18,7 @@ from kernelmesh_experiments.catalog import experiments
 from kernelmesh_experiments.cells import Cell, Pool
 from kernelmesh_experiments.outcome import Incomplete
 from kernelmesh_experiments.report import Findings, panel, style_of
-from kernelmesh_experiments.settings import did_you_mean
+from kernelmesh_experiments.settings import did_you_mean, one_of
 
 __all__ = ["Grid", "sweep"]
 
@@ -64,46 +64,40 @@ class Grid:
             raise InvalidArgument("sweep", "--seeds", "be at least 1", self.seeds)
 
     @property
-    def _kind(self) -> Experiment:
+    def _kind(self) -> type[Any]:
         known = experiments()
-        if self.experiment not in known:
-            remedy = did_you_mean(self.experiment, known)
-            raise InvalidArgument("sweep", "NAME", f"be one of {', '.join(known)}", self.experiment, remedy=remedy)
-        return known[self.experiment]
+        one_of(*known)("sweep", "NAME", self.experiment)
+        return known[self.experiment].config
 
     @property
     def settings(self) -> list[str]:
         """The names of all settings of the experiment."""
-        return [field.name for field in dataclasses.fields(self._kind.config)]
+        return [field.name for field in dataclasses.fields(self._kind)]
 
     @property
     def points(self) -> list[dict[str, Any]]:
         """The combinations, the last axis fastest."""
         return [dict(zip(self.axes, values, strict=True)) for values in product(*self.axes.values())]
 
-    def configs(self) -> tuple[dict[tuple[int, int], Any], dict[tuple[int, int], str]]:
-        """The settings of each cell, and what is wrong with those that cannot be; by (number of the point, seed).
+    def configs(self) -> dict[tuple[int, int], Any]:
+        """The settings of each cell, or the error of those that cannot be; by (number of the point, seed).
 
         Values that go together with others are kept; one that goes with none is an error of the whole sweep.
         """
         first = self.fixed.get("seed", 0)
         found: dict[tuple[int, int], Any] = {}
-        wrong: dict[tuple[int, int], str] = {}
-        errors: dict[int, Exception] = {}
         for number, point in enumerate(self.points):
             for seed in range(first, first + self.seeds):
                 try:
-                    found[number, seed] = self._kind.config(**{**self.fixed, **point, "seed": seed})
+                    found[number, seed] = self._kind(**{**self.fixed, **point, "seed": seed})
                 except (TypeError, ValueError) as error:
-                    wrong[number, seed], errors[number] = str(error), error
+                    found[number, seed] = error
         for name, values in self.axes.items():
             for value in values:
-                numbers = [number for number, point in enumerate(self.points) if point[name] == value]
-                if all(number in errors for number in numbers):
-                    raise errors[numbers[0]]
-        if not found and errors:
-            raise errors[0]
-        return found, wrong
+                made = [found[number, first] for number, point in enumerate(self.points) if point[name] == value]
+                if all(isinstance(config, Exception) for config in made):
+                    raise made[0]
+        return found
 
 
 def _name(point: Mapping[str, Any], seed: int) -> str:
@@ -142,32 +136,26 @@ def sweep(pool: Pool | None = None) -> Experiment:
 
 
 def _sweep(grid: Grid, session: Session, pool: Pool | None) -> Findings:
-    configs, wrong = grid.configs()
-    points = grid.points
-    names = {key: _name(points[key[0]], key[1]) for key in (*configs, *wrong)}
-    failures: dict[str, str] = {names[key]: reason for key, reason in wrong.items()}
-    cells = {names[key]: Cell(cell, (grid.experiment, config)) for key, config in configs.items()}
+    points, configs = grid.points, grid.configs()
+    names = {key: _name(points[key[0]], key[1]) for key in configs}
+    failures = {names[key]: str(found) for key, found in configs.items() if isinstance(found, Exception)}
+    cells = {names[key]: Cell(cell, (grid.experiment, found)) for key, found in configs.items() if names[key] not in failures}
     done = session.compute(cells, failures=failures, pool=pool)
     if failures and session.complete:
         session.outcome = Incomplete(done=len(done), total=len(names), reason=next(iter(failures.values())))
-    rows = [
-        {**points[number], "seed": seed, **done[name], "failed": ""}
-        if (name := names[number, seed]) in done
-        else {**points[number], "seed": seed, "failed": failures[name]}
-        for number, seed in sorted(names)
-        if names[number, seed] in done or names[number, seed] in failures
-    ]
+    rows: dict[int, list[dict[str, Any]]] = {number: [] for number in range(len(points))}
+    for (number, seed), name in names.items():
+        if name in done or name in failures:
+            found = {"seed": seed, **done.get(name, {}), "failed": failures.get(name, "")}
+            rows[number].append({**points[number], **found})
     measures = _measures(grid, list(done.values()))
     shown = _shown(grid, measures)
-    table = [_row(grid, point, [row for row in rows if _at(row, point)], measures) for point in points]
+    table = [_row(point, rows[number], measures) for number, point in enumerate(points)]
     summary = {"of": grid.experiment, "points": len(points), "seeds": grid.seeds, "cells": len(names)}
     summary |= {"failed": len(failures), **_best(grid, table, shown)}
     figures = {"figure": _draw(grid, table, shown)} if shown else {}
-    return Findings(summary=summary, tables={"table": table, "cells": _even(rows)}, figures=figures)
-
-
-def _at(row: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
-    return all(row[name] == value for name, value in point.items())
+    each = _even([row for lines in rows.values() for row in lines])
+    return Findings(summary=summary, tables={"table": table, "cells": each}, figures=figures)
 
 
 def _even(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -180,25 +168,17 @@ def _measures(grid: Grid, results: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns that are numbers in every cell and are no settings."""
     names = dict.fromkeys(name for result in results for name in result)
     given = {*_ALWAYS, *grid.settings}
-
-    def number(value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-
-    return [name for name in names if name not in given and all(number(result.get(name)) for result in results)]
+    return [name for name in names if name not in given and all(_is_number(result.get(name)) for result in results)]
 
 
 def _shown(grid: Grid, measures: Sequence[str]) -> str:
-    if not measures:
-        return ""
-    if not grid.show:
-        return next((name for name in _SHOWN if name in measures), measures[0])
-    if grid.show not in measures:
-        remedy = did_you_mean(grid.show, measures)
-        raise InvalidArgument("sweep", "--show", f"be one of {', '.join(measures)}", grid.show, remedy=remedy)
-    return grid.show
+    if grid.show and measures:
+        one_of(*measures)("sweep", "--show", grid.show)
+        return grid.show
+    return next((name for name in _SHOWN if name in measures), next(iter(measures), ""))
 
 
-def _row(grid: Grid, point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> dict[str, Any]:
+def _row(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> dict[str, Any]:
     """Mean and standard deviation over the seeds of one point."""
     good = [row for row in rows if not row["failed"]]
     out: dict[str, Any] = {**point, "seeds": len(good), "failed": len(rows) - len(good)}
@@ -220,23 +200,17 @@ def _best(grid: Grid, table: Sequence[Mapping[str, Any]], shown: str) -> dict[st
 
 def _draw(grid: Grid, table: Sequence[Mapping[str, Any]], shown: str) -> Figure:
     """The measure against the first axis of numbers, one line for each combination of the others."""
-    numeric = [name for name, values in grid.axes.items() if all(_is_number(value) for value in values)]
-    axis = next((name for name in numeric if len(grid.axes[name]) > 1), next(iter(grid.axes), ""))
+    numeric = [name for name, values in grid.axes.items() if len(values) > 1 and all(map(_is_number, values))]
+    axis = next(iter((*numeric, *grid.axes)))
     others = [name for name in grid.axes if name != axis]
-    spread = [float(value) for value in grid.axes.get(axis, ())] if axis in numeric else []
-    logarithmic = "x" if spread and min(spread) > 0 and max(spread) > 20 * min(spread) else ""
-    figure, axes = panel(
-        axis or "run", f"{shown}, mean over {grid.seeds} seed{'s' * (grid.seeds > 1)}", logarithmic=logarithmic
-    )
-    lines: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in table:
-        lines.setdefault(tuple(row[name] for name in others), []).append(row)
-    for index, (key, rows) in enumerate(lines.items()):
-        ordered = sorted(rows, key=lambda row: row[axis]) if axis in numeric else rows
-        across = [row[axis] if axis in numeric else str(row.get(axis, "")) for row in ordered]
-        spans = [0.0 if math.isnan(row[f"{shown}_std"]) else row[f"{shown}_std"] for row in ordered]
-        label = ", ".join(f"{name}={value}" for name, value in zip(others, key, strict=True)) or None
-        axes.errorbar(across, [row[shown] for row in ordered], yerr=spans, capsize=3, label=label, **style_of(index))
+    figure, axes = panel(axis, f"{shown}, mean over {grid.seeds} seed{'s' * (grid.seeds > 1)}")
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(table, key=lambda row: row[axis]) if axis in numeric else table:
+        lines.setdefault(", ".join(f"{name}={row[name]}" for name in others), []).append(row)
+    for index, (label, rows) in enumerate(lines.items()):
+        across = [row[axis] if axis in numeric else str(row[axis]) for row in rows]
+        spans = np.nan_to_num([row[f"{shown}_std"] for row in rows])
+        axes.errorbar(across, [row[shown] for row in rows], yerr=spans, capsize=3, label=label, **style_of(index))
     if others:
         axes.legend(fontsize="small")
     axes.set_title(f"{grid.experiment}: bars are standard deviations over seeds", fontsize="medium")

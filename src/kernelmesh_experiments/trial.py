@@ -61,15 +61,10 @@ class Trial:
             "bytes_per_sample": last.bytes_per_sample,
         }
 
-    def row(self) -> dict[str, Any]:
-        """The summary as a row of a table, with the outcome of this network."""
-        return {**self.outcome.row(), **self.summary(), "seconds": self.seconds}
-
 
 def learn(
     network: Network,
     *,
-    only_ends: bool = False,
     folder: Path | None = None,
     resume: bool = False,
     publish: Observer = lambda _: None,
@@ -78,7 +73,6 @@ def learn(
 ) -> Trial:
     """Train until the streams end, the run diverges, or it is stopped; whatever was measured until then is returned.
 
-    With `only_ends`, that is only the first round and the last one.
     With a folder, the run leaves a checkpoint there, and `resume` continues from it if it was made with the same settings.
     A resumed run learns and sends the same, bit for bit, as one that was never stopped. With an engine, agents are elsewhere;
     the checkpoint is the same, and is also written every now and then, so that a run survives the process that drives it.
@@ -90,7 +84,7 @@ def learn(
     save_every = network.save_every or (0 if engine is None else _SAVE_EVERY)
     try:
         for now in run.rounds(engine):
-            if now.number in (1, network.rounds) or (not only_ends and now.number % network.measure_every == 0):
+            if now.number in (1, network.rounds) or now.number % network.measure_every == 0:
                 run.measure()
             if save_every and now.number % save_every == 0 and now.number < run.total:
                 run.save()

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh import Agent, Diverged, Gaussian, Logistic, State
+from kernelmesh.agent import advance
 from kernelmesh.checks import Floats, matrix
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.estimators.parameters import regularized
 from kernelmesh.numerics.function import padded
 
 __all__ = ["MARKS", "Beginning", "Candidate", "prefixes", "suited"]
@@ -122,8 +124,8 @@ def _moved(agent: Agent, width: int, strength: int) -> Agent:
         return agent
     kernel = cast(Gaussian, agent.kernel)
     bandwidth = min(max(kernel.bandwidth * 2.0**width, 1e-150), 1e150)
-    regularization = cast(float, agent.regularization) * 2.0**strength
-    return dataclasses.replace(agent, kernel=dataclasses.replace(kernel, bandwidth=bandwidth), regularization=regularization)
+    learner = regularized(agent.learner, agent.learner.regularization * 2.0**strength)
+    return dataclasses.replace(agent, kernel=dataclasses.replace(kernel, bandwidth=bandwidth), learner=learner)
 
 
 def _tried(agent: Agent, points: Floats, targets: NDArray[Any]) -> Candidate:
@@ -134,8 +136,8 @@ def _tried(agent: Agent, points: Floats, targets: NDArray[Any]) -> Candidate:
         for start in range(0, len(points), _BATCH):
             rows = slice(start, start + _BATCH)
             if start in watched:
-                outputs.append(agent.predict(state, points[rows]))
-            state, _ = agent.step(state, points[rows], targets[rows])
+                outputs.append(state.function.evaluate(points[rows]))
+            state, _ = advance(agent, state, points[rows], targets[rows])
     except Diverged:
         return Candidate(np.inf, agent, None)
     if not outputs:

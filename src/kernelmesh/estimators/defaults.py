@@ -1,15 +1,16 @@
-"""Default values of the estimators, one table per learning rule.
+"""What an estimator takes by default, for each kind of learner.
 
 All values are for kernels with κ(x, x) = 1; `parameters.py` scales them to the actual kernel. Regressors standardize their
 targets, so that values in units of the loss apply to targets of any size.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernelmesh.learners import Averaged, Landmarks, Learner, SecondOrder
 
-__all__ = ["TOLERANCE", "ByTargets", "Defaults", "defaults_of"]
+__all__ = ["Defaults", "defaults_of"]
 
 
 class ByTargets(NamedTuple):
@@ -18,13 +19,17 @@ class ByTargets(NamedTuple):
     classes: float
     values: float
 
+    def of(self, classifies: bool) -> float:
+        """The one for these targets."""
+        return self.classes if classifies else self.values
+
 
 _STANDARD = ByTargets(classes=1.0, values=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """The defaults of an estimator; None for parameters that the rule does not use."""
+    """The defaults of an estimator; None where the learner's own default applies."""
 
     passes: int
     """The maximum number of passes of `fit`."""
@@ -34,23 +39,19 @@ class Defaults:
     """The same in networks, where each agent sees only a part of the rows."""
     width: ByTargets = _STANDARD
     """The bandwidth of the default kernel, in units of √(Σ_j σ_j² / 2), with the standard deviations σ_j of the features."""
-    suits: bool = False
-    """Whether a single learner then tunes that bandwidth and λ on the first rows."""
     step_size: ByTargets | None = None
     """η."""
     parsimony: ByTargets | None = None
     """K of the compression budget."""
     regularization: ByTargets | None = None
-    """λ; None means the default of the rule."""
-    sums: bool = False
-    """Whether λ is relative to the sum of all losses, to which each pass adds, rather than to their mean."""
+    """λ."""
     budget: ByTargets | None = None
-    """ε of a rule that removes points in its own way."""
+    """ε of `SecondOrder`."""
     novelty: float | None = None
     """ν."""
     max_order: int | None = None
-    """The maximum number of points; None means that only the budget limits it."""
-    half_life: float | None = None
+    """The maximum number of points."""
+    half_life: float = math.inf
     """The number of samples of a stream after which old data counts half; `fit`, which shuffles rows, forgets nothing."""
 
 
@@ -70,7 +71,7 @@ _AVERAGED = Defaults(
     network_passes=5,
     # classes: 30 to 100 work equally well; values: the slope of the loss grows with the error, so steps must be small
     step_size=ByTargets(classes=100.0, values=1.5),
-    # classes: that of `Komp.averaging`; values: smaller steps leave less room
+    # classes: the learner's own; values: smaller steps leave less room
     parsimony=ByTargets(classes=0.06, values=0.01),
 )
 
@@ -81,14 +82,10 @@ _SECOND_ORDER = Defaults(
     network_passes=2,
     # the starting point for tuning both; no single width suits all data sets
     width=ByTargets(classes=0.7, values=1.0),
-    suits=True,
     # classes: 1/C of an SVM with C = 20; values: less would overfit small, noisy data sets
     regularization=ByTargets(classes=0.05, values=0.6),
-    sums=True,
     # classes: nats per sample, three times as much costs accuracy on some sets; values: of a squared error of at most ½
     budget=ByTargets(classes=0.0075, values=0.0025),
-    # anything from a quarter to four times this works as well
-    novelty=0.01,
     # two matrices of 2000² numbers are 64 MB
     max_order=2000,
     # costs 0.2 points on a stationary stream, and recovers within 512 samples after labels are swapped
@@ -102,22 +99,18 @@ _LANDMARKS = Defaults(
     width=ByTargets(classes=0.7, values=1.0),
     # λ belongs to the network: n agents learn what one learner would
     regularization=ByTargets(classes=0.05, values=0.6),
-    sums=True,
     novelty=0.03,
     # a sum of 500² / 2 numbers crosses each edge in each wave
     max_order=500,
     half_life=10_000.0,
 )
 
-TOLERANCE = 1e-3
-"""`tol`: `fit` stops when a pass does not lower the mean loss by more than this fraction of it."""
-
 
 def defaults_of(kind: type[Learner]) -> Defaults:
-    """The defaults for a kind of rule; a third-party rule is treated as a form of gradient descent.
+    """The defaults for a kind of learner; one of a third party is treated as a form of gradient descent.
 
     >>> defaults_of(SecondOrder).max_order
     2000
     """
     tables = {SecondOrder: _SECOND_ORDER, Averaged: _AVERAGED, Landmarks: _LANDMARKS}
-    return next((table for rule, table in tables.items() if issubclass(kind, rule)), _GRADIENT)
+    return next((table for learner, table in tables.items() if issubclass(kind, learner)), _GRADIENT)

@@ -2,94 +2,69 @@
 
 import dataclasses
 import math
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from kernelmesh import Agent, Averaged, ConsensusProtocol, Komp, Learner, Relay, Schedule
+from kernelmesh import Agent, ConsensusProtocol, Gaussian, Kernel, Komp, Landmarks, Learner, Loss, Relay
 from kernelmesh.checks import Floats, integer, non_negative
 from kernelmesh.errors import InvalidArgument, format_value
-from kernelmesh.estimators.defaults import TOLERANCE, ByTargets, defaults_of
+from kernelmesh.estimators.defaults import Defaults, defaults_of
 from kernelmesh.learners import check_learner
-from kernelmesh.numerics.compression import Compression
-from kernelmesh.numerics.kernels import Gaussian, Kernel, check_kernel
-from kernelmesh.numerics.losses import Loss, check_loss
-from kernelmesh.registry import kebab, kinds
-from kernelmesh.schema import did_you_mean
+from kernelmesh.learners.base import Descent
+from kernelmesh.numerics.kernels import check_kernel
+from kernelmesh.numerics.losses import check_loss
 
-__all__ = ["Parameters"]
+__all__ = ["TOLERANCE", "Parameters", "regularized"]
 
-# The parameters that a rule with a step size leaves to the estimator.
-_OF_STEPS = frozenset({"step_size", "parsimony", "budget", "max_order"})
-# Parameters that cannot change during learning, and those that take effect with the next rows.
-_FIXED = ("kernel", "loss", "learner", "graph", "protocol")
-_CHANGING = ("regularization", "budget", "max_order", "half_life", "step_size", "parsimony")
-# Remedies for parameters that a rule does not use.
-_REMEDIES = {
-    "step_size": 'rule="gradient" and rule="averaged" take a step size',
-    "parsimony": "set budget",
-    "budget": "the rule has no budget",
-    "max_order": "the rule has no limit on points",
-    "half_life": 'rule="second-order" and rule="averaged" support forgetting',
-}
+TOLERANCE = 1e-3
+"""`tol`: `fit` stops when a pass does not lower the mean loss by more than this fraction of it."""
+
+# The settings of the default learner.
+_OF_LEARNER = ("regularization", "budget", "max_order", "half_life")
+# Parameters that cannot change during learning.
+_FIXED = ("kernel", "loss", "graph", "protocol")
 
 
 class Parameters(BaseEstimator, ABC):
-    """The parameters that all estimators share, and their resolved values."""
+    """The parameters that all estimators share, and the agent that they describe."""
 
-    def __init__(
-        self,
-        kernel: Kernel | None = None,
-        loss: Loss | None = None,
-        *,
-        rule: str | Learner | None = None,
-        regularization: float | None = None,
-        budget: float | Schedule | None = None,
-        max_order: float | None = None,
-        half_life: float | None = None,
-        step_size: float | Schedule | None = None,
-        parsimony: float | None = None,
-        batch_size: int = 32,
-        passes: int | None = None,
-        tol: float | None = TOLERANCE,
-        verbose: bool | int = False,
-        random_state: Any = None,
-    ) -> None:
-        self.kernel = kernel
-        self.loss = loss
-        self.learner = rule
-        self.regularization = regularization
-        self.budget = budget
-        self.max_order = max_order
-        self.half_life = half_life
-        self.step_size = step_size
-        self.parsimony = parsimony
-        self.batch_size = batch_size
-        self.passes = passes
-        self.tol = tol
-        self.verbose = verbose
-        self.random_state = random_state
+    kernel: Kernel | None
+    loss: Loss | None
+    learner: Learner | None
+    regularization: float | None
+    max_order: float | None
+    half_life: float | None
+    batch_size: int
+    passes: int | None
+    tol: float | None
+    verbose: bool | int
+    random_state: Any
 
+    _watched: ClassVar[tuple[str, ...]]
+    """The parameters that learning depends on once started; the others matter only to `fit`, or take effect anyway."""
     _classifies: bool
     _cooperates: bool
     _default_loss: Loss
+    _began_with: dict[str, Any]
+    """The watched parameters when learning began, or when they last changed."""
     _size: float
+    """The mean of κ(x, x): a step moves f(x) by κ(x, x), and ‖f‖² scales with its inverse; the defaults are for κ = 1."""
     _scales: bool
     """Whether the agents agree on the scales of the features."""
-    _began_with: dict[str, Any]
 
     @property
     @abstractmethod
-    def _default_rule(self) -> str:
-        """The name of the best rule for this estimator."""
+    def _default_kind(self) -> type[Learner]:
+        """The best learner for this estimator."""
 
-    def _settle(self, X: Floats, outputs: int, protocol: ConsensusProtocol, *, repeats: bool) -> tuple[Agent, float]:
+    def _settle(self, X: Floats, outputs: int, protocol: ConsensusProtocol, *, complete: bool) -> tuple[Agent, float]:
         """Check all parameters and fill in defaults; returns the agent, and λ on the user's scale.
 
-        `X` is used only to scale the defaults. If there are several passes over its rows and the rule sums losses, λ is
+        `X` is used only to scale the defaults. If there are several passes over its rows, and λ is relative to a sum, it is
         relative to that many times the sum over the rows, so that it means the same for any number of passes.
         """
         owner = type(self).__name__
@@ -100,163 +75,126 @@ class Parameters(BaseEstimator, ABC):
         if self.tol not in (None, -math.inf) and non_negative(owner, "tol", self.tol) >= 1.0:
             remedy = "use None to make all passes, or passes=2 to make two"
             raise InvalidArgument(owner, "tol", "be a fraction >= 0 and < 1", self.tol, remedy=remedy)
-        rule = self._chosen_rule(streaming=not repeats)
+        passes = integer(owner, "passes", self._most_passes(len(X)), minimum=1)
         self._scales = isinstance(protocol, Relay) and protocol.scales
-        kernel = (
-            self._default_kernel(X, rule, complete=repeats and not self._scales)
-            if self.kernel is None
-            else check_kernel(owner, self.kernel)
-        )
-        passes, usual = integer(owner, "passes", self._passes(rule, len(X)), minimum=1), defaults_of(type(rule))
-        # a step moves f(x) by κ(x, x), and ‖f‖² scales with its inverse: the defaults are for κ = 1
-        size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
-        regularization = self.regularization
-        if regularization is None and usual.regularization is not None:
-            regularization = cast(float, self._by_targets(usual.regularization)) * size
-        weight = passes if usual.sums and repeats else 1
-        if weight != 1:
-            regularization = non_negative(owner, "regularization", regularization) * weight
-        self._size = size
-        self._began_with = self._settled_parameters()
-        step_size, compression = self._steps(rule, size) if rule.takes_step_size else (None, None)
-        agent = Agent(
-            dimension=X.shape[1],
-            outputs=outputs,
-            kernel=kernel,
-            loss=loss,
-            rule=rule,
-            step_size=step_size,
-            regularization=regularization,
-            compression=compression,
-            protocol=protocol,
-        )
-        return agent, cast(float, agent.regularization) / weight
+        adapts = complete and not self._scales
+        kernel = self._default_kernel(X, adapts) if self.kernel is None else check_kernel(owner, self.kernel)
+        self._size = float(np.mean(kernel.diag(X[:1000]))) or 1.0
+        self._began_with = self._watched_values()
+        learner = self._chosen_learner(streaming=not complete)
+        regularization = learner.regularization
+        if complete and learner.sums_losses and passes > 1:
+            learner = regularized(learner, passes * regularization)
+        agent = Agent(dimension=X.shape[1], outputs=outputs, kernel=kernel, loss=loss, learner=learner, protocol=protocol)
+        return agent, regularization
 
-    def _default_kernel(self, X: Floats, rule: Learner, *, complete: bool) -> Kernel:
-        """A Gaussian as wide as the distances between rows; the first rows of a stream are assumed to be standardized."""
-        variance = float(X.shape[1])
-        if complete:
-            with np.errstate(over="ignore", invalid="ignore"):
-                found = float(X.var(axis=0).sum())
-            variance = found if 0.0 < found < math.inf else variance
-        # with factor 1, a typical pair of points has κ = exp(−2) in any dimension
-        return Gaussian(bandwidth=cast(float, self._by_targets(defaults_of(type(rule)).width)) * math.sqrt(variance / 2.0))
+    @property
+    def _assumes_scales(self) -> bool:
+        """Whether features should have similar scales: the kernel is the default one, and agents do not agree on scales."""
+        return self.kernel is None and not self._scales
 
-    def _passes(self, rule: Learner, rows: int) -> int:
+    @property
+    def _usual(self) -> Defaults:
+        """The defaults for the learner."""
+        if self.learner is None:
+            return defaults_of(self._default_kind)
+        return defaults_of(type(check_learner(type(self).__name__, self.learner)))
+
+    def _most_passes(self, rows: int) -> int:
         """The maximum number of passes of `fit` over this many rows."""
-        usual = defaults_of(type(rule))
+        usual = self._usual
         if self.passes is not None:
             return self.passes
         if self._cooperates:
             return usual.network_passes
         return usual.passes * (2 if rows < usual.few_rows else 1)
 
-    def _chosen_rule(self, *, streaming: bool) -> Learner:
-        """The rule itself, or the named rule with its parameters; a parameter that it does not use is rejected."""
-        owner, chosen = type(self).__name__, self._default_rule if self.learner is None else self.learner
-        if not isinstance(chosen, str):
-            rule = check_learner(owner, chosen)
-            self._refuse_useless(type(rule), is_object=True)
-            return rule
-        known = {kebab(name): kind for name, kind in kinds("learner").items()}
-        if chosen not in known:
-            among = f"be a learning rule or one of {', '.join(known)}"
-            raise InvalidArgument(owner, "learner", among, chosen, remedy=did_you_mean(chosen, known))
-        kind = known[chosen]
-        self._refuse_useless(kind, is_object=False)
-        usual, own = defaults_of(kind), _own(kind)
-        settings: dict[str, Any] = {
-            "budget": self._by_targets(usual.budget),
-            "novelty": usual.novelty,
-            "max_order": usual.max_order,
-            "half_life": usual.half_life if streaming else None,
-            **self._given(),
-            **({} if self.half_life is None else {"half_life": self.half_life}),
-        }
-        settings["max_order"] = _limit(settings["max_order"])
-        return cast(Learner, kind(**{name: value for name, value in settings.items() if name in own and value is not None}))
+    def _default_kernel(self, X: Floats, adapts: bool) -> Kernel:
+        """A Gaussian as wide as the distances between rows; the first rows of a stream are assumed to be standardized."""
+        variance = float(X.shape[1])
+        if adapts:
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = float(X.var(axis=0).sum())
+            variance = found if 0.0 < found < math.inf else variance
+        # with factor 1, a typical pair of points has κ = exp(−2) in any dimension
+        return Gaussian(bandwidth=self._usual.width.of(self._classifies) * math.sqrt(variance / 2.0))
+
+    def _chosen_learner(self, *, streaming: bool) -> Learner:
+        """The given learner, or the default one with the given settings."""
+        given = {name: value for name in _OF_LEARNER if (value := getattr(self, name, None)) is not None}
+        if self.learner is None:
+            return self._default_learner(self._default_kind, given, streaming=streaming)
+        learner = check_learner(type(self).__name__, self.learner)
+        if given:
+            argument, value = next(iter(given.items()))
+            remedy = f"it has settings of its own, as in learner={type(learner).__name__}(…)"
+            raise InvalidArgument(type(self).__name__, argument, "be omitted if learner is given", value, remedy=remedy)
+        return learner
+
+    def _default_learner(self, kind: type[Learner], given: dict[str, Any], *, streaming: bool) -> Learner:
+        usual, size = defaults_of(kind), self._size
+        settings: dict[str, Any] = {"novelty": usual.novelty, "max_order": usual.max_order}
+        if usual.regularization is not None:
+            settings["regularization"] = usual.regularization.of(self._classifies) * size
+        if usual.budget is not None:
+            settings["budget"] = usual.budget.of(self._classifies)
+        if streaming and not math.isinf(usual.half_life):
+            settings["half_life"] = usual.half_life
+        settings |= given
+        if settings["max_order"] == math.inf and not issubclass(kind, Landmarks):
+            settings["max_order"] = None
+        if usual.step_size is not None and usual.parsimony is not None:
+            settings["step_size"] = usual.step_size.of(self._classifies) / size
+            # the budget is a distance between functions, which scales with the inverse root of κ
+            parsimony = usual.parsimony.of(self._classifies) * size ** (cast(type[Descent], kind).budget_exponent - 0.5)
+            settings["compression"] = Komp(parsimony=parsimony, max_order=settings.pop("max_order"))
+        if not hasattr(kind, "half_life") and settings.pop("half_life", math.inf) != math.inf:
+            rule = f"be omitted with the learner {kind.__name__}, which does not forget"
+            raise InvalidArgument(type(self).__name__, "half_life", rule, self.half_life)
+        return kind(**{name: value for name, value in settings.items() if value is not None})
+
+    # -- parameters that change while learning continues ---------------------------------------------------------------
+
+    def _watched_values(self) -> dict[str, Any]:
+        return dict(zip(self._watched, operator.itemgetter(*self._watched)(vars(self)), strict=True))
+
+    def _updated(self, agent: Agent) -> Agent:
+        """The same agent if no parameter has changed; otherwise with those that only affect further learning.
+
+        Changes to parameters on which the model depends already are rejected.
+        """
+        now, before = self._watched_values(), self._began_with
+        if all(map(operator.is_, now.values(), before.values())):
+            return agent
+        for name, value in now.items():
+            if _same(value, before[name]) or self._may_change(name, before[name], value, agent.learner):
+                continue
+            rule = f"remain {format_value(before[name])} while partial_fit continues"
+            remedy = "call fit to start over, or restore the value"
+            raise InvalidArgument(type(self).__name__, name, rule, value, remedy=remedy)
+        integer(type(self).__name__, "batch_size", self.batch_size, minimum=1)
+        agent, self._began_with = self._streaming(agent), now
+        return agent
+
+    @staticmethod
+    def _may_change(name: str, before: Any, now: Any, learner: Learner) -> bool:
+        if name == "learner":  # to another one of its kind with the same λ, if that matters
+            alike = isinstance(now, Learner) and type(now) is type(before)
+            return alike and not (now.sums_losses and now.regularization != before.regularization)
+        return name not in _FIXED and not (name == "regularization" and learner.sums_losses)
 
     def _streaming(self, agent: Agent) -> Agent:
-        """The same agent for a stream of rows, with the parameters that have changed since it started.
-
-        By default, it forgets from now on. Changes to parameters that the model already depends on are rejected.
-        """
-        parameters = self._settled_parameters()
-        changed = [name for name, value in parameters.items() if not _same(value, self._began_with[name])]
-        usual = defaults_of(type(agent.learner))
-        for name in changed:
-            if name in _FIXED or (name == "regularization" and usual.sums):
-                rule = f"remain {format_value(self._began_with[name])} while partial_fit continues"
-                remedy = "call fit to start over, or restore the value"
-                raise InvalidArgument(type(self).__name__, name, rule, parameters[name], remedy=remedy)
-        if changed:
-            self._began_with = parameters
-            return self._updated(agent, changed)
-        if usual.half_life is None or self.half_life is not None or isinstance(self.learner, Learner):
-            return agent
-        return dataclasses.replace(agent, rule=dataclasses.replace(cast(Any, agent.learner), half_life=usual.half_life))
-
-    def _updated(self, agent: Agent, changed: Iterable[str]) -> Agent:
-        """The agent with the current parameters."""
-        rule = self._chosen_rule(streaming=True)
-        settings: dict[str, Any] = {"learner": rule}
-        if rule.takes_step_size:
-            settings["step_size"], settings["compression"] = self._steps(rule, self._size)
-        if "regularization" in changed:
-            settings["regularization"] = self.regularization
-        return dataclasses.replace(agent, **settings)
-
-    def _settled_parameters(self) -> dict[str, Any]:
-        """The parameters that learning depends on once started; others matter only to `fit`, or take effect anyway."""
-        return {name: getattr(self, name) for name in (*_FIXED, *_CHANGING) if hasattr(self, name)}
-
-    def _given(self) -> dict[str, Any]:
-        """The given parameters that not all rules use."""
-        given = {name: getattr(self, name) for name in _REMEDIES if getattr(self, name) is not None}
-        if self.half_life == math.inf:  # nothing is forgotten, which suits every rule
-            del given["half_life"]
-        return given
-
-    def _refuse_useless(self, kind: type[Learner], *, is_object: bool) -> None:
-        owner, own = type(self).__name__, _own(kind)
-        for argument, value in self._given().items():
-            if is_object and argument in own:
-                rule, remedy = "be omitted if the rule is an object", f"rule={kind.__name__}({argument}=…)"
-                raise InvalidArgument(owner, argument, rule, value, remedy=remedy)
-            if argument not in (own | _OF_STEPS if kind.takes_step_size else own):
-                rule = f"be omitted with the learner {kebab(kind.__name__)}, which does not use it"
-                raise InvalidArgument(owner, argument, rule, value, remedy=_REMEDIES[argument])
-
-    def _steps(self, rule: Learner, size: float) -> tuple[float | Schedule, Compression]:
-        """The step size, and a compression with a matching budget."""
-        owner, usual, max_order = type(self).__name__, defaults_of(type(rule)), _limit(self.max_order)
-        base = cast(float, self._by_targets(usual.step_size))
-        step_size = base / size if self.step_size is None else self.step_size
-        if self.budget is not None:
-            if self.parsimony is not None:
-                raise InvalidArgument(owner, "parsimony", "be omitted if budget is set", self.parsimony)
-            return step_size, Komp(budget=self.budget, max_order=max_order)
-        parsimony = self._by_targets(usual.parsimony) if self.parsimony is None else self.parsimony
-        parsimony = non_negative(owner, "parsimony", parsimony)
-        if isinstance(rule, Averaged):
-            return step_size, Komp.averaging(step_size, parsimony=parsimony, max_order=max_order)
-        if self.step_size is None:  # the budget is a distance between functions, which scales with the inverse root of κ
-            return step_size, Komp(budget=parsimony * base**1.5 / math.sqrt(size), max_order=max_order)
-        return step_size, Komp.parsimonious(step_size, parsimony=parsimony, max_order=max_order)
-
-    def _by_targets(self, pair: ByTargets | None) -> float | None:
-        return None if pair is None else pair.classes if self._classifies else pair.values
+        """The agent for a stream of rows with the current parameters; by default, it forgets."""
+        learner = self._chosen_learner(streaming=True)
+        if learner.sums_losses:  # what has been learned depends on λ
+            learner = regularized(learner, agent.learner.regularization)
+        return agent if learner == agent.learner else dataclasses.replace(agent, learner=learner)
 
 
-def _own(kind: type[Learner]) -> set[str]:
-    """The settings of the rule itself; with a step size, budget and max_order belong to the compression."""
-    fields = set(getattr(kind, "__dataclass_fields__", ()))
-    return fields - _OF_STEPS if kind.takes_step_size else fields
+def regularized(learner: Learner, regularization: float) -> Learner:
+    """The learner with another λ."""
+    return cast(Learner, dataclasses.replace(cast(Any, learner), regularization=regularization))
 
 
 def _same(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) and bool(np.all(one == other)))
-
-
-def _limit(max_order: Any) -> Any:
-    return None if max_order == math.inf else max_order

@@ -4,16 +4,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from kernelmesh import Function, Round
+from kernelmesh import Function, State
 
 __all__ = ["Progress"]
 
+# Seconds between lines of output within a pass.
 _EVERY = 5.0
-"""Seconds between lines of output within a pass."""
 
 
 class Progress:
-    """Follows the rounds of a fit, pass by pass.
+    """Follows a fit, pass by pass.
 
     Parameters
     ----------
@@ -51,43 +51,45 @@ class Progress:
         """Passes so far."""
         self._taken = 0
         self._best = math.inf
-        self._began = self._told = time.monotonic()
+        self._began = self._reported = time.monotonic()
 
-    def see(self, now: Round) -> bool:
-        """Process a round; returns whether the fit should stop."""
-        if now.infos[self._agent] is None:  # the agent was absent
-            return False
+    def see(self, states: Sequence[State]) -> bool:
+        """The agent has taken a mini-batch, and these are the states of all; returns whether the fit should stop."""
         self._taken += 1
         within = self._taken % self._rounds
         if within:
-            if self._verbose and time.monotonic() - self._told > _EVERY:
-                self._tell(now, self._measure(now.functions), f", {within / self._rounds:.0%} of it")
+            if self._verbose and time.monotonic() - self._reported > _EVERY:
+                self._report(states, self._measure(_functions(states)), f", {within / self._rounds:.0%} of it")
             return False
         self.complete += 1
         if not self._verbose and self._tol == -math.inf:
             return False
-        memory = now.states[self._agent].memory
+        memory = states[self._agent].memory
         if memory is not None and not memory.is_ready:  # agents that share sums wait until their network stands
             if self._verbose:
                 print(f"{self._owner}: pass {self.complete} of {self._passes}: the network forms", flush=True)
             return False
-        loss = self._measure(now.functions)
+        loss = self._measure(_functions(states))
         if self._verbose:
-            self._tell(now, loss, "")
+            self._report(states, loss, "")
         idle = not loss < self._best * (1.0 - self._tol)
         self._best = min(loss, self._best)
         return idle and self._tol > -math.inf
 
-    def settle(self, functions: Sequence[Function]) -> None:
+    def settle(self, states: Sequence[State]) -> None:
         """Process the end, when all agents know what each has learned."""
         if self._verbose:
-            self._print("settled", functions, self._measure(functions))
+            self._print("settled", states, self._measure(_functions(states)))
 
-    def _tell(self, now: Round, loss: float, part: str) -> None:
-        self._told = time.monotonic()
+    def _report(self, states: Sequence[State], loss: float, part: str) -> None:
+        self._reported = time.monotonic()
         number = self.complete + bool(part)
-        self._print(f"pass {number} of {self._passes}{part}", now.functions, loss)
+        self._print(f"pass {number} of {self._passes}{part}", states, loss)
 
-    def _print(self, what: str, functions: Sequence[Function], loss: float) -> None:
-        points, seconds = sum(function.order for function in functions), time.monotonic() - self._began
+    def _print(self, what: str, states: Sequence[State], loss: float) -> None:
+        points, seconds = sum(state.function.order for state in states), time.monotonic() - self._began
         print(f"{self._owner}: {what}: loss {loss:.4g}, {points} points, {seconds:.1f} s", flush=True)
+
+
+def _functions(states: Sequence[State]) -> list[Function]:
+    return [state.function for state in states]

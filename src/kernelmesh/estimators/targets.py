@@ -1,6 +1,5 @@
 """Targets: labels of any kind, or one or several numbers."""
 
-import warnings
 from collections.abc import Hashable
 from typing import Any, Self
 
@@ -8,18 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from kernelmesh import Logistic, Squared
 from kernelmesh.checks import Floats, Ints, matrix
 from kernelmesh.errors import InvalidArgument, Verbatim
-from kernelmesh.estimators.base import Learner
+from kernelmesh.estimators.base import Estimator
 
 __all__ = ["Classification", "Regression"]
 
 
-class Classification(ClassifierMixin, Learner):
+class Classification(ClassifierMixin, Estimator):
     """Targets are labels of any kind."""
 
     _classifies = True
@@ -27,11 +26,12 @@ class Classification(ClassifierMixin, Learner):
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Floats, NDArray[Any]]:
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, order="C")
-        check_classification_targets(y)
         return X, y
 
-    def _observe(self, y: NDArray[Any]) -> int:
-        classes = unique_labels(y)
+    def _observe(self, y: NDArray[Any], *, complete: bool) -> int:
+        if complete:
+            check_classification_targets(y)
+        classes = np.unique(y)
         if len(classes) < 2:
             found = Verbatim(f"1 class, {classes[0]}")
             raise InvalidArgument(type(self).__name__, "y", "contain at least 2 classes", found)
@@ -39,17 +39,20 @@ class Classification(ClassifierMixin, Learner):
         return len(classes)
 
     def _targets(self, y: NDArray[Any]) -> Ints:
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise InvalidArgument(type(self).__name__, "y", f"contain only the classes {self.classes_.tolist()}", unknown[0])
-        return np.asarray(np.searchsorted(self.classes_, y))
+        codes: Ints = self.classes_.searchsorted(y)
+        codes[codes == len(self.classes_)] = 0
+        unknown = self.classes_[codes] != y
+        if unknown.any():
+            rule = f"contain only the classes {self.classes_.tolist()}"
+            raise InvalidArgument(type(self).__name__, "y", rule, y[unknown][0])
+        return codes
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, agents: Any = None) -> Self:
-        """Learn from these rows once, in order.
+        """Learn from these rows once, in order. An error leaves the estimator unchanged.
 
-        Parameters may change between calls if they only affect further learning (`half_life`, `budget`,
-        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is second-order).
-        Changes to other parameters raise an error; call `fit` to start over with them.
+        Parameters that only affect further learning may change between calls: `budget`, `max_order`, `half_life`,
+        `batch_size`, the settings of `learner` except its kind, and λ where it is relative to the mean loss. Changes to other
+        parameters raise an error; call `fit` to start over with them.
 
         Parameters
         ----------
@@ -67,21 +70,20 @@ class Classification(ClassifierMixin, Learner):
         Self
             The estimator.
         """
-        with warnings.catch_warnings():
-            # a mini-batch with only a few of many classes needs no warning
-            warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
-            return self._partial_fit(X, y, agents, lambda _: self._known_classes(classes))
+        known = None if classes is None and hasattr(self, "states_") else self._known_classes(classes)
+        return self._partial_fit(X, y, agents, known)
 
     def _known_classes(self, classes: Any) -> NDArray[Any]:
         """The classes, which the first call of partial_fit must list and later calls may repeat."""
-        owner, first = type(self).__name__, not hasattr(self, "_states")
-        if first and classes is None:
+        owner = type(self).__name__
+        if classes is None:
             raise InvalidArgument(owner, "classes", "be given in the first call to partial_fit", None)
-        if first and np.size(classes) < 2:
+        known = np.unique(classes)
+        if hasattr(self, "states_"):
+            if not np.array_equal(known, self.classes_):
+                raise InvalidArgument(owner, "classes", f"remain {self.classes_.tolist()}", classes)
+        elif len(known) < 2:
             raise InvalidArgument(owner, "classes", "list at least 2 classes", classes)
-        known = self.classes_ if classes is None else np.asarray(classes)
-        if not first and not np.array_equal(unique_labels(known), self.classes_):
-            raise InvalidArgument(owner, "classes", f"remain {self.classes_.tolist()}", classes)
         return known
 
     def decision_function(self, X: Any, *, agent: Hashable | None = None) -> Floats:
@@ -92,7 +94,7 @@ class Classification(ClassifierMixin, Learner):
         X : array-like of shape (rows, features)
             Points.
         agent : Hashable, optional
-            Networks only: the agent whose function to use; by default the average of all.
+            Networks only: the agent whose function to use, here and below; by default the average of all.
 
         Returns
         -------
@@ -103,49 +105,19 @@ class Classification(ClassifierMixin, Learner):
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict(self, X: Any, *, agent: Hashable | None = None) -> NDArray[Any]:
-        """The class with the largest output.
-
-        Parameters
-        ----------
-        X : array-like of shape (rows, features)
-            Points.
-        agent : Hashable, optional
-            Networks only: the agent whose function to use; by default the average of all.
-
-        Returns
-        -------
-        ndarray of shape (rows,)
-            Labels.
-        """
+        """The class with the largest output for each row of `X`."""
         outputs = self._outputs(X, agent)
         labels: NDArray[Any] = self.classes_[outputs.argmax(axis=1)]
         return labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, agent: Hashable | None = None) -> float:
-        """The accuracy: the fraction of rows whose label is predicted correctly.
-
-        Parameters
-        ----------
-        X : array-like of shape (rows, features)
-            Points.
-        y : array-like of shape (rows,)
-            Labels.
-        sample_weight : array-like of shape (rows,), optional
-            The weight of each row.
-        agent : Hashable, optional
-            Networks only: the agent whose function to use; by default the average of all.
-
-        Returns
-        -------
-        float
-            Accuracy, at most 1.
-        """
+        """The accuracy: the fraction of rows, with optional weights, whose label is predicted correctly."""
         return float(accuracy_score(y, self.predict(X, agent=agent), sample_weight=sample_weight))
 
     @property
     def predict_proba(self) -> Any:
         """Class probabilities P(y | x), the softmax of the outputs, one column per class; only with the logistic loss."""
-        loss = self._agent.loss if hasattr(self, "_states") else self.loss
+        loss = self.agent_.loss if hasattr(self, "states_") else self.loss
         if loss is not None and not isinstance(loss, Logistic):
             raise AttributeError(f"predict_proba needs the logistic loss, got {loss}")
         return self._probabilities
@@ -164,7 +136,7 @@ class Classification(ClassifierMixin, Learner):
         return len(self.classes_)
 
 
-class Regression(RegressorMixin, Learner):
+class Regression(RegressorMixin, Estimator):
     """Targets are numbers, one or several per row, standardized using the first targets seen.
 
     A compression budget is an absolute distance; standardizing makes the default suit targets of any size.
@@ -182,7 +154,7 @@ class Regression(RegressorMixin, Learner):
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64, order="C", multi_output=True, y_numeric=True)
         return X, y
 
-    def _observe(self, y: NDArray[Any]) -> int:
+    def _observe(self, y: NDArray[Any], *, complete: bool) -> int:
         table = _table(y)
         self._flat = y.ndim == 1
         self.target_offset_ = table.mean(axis=0)
@@ -209,9 +181,7 @@ class Regression(RegressorMixin, Learner):
     def partial_fit(self, X: Any, y: Any, agents: Any = None) -> Self:
         """Learn from these rows once, in order. The rows of the first call fix the offset and scale of the targets.
 
-        Parameters may change between calls if they only affect further learning (`half_life`, `budget`,
-        `max_order`, `step_size`, `parsimony`, `batch_size`, and `regularization` unless the rule is second-order).
-        Changes to other parameters raise an error; call `fit` to start over with them.
+        Parameters may change between calls as in classifiers. An error leaves the estimator unchanged.
 
         Parameters
         ----------
@@ -227,45 +197,28 @@ class Regression(RegressorMixin, Learner):
         Self
             The estimator.
         """
-        return self._partial_fit(X, y, agents, lambda y: y)
+        return self._partial_fit(X, y, agents, None)
 
     def predict(self, X: Any, *, agent: Hashable | None = None) -> Floats:
-        """The predicted value f(x), in the units of the targets.
+        """The predicted value f(x), in the units of the targets and shaped like them.
 
         Parameters
         ----------
         X : array-like of shape (rows, features)
             Points.
         agent : Hashable, optional
-            Networks only: the agent whose function to use; by default the average of all.
+            Networks only: the agent whose function to use, here and in `score`; by default the average of all.
 
         Returns
         -------
         ndarray of shape (rows,) or (rows, outputs)
-            Values, shaped like the targets.
+            Values.
         """
         outputs = self._outputs(X, agent) * self.target_scale_ + self.target_offset_
         return np.asarray(outputs[:, 0] if self._flat else outputs)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, agent: Hashable | None = None) -> float:
-        """The coefficient of determination R² = 1 − Σ (y − f(x))² / Σ (y − ȳ)², averaged over the outputs.
-
-        Parameters
-        ----------
-        X : array-like of shape (rows, features)
-            Points.
-        y : array-like of shape (rows,) or (rows, outputs)
-            Values.
-        sample_weight : array-like of shape (rows,), optional
-            The weight of each row.
-        agent : Hashable, optional
-            Networks only: the agent whose function to use; by default the average of all.
-
-        Returns
-        -------
-        float
-            R², at most 1; predicting the mean gives 0.
-        """
+        """R² = 1 − Σ (y − f(x))² / Σ (y − ȳ)², with optional weights, averaged over the outputs."""
         return float(r2_score(y, self.predict(X, agent=agent), sample_weight=sample_weight))
 
     def _describe_targets(self, arrays: dict[str, NDArray[Any]]) -> Any:

@@ -11,7 +11,7 @@ from kernelmesh.checks import Floats, Ints, integer, matrix
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.streams.base import Batch
 
-__all__ = ["ArrayStream", "StreamSlice", "deal"]
+__all__ = ["ArrayStream", "StreamSlice", "deal", "starts_of"]
 
 
 @dataclass(eq=False)
@@ -62,9 +62,7 @@ class ArrayStream:
 
     def _starts(self) -> list[int]:
         """The first row of each mini-batch of a pass."""
-        rows, size = len(self.points), self.batch_size
-        starts = list(range(0, rows, size))
-        return starts[:-1] if len(starts) > 1 and 2 * (rows % size) < size and rows % size else starts
+        return starts_of(len(self.points), self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         for _ in range(self.passes):
@@ -75,6 +73,16 @@ class ArrayStream:
             for start, stop in pairwise(edges):
                 here = rows[start:stop]
                 yield Batch(self.points[here], self.targets[here])
+
+
+def starts_of(rows: int, size: int) -> list[int]:
+    """The first row of each mini-batch of so many rows.
+
+    >>> starts_of(11, 4), starts_of(9, 4)
+    ([0, 4, 8], [0, 4])
+    """
+    starts = list(range(0, rows, size))
+    return starts[:-1] if len(starts) > 1 and 2 * (rows % size) < size and rows % size else starts
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelmesh import InvalidArgument
 from kernelmesh.cli.base import reported
@@ -16,20 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["chosen_engine", "chosen_pool"]
 
-_ENGINES = ("simulation", "processes", "ray")
+# Each engine with the options that it has.
+_ENGINES = {"simulation": (), "processes": ("--workers", "--checkpoints"), "ray": ("--workers", "--address", "--checkpoints")}
 
 
-def _check(command: str, engine: str, workers: int | None, address: str | None, allowed: tuple[str, ...]) -> None:
-    from kernelmesh_experiments.settings import did_you_mean
+def _check(command: str, engine: str, **options: Any) -> None:
+    from kernelmesh_experiments.settings import one_of
 
-    if engine not in allowed:
-        remedy = did_you_mean(engine, allowed)
-        raise InvalidArgument(command, "--engine", f"be one of {', '.join(allowed)}", engine, remedy=remedy)
-    if address is not None and engine != "ray":
-        raise InvalidArgument(command, "--address", "be omitted without --engine ray", address)
-    if workers is not None and (engine == "simulation" or workers < 1):
-        rule = "be omitted with --engine simulation, which is one process" if engine == "simulation" else "be at least 1"
-        raise InvalidArgument(command, "--workers", rule, workers)
+    one_of(*_ENGINES)(command, "--engine", engine)
+    for name, value in options.items():
+        if value is not None and f"--{name}" not in _ENGINES[engine]:
+            raise InvalidArgument(command, f"--{name}", f"be omitted with --engine {engine}", value)
 
 
 @contextlib.contextmanager
@@ -38,10 +35,7 @@ def chosen_engine(
 ) -> Iterator[Engine | None]:
     """The engine of a run; None for simulation in this process. Checkpoints go to the usual folder by default."""
     with reported(command):
-        _check(command, engine, workers, address, _ENGINES)
-        if checkpoints is not None and engine == "simulation":
-            rule, remedy = "be omitted with --engine simulation", "there are no workers to lose; --resume continues a run"
-            raise InvalidArgument(command, "--checkpoints", rule, checkpoints, remedy=remedy)
+        _check(command, engine, workers=workers, address=address, checkpoints=checkpoints)
         found = _opened(engine, workers, address, checkpoints or str(usual))
     with found as opened:
         yield opened
@@ -63,8 +57,8 @@ def _opened(
 
 def chosen_pool(command: str, engine: str, address: str | None) -> Pool | None:
     """The worker pool of a sweep; None for processes on this machine."""
-    _check(command, engine, None, address, _ENGINES[1:])
-    if engine == "processes":
+    _check(command, engine, address=address)
+    if engine != "ray":
         return None
     from kernelmesh.runtimes.ray.pool import ray_pool
 

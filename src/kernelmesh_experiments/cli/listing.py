@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelmesh import InvalidArgument, MissingExtra
+from kernelmesh import MissingExtra
 from kernelmesh.cli.base import app, console, fail, reported, say
 
 if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these commands need
@@ -28,11 +28,10 @@ def known_experiments() -> dict[str, Experiment]:
 
 def find(command: str, name: str) -> Experiment:
     """The experiment of that name, or an error that lists all of them."""
-    known = known_experiments()
-    if name not in known:
-        from kernelmesh_experiments.settings import did_you_mean
+    from kernelmesh_experiments.settings import one_of
 
-        raise InvalidArgument(command, "NAME", f"be one of {', '.join(known)}", name, remedy=did_you_mean(name, known))
+    known = known_experiments()
+    one_of(*known)(command, "NAME", name)
     return known[name]
 
 
@@ -78,13 +77,10 @@ def describe(experiment: Experiment) -> None:
     from kernelmesh_experiments.settings import describe_settings
 
     say(f"{experiment.name}: {experiment.about} (about {experiment.takes})\n")
-    fixed = () if experiment.table else experiment.swept
-    settings = [each for each in describe_settings(experiment.config).values() if each.name not in fixed]
+    settings = describe_settings(experiment.config).values()
     print_rows(((each.name, _shown(each.default), each.doc) for each in settings), "setting", "default", "meaning")
-    table = f" `--all` computes the full table (about {experiment.table_takes})." if experiment.table else ""
-    who = "`--all`" if experiment.table else "The experiment"
-    varied = f" {who} varies {', '.join(experiment.swept)}." if experiment.swept else ""
-    say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}{varied}")
+    table = f" `--all` computes all of it (about {experiment.table_takes})." if experiment.table else ""
+    say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}")
 
 
 def _shown(default: Any) -> str:

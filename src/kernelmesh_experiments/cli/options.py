@@ -13,7 +13,7 @@ from kernelmesh import InvalidArgument
 if TYPE_CHECKING:
     from kernelmesh_experiments.base import Experiment
 
-__all__ = ["check_swept", "check_writable", "read_file", "read_settings"]
+__all__ = ["check_writable", "read_file", "read_settings"]
 
 
 def read_settings(experiment: Experiment, options: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
@@ -61,13 +61,6 @@ def read_file(experiment: Experiment, file: Path | None) -> dict[str, Any]:
     # JSON has no infinity: it is written as text
     infinite = {name for name, value in settings.items() if value == "inf" and type_of(experiment.config, name) is float}
     return {name: float(value) if name in infinite else value for name, value in settings.items()}
-
-
-def check_swept(experiment: Experiment, given: Mapping[str, Any], where: str) -> None:
-    """Reject settings that the experiment itself varies."""
-    for name in experiment.swept:
-        if name in given:
-            raise InvalidArgument("run", name, f"be omitted {where}, which chooses it", given[name])
 
 
 def check_writable(folder: Path) -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from kernelmesh import KernelMeshError
 from kernelmesh.cli.base import app, console, fail, reported, say, stderr
 from kernelmesh_experiments.cli.engines import chosen_engine
-from kernelmesh_experiments.cli.listing import describe, find, known_experiments, print_rows
-from kernelmesh_experiments.cli.options import check_swept, check_writable, read_file, read_settings
+from kernelmesh_experiments.cli.listing import find, print_rows
+from kernelmesh_experiments.cli.options import check_writable, read_file, read_settings
 
 if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these commands need
     from kernelmesh.dashboard.recorder import Recorder
@@ -29,37 +28,13 @@ if TYPE_CHECKING:  # experiments pull in plotting and solvers, which only these 
 __all__ = ["leave", "print_report", "run", "run_experiment"]
 
 
-class _RunCommand(TyperCommand):
-    """`run NAME --help` also lists the settings of that experiment, although `--help` is parsed before NAME."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta["arguments"] = tuple(args)
-        return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        words = [text for text in ctx.meta["arguments"] if not text.startswith("-")]
-        known = known_experiments() if words else {}  # which takes a while to import
-        for name in [word for word in words if word in known][:1]:
-            describe(known[name])
-
-
-@app.command(cls=_RunCommand)
+@app.command()
 def run(
     name: Annotated[str, typer.Argument(help="The experiment; see `kernelmesh list`.")],
     seed: Annotated[int | None, typer.Option(help="The random seed; the same seed reproduces the run.")] = None,
     agents: Annotated[int | None, typer.Option(help="The number of agents.")] = None,
     protocol: Annotated[str | None, typer.Option(help="The consensus protocol; see `kernelmesh list --protocols`.")] = None,
     learner: Annotated[str | None, typer.Option(help="The learner; see `kernelmesh list --learners`.")] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="What each agent sees: identical, two-class or one-class (mixture experiments).")
-    ] = None,
-    reading: Annotated[
-        str | None, typer.Option(help="How to read the mixture's 0.2: deviation, or printed (a variance, as in the paper).")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="How to draw test patches: random or disjoint (texture experiments).")
-    ] = None,
     images: Annotated[str | None, typer.Option(help="A folder with the texture images; downloaded if not given.")] = None,
     samples: Annotated[int | None, typer.Option(help="The number of training samples.")] = None,
     change: Annotated[
@@ -69,9 +44,7 @@ def run(
     config: Annotated[
         Path | None, typer.Option(help="Read the settings from the config.json of an earlier run.", dir_okay=False)
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Compute the full table of the experiment on all cores, not just one cell.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Compute the whole experiment; see `kernelmesh list`.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run with the same settings and the same folder.")
     ] = False,
@@ -97,17 +70,7 @@ def run(
     Ctrl-C stops after the current step and saves the results so far; a second Ctrl-C stops immediately. --resume continues.
     To view the results, use `kernelmesh dashboard DIR`; to write them as one HTML file, use `kernelmesh report DIR`.
     """
-    options = {
-        "seed": seed,
-        "agents": agents,
-        "protocol": protocol,
-        "learner": learner,
-        "partition": partition,
-        "reading": reading,
-        "split": split,
-        "images": images,
-        "samples": samples,
-    }
+    options = {"seed": seed, "agents": agents, "protocol": protocol, "learner": learner, "images": images, "samples": samples}
     given = {key: value for key, value in options.items() if value is not None}
     folder = out or Path("runs") / name
     experiment, chosen = _prepared(name, folder, config, given, change or [], everything=everything)
@@ -154,8 +117,6 @@ def _prepared(
     try:
         experiment = find("run", name)
         chosen = read_settings(experiment, given, changes)
-        if everything or experiment.table is None:
-            check_swept(experiment, chosen, "with --all" if everything else f"with {name}")
         settings = experiment.config(**read_file(experiment, config) | chosen)
         check_writable(folder)
     except (TypeError, ValueError) as error:
@@ -195,8 +156,7 @@ def run_experiment(
     try:
         with engine or contextlib.nullcontext() as opened, _Bar(experiment.name) as bar, warnings.catch_warnings():
             warnings.showwarning = _warn
-            record = partial(_observe, recorder)
-            observers = (_FreshStart(folder), bar.show, record) if resume else (bar.show, record)
+            observers = (bar.show, partial(_observe, recorder))
             options: dict[str, Any] = {"table": table, "resume": resume, "engine": opened}
             return run(experiment, config, folder, **options, observers=observers, stop=bar.stop_requested)
     except ValueError as error:
@@ -222,23 +182,6 @@ def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 _STARTING = "starting (the first run compiles)"
-
-
-class _FreshStart:
-    """Prints a note if `--resume` found nothing, that is, if no round or cell is done when the first part starts."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._checked = folder, False
-
-    def __call__(self, event: Event) -> None:
-        from kernelmesh_experiments import events
-
-        if self._checked or not isinstance(event, events.Progress) or event.total is None:
-            return
-        self._checked = True
-        if not event.done:
-            note = f"nothing to resume in {self._folder}; starting from the beginning"
-            stderr.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Bar:

@@ -26,8 +26,6 @@ class Data(Samples):
     batch_size: int
     epochs: int
     seed: int
-    checkpoints: tuple[int, ...] = ()
-    """After how many samples per agent online methods are measured, besides the end."""
 
     def streams(self, agents: int) -> list[ArrayStream]:
         """Every agent sees all samples in each epoch, in an order of its own."""
@@ -54,7 +52,6 @@ class Data(Samples):
             labels=self.labels[kept],
             held_points=self.points[held],
             held_labels=self.labels[held],
-            checkpoints=(),
         )
 
 
@@ -71,8 +68,6 @@ class Score:
     bytes_per_sample: float
     cpu_seconds: float
     """For learning, all agents together."""
-    path: Sequence[tuple[int, float, float, float]]
-    """At some numbers of samples per agent: the number, the mean accuracy, the points, the CPU seconds until then."""
 
 
 Judge = Callable[[], Sequence[float] | Floats]
@@ -80,40 +75,21 @@ Judge = Callable[[], Sequence[float] | Floats]
 
 
 class Record:
-    """How a method gets on, with a CPU clock that stands still while that is measured."""
+    """The CPU clock of a method, which its tests do not count for."""
 
     def __init__(self, data: Data) -> None:
         self.data = data
-        self._due = sorted(data.checkpoints, reverse=True)
-        self._path: list[tuple[int, float, float, float]] = []
-        self._not_counted = 0.0
         self._began = time.process_time()
 
-    def take(self, samples: int, judge: Judge, points: float) -> None:
-        """Measure if a checkpoint has been reached."""
-        if not self._due or samples < self._due[-1]:
-            return
-        while self._due and samples >= self._due[-1]:
-            self._due.pop()
-        self._measure(samples, judge, points)
-
-    def finish(self, samples: int, judge: Judge, *, points: float, stored: float, traffic: float = 0.0) -> Score:
-        """Measure the end."""
-        self._path = [line for line in self._path if line[0] < samples]
-        scores = self._measure(samples, judge, points)
+    def finish(self, judge: Judge, *, points: float, stored: float, traffic: float = 0.0) -> Score:
+        """Stop the clock, then measure."""
+        seconds = time.process_time() - self._began
+        scores = judge()
         return Score(
             accuracy_mean=float(np.mean(scores)),
             accuracy_worst=float(min(scores)),
             points=points,
             stored_floats=stored,
             bytes_per_sample=traffic,
-            cpu_seconds=self._path[-1][-1],
-            path=self._path,
+            cpu_seconds=seconds,
         )
-
-    def _measure(self, samples: int, judge: Judge, points: float) -> Sequence[float] | Floats:
-        now = time.process_time()
-        scores = judge()
-        self._path.append((samples, float(np.mean(scores)), float(points), now - self._began - self._not_counted))
-        self._not_counted += time.process_time() - now
-        return scores

@@ -20,7 +20,7 @@ def svm(data: Data, *, c: float = 10.0) -> Score:
     def judge() -> list[float]:
         return [float(machine.score(data.held_points, data.held_labels))]
 
-    return record.finish(len(data.points), judge, points=len(machine.support_), stored=stored)
+    return record.finish(judge, points=len(machine.support_), stored=stored)
 
 
 def kernel_logistic(data: Data, *, regularization: float = 1e-4) -> Score:
@@ -44,12 +44,12 @@ def kernel_logistic(data: Data, *, regularization: float = 1e-4) -> Score:
     def judge() -> list[float]:
         return [data.score(kernel(data.held_points, data.points) @ weights)]
 
-    return record.finish(n, judge, points=n, stored=data.points.size + weights.size)
+    return record.finish(judge, points=n, stored=data.points.size + weights.size)
 
 
 def remove_smallest(data: Data, *, order: int, step: float, regularization: float) -> Score:
     """Online kernel SGD: when there are too many points, the one with the smallest weight goes, and nothing is refitted."""
-    record, seen = Record(data), 0
+    record = Record(data)
     kernel, loss = Gaussian(bandwidth=data.bandwidth), Logistic()
     centers = np.empty((0, data.points.shape[1]))
     weights = np.empty((0, data.classes))
@@ -66,6 +66,4 @@ def remove_smallest(data: Data, *, order: int, step: float, regularization: floa
             size = (weights**2).sum(axis=1)
             kept = np.sort(np.argpartition(size, len(size) - order)[len(size) - order :])
             centers, weights = centers[kept], weights[kept]
-        seen += len(z)
-        record.take(seen, judge, len(centers))
-    return record.finish(seen, judge, points=len(centers), stored=centers.size + weights.size)
+    return record.finish(judge, points=len(centers), stored=centers.size + weights.size)

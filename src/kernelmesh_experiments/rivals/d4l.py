@@ -59,7 +59,7 @@ def d4l(data: Data, *, atoms: int, step: float, sparsity: float = 0.1, ridge: fl
         classifier = classifier - rate * (10.0 * slopes[1] + pulls[1])
         sent += 2 * len(graph.edges) * 8 * (dictionary[0].size + classifier[0].size)
     stored = (width + data.classes) * atoms
-    return record.finish(seen // agents, judge, points=atoms, stored=stored, traffic=sent / seen)
+    return record.finish(judge, points=atoms, stored=stored, traffic=sent / seen)
 
 
 def _in_ball(dictionary: Floats) -> Floats:

@@ -39,9 +39,8 @@ def _learn(
         if not diffuse:
             weights -= step * slopes
         sent += 2 * len(graph.edges) * 8 * weights[0].size
-        record.take(seen // len(graph), judge, weights.shape[1])
     kept = stored if folded else stored + weights[0].size
-    return record.finish(seen // len(graph), judge, points=weights.shape[1], stored=kept, traffic=sent / seen)
+    return record.finish(judge, points=weights.shape[1], stored=kept, traffic=sent / seen)
 
 
 def dgd(data: Data, *, step: float = 0.5) -> Score:

@@ -12,9 +12,8 @@ from kernelmesh_experiments.samples import Samples
 from kernelmesh_experiments.settings import Floats, Ints
 from kernelmesh_experiments.textures.filters import responses
 
-__all__ = ["HISTOGRAMS", "Patches", "features"]
+__all__ = ["Patches", "features"]
 
-HISTOGRAMS = ("root", "l1", "l2")
 # Pixels of each image that the textons are learned from.
 _PIXELS_EACH = 4000
 _ROWS = 1 << 16
@@ -29,17 +28,9 @@ class Patches(Samples):
 
 
 def features(
-    images: Sequence[Floats],
-    *,
-    split: str,
-    train: int,
-    test: int,
-    textons: int,
-    patch: int,
-    histogram: str,
-    rng: np.random.Generator,
+    images: Sequence[Floats], *, split: str, train: int, test: int, textons: int, patch: int, rng: np.random.Generator
 ) -> Patches:
-    """Cut patches, some to train on and some to test with, and describe each by its histogram of textons.
+    """Cut patches, some to train on and some to test with, and describe each by square roots of frequencies of textons.
 
     `random` draws both from all overlapping patches of whole images. `disjoint` draws training patches from the left half of
     each image and test patches from the right half, filters the halves apart, and learns textons from the left halves only.
@@ -52,7 +43,7 @@ def features(
     words, spread = _learn([parts[0] for parts in answers], textons, rng)
     maps = [[_assign(answer, words, spread) for answer in parts] for parts in answers]
     places = _places([[m.shape for m in parts] for parts in maps], split, train, test, patch, rng)
-    points, held_points = (_describe(maps, rows, patch=patch, textons=textons, histogram=histogram) for rows in places)
+    points, held_points = (_describe(maps, rows, patch=patch, textons=textons) for rows in places)
     labels, held_labels = (rows[:, 0] for rows in places)
     overlap = _overlap(*places, patch=patch)
     return Patches(points=points, labels=labels, held_points=held_points, held_labels=held_labels, overlap=overlap)
@@ -111,19 +102,13 @@ def _places(
     return draw(0, train), draw(1, test)
 
 
-def _describe(
-    maps: Sequence[Sequence[NDArray[np.int32]]], places: Ints, *, patch: int, textons: int, histogram: str
-) -> Floats:
+def _describe(maps: Sequence[Sequence[NDArray[np.int32]]], places: Ints, *, patch: int, textons: int) -> Floats:
     counts = np.empty((len(places), textons))
     for row, (image, part, y, x) in enumerate(places):
         window = maps[image][part][y : y + patch, x : x + patch]
         counts[row] = np.bincount(window.ravel(), minlength=textons)
     counts /= patch * patch
-    if histogram == "root":
-        return np.sqrt(counts)
-    if histogram == "l2":
-        return np.asarray(counts / np.linalg.norm(counts, axis=1, keepdims=True))
-    return counts
+    return np.sqrt(counts)
 
 
 def _overlap(train: Ints, test: Ints, *, patch: int) -> float:

@@ -42,8 +42,8 @@ _PARAGRAPHS = (
     "budget. It is finite, which is what the theorem says, and very loose.",
     "The bound of Theorem 1 uses the largest gradient noise that was seen in the run.",
     "For Proposition 2 the minimizer is computed exactly. The protocols are stochastic: their last functions scatter "
-    "around a limit by an amount that decreases with the step size, and only the minimizer moves both ends of an edge. `penalty` and "
-    "`hilbert` are omitted for c above 0.8 times their stability limit.",
+    "around a limit by an amount that decreases with the step size, and only the minimizer moves both ends of an edge. "
+    "`penalty` and `hilbert` are omitted for c above 0.8 times their stability limit.",
 )
 
 EXPERIMENT = Experiment(
