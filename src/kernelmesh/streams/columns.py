@@ -143,11 +143,11 @@ def _invalid(name: str, rule: str, value: object) -> InvalidRow:
 
 
 def _number(name: str, value: Any) -> float:
+    # float reads "1_5" as 15, which is surely a mistake in data
+    is_number = isinstance(value, str | numbers.Real | Decimal) and not isinstance(value, bool)
     number = math.nan
     try:
-        # float reads "1_5" as 15, which is surely a mistake in data
-        if isinstance(value, numbers.Real | Decimal) or (isinstance(value, str) and "_" not in value):
-            number = math.nan if isinstance(value, bool) else float(value)
+        number = float(value) if is_number and not (isinstance(value, str) and "_" in value) else math.nan
     except ValueError:
         pass
     except OverflowError:

@@ -1,8 +1,10 @@
 """The kinds of streams in an agent's file; each is a dataclass of its own settings."""
 
+import contextlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,11 +79,10 @@ def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.
     if stream is None and sys.stdin is None:
         raise InvalidArgument("read_stdin", "standard input", "be open", Verbatim("a closed one"))
     stream = sys.stdin.buffer if stream is None else stream
-    try:
+    read: Callable[[int], bytes] = stream.read
+    with contextlib.suppress(OSError):  # of a stream that is not a file
         # bypass Python's buffer: its lock, held by a thread waiting for input, would crash the interpreter at exit
         read = partial(os.read, stream.fileno())
-    except OSError:  # not a file
-        read = stream.read
 
     def feed() -> None:
         error: Exception | None = None
