@@ -80,7 +80,7 @@ def test_run_writes_its_results_and_its_settings_repeat_it(tmp_path):
 
 @pytest.mark.parametrize("protocol", ["diffusion", "local", "penalty", "relay"])
 def test_every_protocol_runs(protocol, tmp_path):
-    options = ["--protocol", protocol, "--partition", "one-class", "--out", tmp_path]
+    options = ["--protocol", protocol, "--set", "partition=one-class", "--out", tmp_path]
     done = kernelmesh("run", "gmm-logistic", *options, *SMALL)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["protocol"] == protocol
@@ -97,7 +97,7 @@ def test_every_protocol_runs(protocol, tmp_path):
         (["run", "gmm-logistic", "--set", "bandwith=2"], "got 'bandwith=2'; did you mean bandwidth?"),
         (["run", "gmm-logistic", "--set", "bandwidth"], "run: --set must be NAME=VALUE, got 'bandwidth'"),
         (["run", "gmm-logistic", "--set", "samples=many"], "samples must be of type int, got 'many'"),
-        (["run", "drift", "--partition", "one-class"], "--partition must be a setting of drift, got 'one-class'"),
+        (["run", "drift", "--agents", "3"], "--agents must be a setting of drift, got 3"),
         (["run", "heterogeneous", "--all", "--protocol", "local"], "protocol must be omitted with --all, which chooses it"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a readable config.json"),
         (["run", "gmm-logistic", "--set", "bandwidth=-1"], "gmm-logistic: bandwidth must be a finite number > 0, got -1.0"),
