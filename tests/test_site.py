@@ -152,7 +152,10 @@ def test_files_on_the_code_map_exist():
     """Each path in code style with a slash or a suffix, in the package, in src or in the repository."""
     places = [
         ROOT,
-        *(ROOT / "src" / folder for folder in ("kernelmesh", "kernelmesh/protocols/relay", "kernelmesh_experiments")),
+        *(
+            ROOT / "src" / folder
+            for folder in ("kernelmesh", "kernelmesh/protocols/relay", "kernelmesh/runtimes/node", "kernelmesh_experiments")
+        ),
     ]
     named = re.findall(r"`([\w./]+(?:/|\.py|\.js))`", (DOCS / "map.md").read_text(encoding="utf-8"))
     assert len(named) > 30
