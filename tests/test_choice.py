@@ -1,12 +1,10 @@
 """How the width of the default kernel, and λ, are chosen by the first rows."""
 
-import dataclasses
 import pickle
 from unittest import mock
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.datasets import make_moons
 
 from kernelmesh import (
@@ -23,7 +21,8 @@ from kernelmesh import (
     UnreadableFile,
     storage,
 )
-from kernelmesh.estimators import choice, defaults
+from kernelmesh.estimators import choice
+from kernelmesh.estimators.defaults import defaults_of
 
 BATCH = 32
 
@@ -44,7 +43,7 @@ KINDS = pytest.mark.parametrize("kind", list(DATA))
 
 
 def streamed(model, X, y, size=BATCH, start=0):
-    known = {"classes": np.unique(y)} if isinstance(model, OnlineKernelClassifier) and not hasattr(model, "_states") else {}
+    known = {"classes": np.unique(y)} if isinstance(model, OnlineKernelClassifier) and not hasattr(model, "states_") else {}
     for first in range(start, len(X), size):
         model.partial_fit(X[first : first + size], y[first : first + size], **known)
         known = {}
@@ -55,51 +54,43 @@ def outputs(model, X):
     return model.decision_function(X) if hasattr(model, "classes_") else model.predict(X)
 
 
-def tables(**factors):
-    usual = defaults.defaults_of(SecondOrder)
-    changed = {
-        name: defaults.ByTargets(*(factor * each for each in getattr(usual, name))) for name, factor in factors.items()
-    }
-    return mock.patch.object(defaults, "_SECOND_ORDER", dataclasses.replace(usual, **changed))
-
-
-@KINDS
-@pytest.mark.parametrize(
-    "factors", [{"width": 0.5}, {"width": 2.0}, {"regularization": 0.5}, {"regularization": 2.0}], ids=str
-)
-def test_halving_or_doubling_width_or_lambda_changes_nothing(kind, factors):
-    X, y = DATA[kind]()
-    expected = [streamed(kind(), X, y), kind(random_state=0).fit(X, y)]
-    with tables(**factors):
-        found = [streamed(kind(), X, y), kind(random_state=0).fit(X, y)]
-    for one, other in zip(expected, found, strict=True):
-        assert one.kernel_.bandwidth == pytest.approx(other.kernel_.bandwidth, rel=1e-12)
-        np.testing.assert_allclose(outputs(other, X), outputs(one, X), atol=1e-6)
-
-
-@KINDS
-def test_a_far_better_width_is_found(kind):
-    X, y = DATA[kind]()
-    with tables(width=4.0):
-        assert streamed(kind(), X, y).kernel_.bandwidth < 2.0
-        assert kind(random_state=0).fit(X, y).kernel_.bandwidth < 2.0
-
-
-@pytest.mark.parametrize("classifies", [True, False])
-def test_what_is_found_is_better_than_its_neighbors(classifies):
-    X, y = moons(256) if classifies else waves(256)
-    y = y if classifies else y[:, None]
-    loss = Logistic() if classifies else Squared()
-    agent = Agent(
-        dimension=2, outputs=2 if classifies else 1, kernel=Gaussian(bandwidth=9.0), loss=loss, learner=SecondOrder()
+def agent_for(kind, *, bandwidth, factor=1.0):
+    """With the default λ times a factor."""
+    classifies, usual = kind is OnlineKernelClassifier, defaults_of(SecondOrder)
+    return Agent(
+        dimension=2,
+        outputs=2 if classifies else 1,
+        kernel=Gaussian(bandwidth=bandwidth),
+        loss=Logistic() if classifies else Squared(),
+        learner=SecondOrder(regularization=factor * usual.regularization.of(classifies), budget=usual.budget.of(classifies)),
     )
-    found = choice.suited(agent, X, y, regularizes=True)
-    width, strength = found.agent.kernel.bandwidth, found.agent.regularization
+
+
+def rows_for(kind, rows):
+    X, y = DATA[kind](rows)
+    return (X, y) if kind is OnlineKernelClassifier else (X, y[:, None])
+
+
+@KINDS
+def test_where_the_choice_starts_does_not_matter(kind):
+    X, y = rows_for(kind, 256)
+    expected = choice.suited(agent_for(kind, bandwidth=1.0), X, y, regularizes=True).agent
+    for bandwidth, factor in ((0.5, 1.0), (2.0, 1.0), (4.0, 1.0), (1.0, 0.5), (1.0, 2.0)):
+        found = choice.suited(agent_for(kind, bandwidth=bandwidth, factor=factor), X, y, regularizes=True).agent
+        assert found.kernel.bandwidth == pytest.approx(expected.kernel.bandwidth, rel=1e-12)
+        assert found.learner.regularization == pytest.approx(expected.learner.regularization, rel=1e-12)
+
+
+@KINDS
+def test_the_choice_is_better_than_its_neighbors(kind):
+    X, y = rows_for(kind, 256)
+    found = choice.suited(agent_for(kind, bandwidth=9.0), X, y, regularizes=True)
+    width, unit = found.agent.kernel.bandwidth, agent_for(kind, bandwidth=1.0).learner.regularization
+    strength = found.agent.learner.regularization / unit
     assert found.loss == pytest.approx(literal(found.agent, X, y), rel=1e-9)
     for factor in (0.5, 2.0):
-        wider = dataclasses.replace(found.agent, kernel=Gaussian(bandwidth=factor * width))
-        assert literal(wider, X, y) >= found.loss
-        assert literal(dataclasses.replace(found.agent, regularization=factor * strength), X, y) >= found.loss
+        assert literal(agent_for(kind, bandwidth=factor * width, factor=strength), X, y) >= found.loss
+        assert literal(agent_for(kind, bandwidth=width, factor=factor * strength), X, y) >= found.loss
     assert found.state.samples == 256
 
 
@@ -117,7 +108,7 @@ def literal(agent, X, y):
     return np.mean(scores[len(X) // 2 :])
 
 
-def test_how_rows_are_cut_into_calls_does_not_matter():
+def test_the_choice_does_not_depend_on_how_rows_are_split_into_calls():
     X, y = moons(1200)
     one = OnlineKernelClassifier().partial_fit(X, y, classes=[0, 1])
     many = streamed(OnlineKernelClassifier(), X, y)
@@ -126,16 +117,7 @@ def test_how_rows_are_cut_into_calls_does_not_matter():
 
 
 @KINDS
-def test_the_first_rows_are_kept_until_the_choice_is_final(kind):
-    X, y = DATA[kind](1100)
-    model = streamed(kind(), X[:992], y[:992])
-    assert len(model._beginning.points) == 992
-    assert streamed(model, X[992:], y[992:])._beginning is None
-    assert kind().fit(X, y)._beginning is None
-
-
-@KINDS
-def test_files_and_pickles_go_on_choosing(kind, tmp_path):
+def test_files_and_pickles_continue_choosing(kind, tmp_path):
     X, y = DATA[kind]()
     model = streamed(kind(), X[:192], y[:192])
     model.save(tmp_path / "model")
@@ -146,11 +128,10 @@ def test_files_and_pickles_go_on_choosing(kind, tmp_path):
     for other in (loaded, copied):
         assert (other.kernel_, other.regularization_) == (model.kernel_, model.regularization_)
         np.testing.assert_allclose(outputs(other, X), outputs(model, X), atol=1e-6)
-    assert not hasattr(clone(model), "_beginning")
 
 
 @pytest.mark.parametrize("damage", ["columns", "rows", "labels", "too many"])
-def test_a_file_whose_first_rows_do_not_fit_is_refused(damage, tmp_path):
+def test_a_file_with_invalid_first_rows_is_rejected(damage, tmp_path):
     X, y = moons(96)
     OnlineKernelClassifier().partial_fit(X, y, classes=[0, 1]).save(tmp_path / "model")
     arrays, settings = storage.read(tmp_path / "model", kind="OnlineKernelClassifier")
@@ -166,51 +147,46 @@ def test_a_file_whose_first_rows_do_not_fit_is_refused(damage, tmp_path):
         OnlineKernelClassifier.load(tmp_path / "model")
 
 
-def test_what_was_given_is_not_chosen():
+def test_what_is_given_is_not_chosen():
     X, y = moons()
     for kernel in (Gaussian(bandwidth=0.3), Laplacian()):
         model = OnlineKernelClassifier(kernel, random_state=0).fit(X, y)
-        assert (model.kernel_, model.regularization_, model._beginning) == (kernel, 0.05, None)
-    with tables(width=8.0):
-        model = streamed(OnlineKernelClassifier(regularization=0.3), X, y)
-        assert model.regularization_ == model._agent.regularization == 0.3
-        assert model.kernel_.bandwidth < 2.0
-        fitted = OnlineKernelClassifier(regularization=0.3, passes=3, random_state=0).fit(X, y)
-        assert (fitted.regularization_, fitted._agent.regularization) == (0.3, pytest.approx(0.9))
+        assert (model.kernel_, model.regularization_) == (kernel, 0.05)
+    for settings in ({"regularization": 0.3}, {"learner": SecondOrder(regularization=0.3)}):
+        model = streamed(OnlineKernelClassifier(**settings), X, y)
+        assert model.regularization_ == model.agent_.learner.regularization == 0.3
+        assert model.kernel_.bandwidth != OnlineKernelClassifier(**settings).fit(X[:100], y[:100]).kernel_.bandwidth
+        fitted = OnlineKernelClassifier(**settings, passes=3, random_state=0).fit(X, y)
+        assert (fitted.regularization_, fitted.agent_.learner.regularization) == (0.3, pytest.approx(0.9))
 
 
-def test_other_rules_take_the_default():
-    X, y = moons(256)
-    model = OnlineKernelClassifier(learner=Gradient()).fit(X, y)
-    assert model.kernel_ == Gaussian(bandwidth=np.sqrt(X.var(axis=0).sum() / 2))
-    assert (model._beginning, model.regularization_) == (None, 1e-6)
+@pytest.mark.parametrize(
+    ("learner", "rows"), [(Gradient(step_size=3.0), 256), (None, 127)], ids=["other learner", "few rows"]
+)
+def test_the_default_is_kept_with_other_learners_and_few_rows(learner, rows):
+    X, y = moons(rows)
+    model = OnlineKernelClassifier(learner=learner, random_state=0).fit(X, y)
+    factor, expected = (1.0, 1e-6) if learner else (0.7, 0.05)
+    assert model.kernel_.bandwidth == pytest.approx(factor * np.sqrt(X.var(axis=0).sum() / 2))
+    assert model.regularization_ == expected
 
 
-def test_the_agents_of_a_network_agree_on_scales_in_place_of_it():
+def test_networks_agree_on_scales_instead():
     X, y = moons(256)
     units = np.array([1.0, 100.0])
     plain, scaled = (KernelMeshClassifier(passes=1, random_state=0).fit(points, y) for points in (X, X * units))
-    assert plain._beginning is None
     assert plain.kernel_.kernel == scaled.kernel_.kernel == Gaussian(bandwidth=0.7)
     np.testing.assert_allclose(plain.kernel_.weights, scaled.kernel_.weights * units)
     assert (scaled.predict(X * units) == plain.predict(X)).mean() > 0.98  # which samples become points may differ
 
 
-def test_few_rows_choose_nothing():
-    X, y = moons(127)
-    model = OnlineKernelClassifier(random_state=0).fit(X, y)
-    assert model.kernel_.bandwidth == pytest.approx(0.7 * np.sqrt(X.var(axis=0).sum() / 2))
-    assert model.regularization_ == 0.05
-
-
-def test_a_call_that_fails_leaves_the_choice_as_it_was(monkeypatch):
+def test_a_call_that_fails_does_not_affect_the_choice(monkeypatch):
     X, y = moons(320)
     model = streamed(OnlineKernelClassifier(), X[:96], y[:96])
     expected = streamed(pickle.loads(pickle.dumps(model)), X, y, start=96)
     with monkeypatch.context() as patch:
-        patch.setattr("kernelmesh.estimators.base.suited", mock.Mock(side_effect=MemoryError))
+        patch.setattr("kernelmesh.estimators.single.suited", mock.Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             model.partial_fit(X[96:160], y[96:160])
-    assert len(model._beginning.points) == 96
     streamed(model, X, y, start=96)
     np.testing.assert_array_equal(model.decision_function(X), expected.decision_function(X))

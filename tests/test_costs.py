@@ -1,11 +1,138 @@
-"""The numbers that cross an edge are those of the table in docs/consensus.md."""
+"""What public calls cost: Python calls, time beside the work that they wrap, and numbers sent over an edge.
+
+Times are ratios within one run, of CPU time, with limits that noise does not reach but a call that doubles in cost does.
+"""
+
+import copy
+import sys
+import time
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import kernelmesh
+from kernelmesh import OnlineKernelClassifier, OnlineKernelRegressor
+from kernelmesh.agent import advance
 from kernelmesh.messages import Points, SentFunction, Values, wire_size
 
-SIZES = [(16, 2, 5), (50, 16, 26), (200, 16, 26), (500, 16, 26), (2000, 16, 26)]
+OURS = str(Path(kernelmesh.__file__).parent)
+# Loops compiled by numba run no Python, but announce calls of it to a profiler.
+COMPILED = ("numba", str(Path(OURS, "numerics", "compiled")))
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(8192, 8))
+LABELS = (X[:, 0] * X[:, 1] > 0).astype(int)
+
+
+# -- calls ---------------------------------------------------------------------------------------------------------------
+
+
+def calls_of(act, *without):
+    """The calls of Python functions by file, except those of these functions and of everything that they call."""
+    calls, inside = Counter(), []
+
+    def profile(frame, event, _):
+        code = frame.f_code
+        if event == "return" and inside and inside[-1] is frame:
+            inside.pop()
+        elif event == "call" and not inside:
+            if code.co_name in without:
+                inside.append(frame)
+            elif not any(each in code.co_filename for each in COMPILED):
+                calls[code.co_filename] += 1
+
+    sys.setprofile(profile)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets"), [(OnlineKernelClassifier, LABELS), (OnlineKernelRegressor, X[:, 0])], ids=["classes", "values"]
+)
+def test_calls_of_partial_fit(kind, targets):
+    first = {"classes": [0, 1]} if kind is OnlineKernelClassifier else {}
+    model = kind().partial_fit(X[:2048], targets[:2048], **first)
+    for start in range(2048, 2560, 32):  # some exchange points, others do not
+        rows = slice(start, start + 32)
+        twin = copy.deepcopy(model)
+        around = calls_of(lambda twin=twin, rows=rows: twin.partial_fit(X[rows], targets[rows]), "validate_data", "advance")
+        assert sum(around.values()) <= 30
+        found = calls_of(lambda rows=rows: model.partial_fit(X[rows], targets[rows]), "validate_data")
+        own = {name: count for name, count in found.items() if name.startswith(OURS)}
+        assert sum(own.values()) <= 130
+        assert len(own) <= 15, sorted(own)
+
+
+# -- time ----------------------------------------------------------------------------------------------------------------
+
+
+def cost(*acts, times):
+    """The lower quartile of the CPU time of each, in seconds, measured in turn so that disturbances meet all alike."""
+    taken = []
+    for i in range(times):
+        row = []
+        for act in acts:
+            began = time.process_time_ns()
+            act(i)
+            row.append(time.process_time_ns() - began)
+        taken.append(row)
+    return np.quantile(np.array(taken), 0.25, axis=0) * 1e-9
+
+
+class Steps:
+    """The bare steps of a copy of a model."""
+
+    def __init__(self, model):
+        self.agent, (self.state,) = model.agent_, copy.deepcopy(model.states_)
+
+    def __call__(self, points, targets):
+        self.state, _ = advance(self.agent, self.state, points, targets)
+
+
+def rows(i, size=32):
+    return slice(2048 + size * i, 2048 + size * (i + 1))
+
+
+def test_time_of_partial_fit():
+    """Beside the step, there is scikit-learn's validation of rows and labels."""
+    model = OnlineKernelClassifier().partial_fit(X[:2048], LABELS[:2048], classes=[0, 1])
+    step = Steps(model)
+    whole, bare = cost(
+        lambda i: model.partial_fit(X[rows(i)], LABELS[rows(i)]), lambda i: step(X[rows(i)], LABELS[rows(i)]), times=150
+    )
+    assert whole <= 2.0 * bare
+
+
+def test_time_of_learn_one():
+    river = pytest.importorskip("kernelmesh.estimators.river")
+    model, samples = river.KernelClassifier(), [dict(enumerate(row)) for row in X.tolist()]
+    for x, label in zip(samples[:2048], LABELS[:2048].tolist(), strict=True):
+        model.learn_one(x, label)
+    same = OnlineKernelClassifier(batch_size=1).partial_fit(X[:2048], LABELS[:2048], classes=[0, 1])
+    step, f, labels = Steps(same), same.states_[0].function, LABELS.tolist()
+    one, bare, predicted, value = cost(
+        lambda i: model.learn_one(samples[2048 + i], labels[2048 + i]),
+        lambda i: step(X[rows(i, 1)], LABELS[rows(i, 1)]),
+        lambda i: model.predict_one(samples[i]),
+        lambda i: f(X[i : i + 1]),
+        times=600,
+    )
+    assert one <= 1.8 * bare
+    assert predicted <= 2.8 * value
+
+
+def test_time_of_predict():
+    model = OnlineKernelClassifier().partial_fit(X[:2048], LABELS[:2048], classes=[0, 1])
+    f = model.states_[0].function
+    whole, bare = cost(lambda i: model.predict(X[i : i + 2000]), lambda i: f(X[i : i + 2000]), times=50)
+    assert whole <= 2.4 * bare
+
+
+# -- numbers sent --------------------------------------------------------------------------------------------------------
 
 
 def near(size, floats):
@@ -14,8 +141,11 @@ def near(size, floats):
     assert 0 < size.bytes - 8 * floats < 120
 
 
-@pytest.mark.parametrize(("order", "dimension", "outputs"), SIZES)
-def test_points_values_and_functions(order, dimension, outputs):
+@pytest.mark.parametrize(
+    ("order", "dimension", "outputs"), [(16, 2, 5), (50, 16, 26), (200, 16, 26), (500, 16, 26), (2000, 16, 26)]
+)
+def test_numbers_sent_are_those_of_the_docs(order, dimension, outputs):
+    """The table in docs/consensus.md."""
     points, values = np.zeros((32, dimension)), np.zeros((32, outputs))
     near(wire_size(Points(points)), 32 * dimension)
     near(wire_size(Values(values)), 32 * outputs)

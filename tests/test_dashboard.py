@@ -13,61 +13,108 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from kernelmesh import Agent, ArrayStream, Faults, Gaussian, Graph, Komp, Penalty, Squared, simulate
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    Diffusion,
+    Faults,
+    Gaussian,
+    Gradient,
+    Graph,
+    Komp,
+    Landmarks,
+    Logistic,
+    Mixture,
+    Penalty,
+    Relay,
+    Squared,
+    simulate,
+)
 from kernelmesh.dashboard.animation import animation
 from kernelmesh.dashboard.documents import check_run, find_recording
 from kernelmesh.dashboard.export import write_report
-from kernelmesh.dashboard.frames import frame_limit, frame_table, frames_after
-from kernelmesh.dashboard.layout import place
 from kernelmesh.dashboard.live_source import LiveSource
-from kernelmesh.dashboard.marks import marks
-from kernelmesh.dashboard.portraits import Canvas, class_image, portrait
-from kernelmesh.dashboard.recorder import Recorder, frame_of, subject_of
-from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame, Recording, Snapshot, State, Subject
+from kernelmesh.dashboard.portraits import Canvas, portrait
+from kernelmesh.dashboard.recorder import Recorder
+from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame, Recording, State, Subject, marks
 from kernelmesh.dashboard.security import COOKIE, Policy
 from kernelmesh.dashboard.server import changes
 from kernelmesh.dashboard.serving import Dashboard
-from kernelmesh.dashboard.sources import FolderSource, News, RecordedSource, Shown
+from kernelmesh.dashboard.sources import FolderSource, News, Shown
+from kernelmesh.dashboard.sources import Source as PageSource
+from kernelmesh.dashboard.tables import frame_limit, frame_table, positions
 from kernelmesh.dashboard.thinning import Thinned, evenly
 from kernelmesh.errors import InvalidArgument, UnreadableFile
-from kernelmesh.experiments import Experiment, Findings, Network, learn, run
-from kernelmesh.experiments.events import Measured, NetworkStarted
-from kernelmesh.experiments.gmm import LOGISTIC, LogisticConfig
-from kernelmesh.experiments.mixture import Task
 from kernelmesh.metrics import measure_agents, summarize
 from kernelmesh.runtimes.engines import Processes
 from kernelmesh.streams import StreamSlice
 
 ENVIRONMENT = {**os.environ, "COLUMNS": "200", "OPENBLAS_NUM_THREADS": "1"}
-TINY = {"agents": 4, "samples": 320, "held_out": 100, "measure_every": 2}
+AGENT_2D = Agent(
+    dimension=2, outputs=4, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), learner=Landmarks(), protocol=Relay()
+)
+
+
+def a_network(agent=AGENT_2D, *, agents=4, samples=320, targets=None, points=None, graph=None, stop=100):
+    """A network whose agents see one class each, or all the same samples."""
+    rng = np.random.default_rng(0)
+    mixture = Mixture.draw(classes=4, rng=rng)
+    held = mixture.sample(100, rng=rng) if points is None else (points, targets)
+    seen = [mixture.sample(4 * samples, rng=rng) for _ in range(agents)]
+    own = [tuple(part[labels == i % 4][:samples] for part in (x, labels)) for i, (x, labels) in enumerate(seen)]
+    own = own if points is None else [held] * agents
+    streams = [StreamSlice(ArrayStream(*each), 0, stop) for each in own]
+    graph = graph or Graph.line(agents)
+    return SimpleNamespace(agent=agent, graph=graph, streams=streams, points=held[0], targets=held[1])
+
+
+def learn(network, recorder, *, engine=None, sample=None, resume=0, rounds=None, each=lambda: None, **options):
+    """Record every round of a network; returns the last."""
+    recorder.begin(network, rounds=resume)
+    where = {"graph": network.graph, "points": network.points, "targets": network.targets}
+    for now in simulate(network.agent, network.graph, network.streams, engine=engine, **options):
+        if now.number > resume:
+            found = measure_agents(now, agent=network.agent, **where, sample=sample)
+            recorder.add(now, summarize(now, found, agent=network.agent), found)
+            each()
+        if now.number == rounds:
+            break
+    recorder.end("complete")
+    return now
+
+
+def finish(folder):
+    """The other files of a run."""
+    (folder / "summary.json").write_text(json.dumps({"outcome": "complete", "remark": "", "accuracy": float("nan")}))
+    (folder / "config.json").write_text(json.dumps({"agents": 4}))
+    (folder / "report.json").write_text(json.dumps({"paragraphs": ["The Bayes limit is 92 %."], "printed": ["table"]}))
+    (folder / "table.csv").write_text("protocol,error\nnone,0.5\n")
+    for name in ("data", "figure"):
+        Image.new("L", (4, 4)).save(folder / f"{name}.png")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A run of four agents that see one class each, with its recording."""
     folder = tmp_path_factory.mktemp("run")
-    config = LogisticConfig(**TINY, protocol="relay", partition="one-class")
-    run(LOGISTIC, config, folder, observers=[Recorder(folder)])
+    learn(a_network(), Recorder(folder))
+    finish(folder)
     return folder
 
 
 def recorded(agent, points, targets, folder):
     """The recording of two agents that learn from the same samples, written to a folder."""
-    streams = [StreamSlice(ArrayStream(points, targets), 0, 12) for _ in range(2)]
-    samples = {"points": points, "targets": targets}
-    network = Network(agent=agent, graph=Graph.line(2), streams=streams, **samples, measure_every=1, settings={})
     recorder = Recorder(folder)
-    learn(network, publish=recorder)
-    recorder._write()
+    learn(a_network(agent, agents=2, points=points, targets=targets), recorder)
     return recorder.recording
 
 
@@ -82,11 +129,11 @@ class TestThinning:
         kept = Thinned(budget)
         for number in range(1000):
             kept.append(number)
-            assert len(kept) <= max(budget, 2)
-            assert (kept.items[0], kept.items[-1], kept.newest) == (0, number, number)
+            assert len(kept.items) <= max(budget, 2)
+            assert (kept.items[0], kept.items[-1]) == (0, number)
         gaps = np.diff(kept.items[:-1])
         assert len(set(gaps)) <= 1  # but for the newest, which is there whatever its number
-        assert len(kept) > budget / 2 - 1
+        assert len(kept.items) > budget / 2 - 1
 
     def test_costs_count(self):
         kept = Thinned(100.0, lambda item: item)
@@ -133,33 +180,28 @@ class TestRecording:
             np.testing.assert_array_equal(one.weights, other.weights)
             np.testing.assert_array_equal(one.centers, other.centers)
 
-    def test_numbers_are_those_that_the_run_reports(self, folder):
-        summary = json.loads((folder / "summary.json").read_text())
-        last = Recording.read(folder / FILE).frames[-1]
-        assert last.totals["objective"] == summary["objective"]
-        assert last.totals["disagreement"] == summary["disagreement"]
-        scores = last.agents[:, AGENT.index("score")]
-        assert scores.mean() == pytest.approx(summary["accuracy_mean"], rel=1e-6)
-        assert scores.min() == pytest.approx(summary["accuracy_worst"], rel=1e-6)
-        assert 2 * last.edges[:, EDGE.index("disagreement")].sum() == pytest.approx(summary["disagreement"], rel=1e-5)
-        sent = last.agents[:, AGENT.index("bytes")]
-        assert last.edges[:, EDGE.index("bytes")].sum() == sent.sum() > 0
-
-    def test_snapshots_are_the_functions_of_the_agents(self):
-        task = Task.draw(LogisticConfig(**TINY))
-        network = task.network()
-        *_, last = simulate(network.agent, network.graph, network.streams)
-        snapshot = Snapshot.of(last.number, max(last.samples), last.functions)
-        for agent, f in enumerate(last.functions):
-            close = snapshot.function(agent, f.kernel)(task.held_points)
-            np.testing.assert_allclose(close, f(task.held_points), atol=1e-4)
+    def test_numbers_and_functions_are_those_of_the_network(self, tmp_path):
+        network, recorder = a_network(), Recorder(tmp_path)
+        now = learn(network, recorder)
+        recording = recorder.recording
+        last, snapshot = recording.frames[-1], recording.snapshots[-1]
+        found = measure_agents(now, agent=network.agent, graph=network.graph, points=network.points, targets=network.targets)
+        measures = summarize(now, found, agent=network.agent)
+        assert last.totals == {name: getattr(measures, name) for name in TOTALS}
+        np.testing.assert_allclose(last.agents[:, AGENT.index("score")], found.scores, rtol=1e-6)
+        np.testing.assert_allclose(last.edges[:, EDGE.index("disagreement")], found.disagreements, rtol=1e-6)
+        assert last.edges[:, EDGE.index("bytes")].sum() == last.agents[:, AGENT.index("bytes")].sum() > 0
+        for agent, f in enumerate(now.functions):
+            np.testing.assert_allclose(
+                snapshot.function(agent, AGENT_2D.kernel)(network.points), f(network.points), rtol=1e-3, atol=1e-3
+            )
 
     def test_everybody_is_shown_what_it_sees(self, folder):
         seen = Recording.read(folder / FILE).subject.seen
         assert [np.flatnonzero(row).tolist() for row in seen] == [[0], [1], [2], [3]]
 
     def test_a_run_of_any_length_fits(self, monkeypatch):
-        monkeypatch.setattr("kernelmesh.dashboard.recording._NUMBERS_BUDGET", 1e5)
+        monkeypatch.setattr("kernelmesh.dashboard.recording._BUDGET", 1e5)
         recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
         for number in range(1, 20_000):
             recording.add(numbers(rounds=number))
@@ -175,22 +217,18 @@ class TestRecording:
             Recording.read(tmp_path / FILE)
 
     def test_a_resumed_run_has_one_recording(self, tmp_path):
-        config = LogisticConfig(**TINY, protocol="relay")
-        asked = iter([False] * 4 + [True] * 100)
-        run(LOGISTIC, config, tmp_path, observers=[Recorder(tmp_path)], stop=lambda: next(asked))
+        learn(a_network(), Recorder(tmp_path), rounds=6)
         half = [frame.round for frame in Recording.read(tmp_path / FILE).frames]
-        run(LOGISTIC, config, tmp_path, resume=True, observers=[Recorder(tmp_path)])
+        learn(a_network(), Recorder(tmp_path), resume=4)
         whole = [frame.round for frame in Recording.read(tmp_path / FILE).frames]
-        assert half[-1] < whole[-1]
-        assert whole[: len(half)] == half
+        assert half == [1, 2, 3, 4, 5, 6] == whole[:6]
         assert whole == sorted(set(whole))
+        assert whole[-1] > 6
 
     def test_agents_in_other_processes_leave_the_same_recording(self, folder, tmp_path):
-        config = LogisticConfig(**TINY, protocol="relay", partition="one-class")
-        sampled = LogisticConfig(**TINY, protocol="relay", partition="one-class", measure_agents=2)
         with Processes(2) as engine:
-            for settings, name in ((config, "all"), (sampled, "some")):
-                run(LOGISTIC, settings, tmp_path / name, observers=[Recorder(tmp_path / name)], engine=engine)
+            learn(a_network(), Recorder(tmp_path / "all"), engine=engine)
+            learn(a_network(), Recorder(tmp_path / "some"), engine=engine, sample=2)
         here, there, some = (Recording.read(place / FILE) for place in (folder, tmp_path / "all", tmp_path / "some"))
         assert len(here.frames) == len(there.frames) == len(some.frames) > 2
         for one, other in zip(here.frames, there.frames, strict=True):
@@ -200,8 +238,6 @@ class TestRecording:
         # of a sample, there are the numbers of those that were measured, and no functions
         losses = np.array([frame.agents[:, AGENT.index("loss")] for frame in some.frames])
         assert np.isfinite(losses).sum(axis=1).tolist() == [2] * len(some.frames)
-        orders = np.array([frame.agents[:, AGENT.index("order")] for frame in some.frames])
-        np.testing.assert_array_equal(orders, [frame.agents[:, AGENT.index("order")] for frame in here.frames])
         assert not some.snapshots
         assert not FolderSource(tmp_path / "some").describe()["has_functions"]
 
@@ -233,28 +269,28 @@ class TestRecording:
         assert FolderSource(whole / "paper").describe()["part"] == "paper"
         assert FolderSource(copy).describe()["part"] == ""
 
-    def test_a_table_removes_the_recording_of_an_earlier_run(self, copy):
-        found = Findings(summary={}, tables={"table": [{"protocol": "none", "error": 0.5}]})
-        table = Experiment(name="table", about="", config=LogisticConfig, run=lambda *_: found)
-        run(table, LogisticConfig(), copy, observers=[Recorder(copy)])
+    def test_a_run_without_networks_removes_an_earlier_recording_and_shows_its_tables(self, copy):
+        Recorder(copy).end("complete")
         assert not (copy / FILE).exists()
-        assert FolderSource(copy).describe()["tables"] == {"table": [["protocol", "error"], ["none", "0.5"]]}
+        source = FolderSource(copy)
+        assert "recorded no agents" in source.news().message
+        assert source.describe()["tables"] == {"table": [["protocol", "error"], ["none", "0.5"]]}
+        assert source.describe()["names"] == ()
+        assert source.frames()["count"] == 0
 
-    def test_absent_agents_are_told_from_ended_streams(self):
-        task = Task.draw(LogisticConfig(**TINY))
-        network = task.network()
-        short = [StreamSlice(each.stream, 0, 4 if i == 0 else 10) for i, each in enumerate(network.streams)]
-        network = replace(network, streams=short)
-        faults, frames = Faults(absent={2: [(3, 6)]}), []
-        for now in simulate(network.agent, network.graph, network.streams, faults=faults):
-            where = {"graph": network.graph, "points": network.points, "targets": network.targets}
-            each = measure_agents(now, agent=network.agent, **where)
-            frames.append(frame_of(now, summarize(now, each, agent=network.agent), each, network))
+    def test_absent_agents_differ_from_ended_streams(self, tmp_path):
+        network, recorder = (
+            a_network(replace(AGENT_2D, learner=Gradient(step_size=1.0), protocol=Diffusion())),
+            Recorder(tmp_path),
+        )
+        network.streams[0] = replace(network.streams[0], stop=4)
+        learn(network, recorder, faults=Faults(absent={2: [(3, 8)]}))
+        frames = recorder.recording.frames
         states = np.array([frame.agents[:, AGENT.index("state")] for frame in frames])
-        assert states[2:6, 2].tolist() == [State.AWAY] * 4
+        assert states[2:8, 2].tolist() == [State.AWAY] * 6
         assert states[4:, 0].tolist() == [State.ENDED] * (len(frames) - 4)
-        told = [mark["text"] for mark in marks(subject_of(network).names, frames).shown]
-        assert told[:2] == ["Agent 2 went away.", "Agent 2 came back."]
+        found = [mark["text"] for mark in marks(recorder.recording.subject.names, frames)]
+        assert found[:2] == ["Agent 2 went away.", "Agent 2 came back."]
 
     def test_agents_that_wait_for_their_network_have_neither_left_nor_ended(self, folder):
         recording = Recording.read(folder / FILE)
@@ -262,7 +298,6 @@ class TestRecording:
             np.array([frame.agents[:, AGENT.index(name)] for frame in recording.frames]) for name in ("samples", "state")
         )
         rests = (np.diff(samples, axis=0) == 0) & (samples[1:] < samples[-1])
-        assert rests.any()
         assert (states[1:][rests] == State.LEARNING).all()
         assert (states[-1] == State.ENDED).all()
         assert samples[-1].max() == recording.subject.total_samples
@@ -272,27 +307,15 @@ class TestRecording:
         for number, penalty in enumerate((0.01, 0.015, 0.02, 0.03, 0.08), start=1):
             frame = numbers(rounds=number, samples=100 * number)
             frames.append(Frame({**frame.totals, "penalty": penalty}, frame.agents, frame.edges))
-        found = marks(("a", "b", "c"), frames).shown
+        found = marks(("a", "b", "c"), frames)
         assert [(mark["samples"], mark["kind"]) for mark in found] == [(300, "penalty"), (500, "penalty")]
-
-    def test_marks_are_of_rounds_that_were_dropped_too_and_follow_a_rewind(self, monkeypatch):
-        monkeypatch.setattr("kernelmesh.dashboard.recording._NUMBERS_BUDGET", 1.0)  # two frames
-        recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
-        for number in range(1, 101):
-            frame = numbers(rounds=number, samples=number)
-            frame.agents[1, AGENT.index("state")] = State.AWAY if number in (40, 60) else State.LEARNING
-            recording.add(frame)
-        assert len(recording.frames) == 2
-        assert [mark["samples"] for mark in recording.marks] == [40, 41, 60, 61]
-        recording.rewind(1)
-        assert recording.marks == []
 
     def test_marks_are_bounded(self):
         frames = []
         for number in range(1, 2001):
             frames.append(numbers(rounds=number, samples=number))
             frames[-1].agents[0, AGENT.index("state")] = State.AWAY if number % 2 else State.LEARNING
-        assert 12 <= len(marks(("a", "b", "c"), frames).shown) <= 24
+        assert len(marks(("a", "b", "c"), frames)) == 24
 
 
 def test_the_server_sends_no_more_than_a_page_can_hold():
@@ -302,19 +325,18 @@ def test_the_server_sends_no_more_than_a_page_can_hold():
     assert table["count"] == frame_limit(subject) < 400
     assert table["recorded"] == 3000
     assert len(json.dumps(table)) < 4e6
-    assert frames_after(subject, frames, 2998)["count"] == 2
-    assert frames_after(subject, frames, 3000)["count"] == 0
+    assert [frame_table(subject, frames, after=rounds)["count"] for rounds in (2998, 3000)] == [2, 0]
 
 
 @pytest.mark.parametrize("graph", [Graph.ring(5), Graph.star(9), Graph.line(2), Graph.complete(12)])
 def test_agents_stand_apart_within_the_picture(graph):
-    at = place(len(graph), np.array(graph.edges))
+    at = positions(len(graph), np.array(graph.edges))
     assert at.shape == (len(graph), 2)
     assert (at >= -1e-9).all()
     assert (at <= 1 + 1e-9).all()
     gaps = np.sqrt(((at[:, None] - at[None]) ** 2).sum(axis=2)) + np.eye(len(graph))
     assert gaps.min() > 0.05
-    np.testing.assert_array_equal(at, place(len(graph), np.array(graph.edges)))
+    np.testing.assert_array_equal(at, positions(len(graph), np.array(graph.edges)))
 
 
 class TestPortraits:
@@ -324,7 +346,7 @@ class TestPortraits:
         assert canvas.kind == "regions"
         snapshot = recording.snapshots[-1]
         f = snapshot.function(1, recording.subject.kernel)
-        image = Image.open(io.BytesIO(class_image(f(canvas.grid), recording.subject.loss)))
+        image = Image.open(io.BytesIO(canvas.image(f(canvas.grid))))
         classes = np.asarray(image) // 3
         np.testing.assert_array_equal(classes.ravel(), f(canvas.grid).argmax(axis=1))
         drawn = portrait(recording, canvas, 1, snapshot.round)
@@ -335,7 +357,7 @@ class TestPortraits:
         recording = Recording.read(folder / FILE)
         canvas = Canvas(recording.subject)
         rounds = [snapshot.round for snapshot in recording.snapshots]
-        assert portrait(recording, canvas, 0, rounds[1] + 1)["round"] == rounds[1]
+        assert portrait(recording, canvas, 0, rounds[1])["round"] == rounds[1]
         assert portrait(recording, canvas, 0, 0)["round"] == rounds[0]
 
     def test_one_dimension_is_drawn_as_a_curve(self, tmp_path):
@@ -344,8 +366,7 @@ class TestPortraits:
             outputs=1,
             kernel=Gaussian(),
             loss=Squared(),
-            step_size=0.5,
-            compression=Komp(budget=0.01),
+            learner=Gradient(step_size=0.5, compression=Komp(budget=0.01)),
             protocol=Penalty(coupling=0.01),
         )
         points = np.linspace(-3, 3, 96)[:, None]
@@ -362,8 +383,8 @@ class TestPortraits:
         rng = np.random.default_rng(0)
         labels = rng.integers(3, size=400)
         points = rng.standard_normal((400, 6)) + 2.0 * np.eye(3, 6)[labels]
-        task = Task.draw(LogisticConfig(**TINY))
-        agent = replace(task.agent(), dimension=6, outputs=3, protocol=Penalty(coupling=0.01))
+        learner = Gradient(step_size=1.0)
+        agent = replace(AGENT_2D, dimension=6, outputs=3, learner=learner, protocol=Penalty(coupling=0.01))
         recording = recorded(agent, points, labels, tmp_path)
         drawn = portrait(recording, Canvas(recording.subject), 0, 10**6)
         assert len(drawn["weights"]) == 3
@@ -407,38 +428,21 @@ class TestSources:
         (copy / "summary.json").write_text('{"outcome": "comp')
         assert "must be complete JSON" in source.news().message
 
-    def test_a_run_without_a_recording_has_its_curves(self, copy):
-        expected = Recording.read(copy / FILE).frames
-        (copy / FILE).unlink()
-        source = FolderSource(copy)
-        assert source.describe()["names"] == []
-        assert "recorded no agents" in source.news().message
-        assert source.frames()["count"] == len(expected)
-        assert source.shown.frames[-1].totals["objective"] == pytest.approx(expected[-1].totals["objective"])
-
     def test_a_live_run_grows_and_ends(self, tmp_path):
-        config = LogisticConfig(**TINY, protocol="relay")
         recorder = Recorder(tmp_path)
         source = LiveSource(recorder, "gmm-logistic", tmp_path)
         assert source.news().status == "waiting"
         seen = []
-
-        def look(event):
-            if isinstance(event, Measured | NetworkStarted):
-                seen.append((source.news().status, source.frames()["count"]))
-
-        finished = run(LOGISTIC, config, tmp_path, observers=[recorder, look])
-        assert seen[0] == ("waiting", 0)
-        counts = [count for _, count in seen[1:]]
-        assert counts == list(range(1, len(counts) + 1))
-        assert {status for status, _ in seen[1:]} == {"running"}
-        assert source.news().status == finished.outcome.name == "complete"
+        finish(tmp_path)
+        learn(a_network(), recorder, each=lambda: seen.append((source.news().status, source.frames()["count"])))
+        assert seen == [("running", count) for count in range(1, len(seen) + 1)]
+        assert source.news().status == "complete"
         assert source.describe()["figures"] == ["data.png", "figure.png"]
 
     def test_events_tell_what_is_new_once(self):
         recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
 
-        source = RecordedSource("run")
+        source = PageSource("run")
         source.shown = Shown(recording)
         source.news = lambda: News(0, recording.version, "running")
         recording.add(numbers(rounds=1))
@@ -446,7 +450,7 @@ class TestSources:
         async def listen():
             stream, heard = changes([source], lambda: False, tick=0.001), []
             async for line in stream:
-                if line.startswith("data:"):
+                if line.startswith(b"data:"):
                     heard.append(json.loads(line[5:]))
                     if len(heard) == 4:
                         break
@@ -613,11 +617,11 @@ class TestServer:
     def test_ends_without_a_word_while_it_works_on_an_answer(self, capfd):
         asked, done = threading.Event(), threading.Event()
 
-        class Slow(RecordedSource):
+        class Slow(PageSource):
             def news(self):
                 return News(0, 0, "complete")
 
-            def frames(self):
+            def frames(self, *, after=None):
                 asked.set()
                 done.wait(10)
                 return {}
@@ -710,32 +714,6 @@ class TestCommands:
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=30) == 0
             assert process.stdout.read() == "Stopped.\n"
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-
-    def test_a_run_is_watched(self, tmp_path):
-        options = [f"--set={name}={value}" for name, value in TINY.items() if name not in ("agents", "samples")]
-        options += ["--agents", "4", "--samples", "320", "--out", str(tmp_path), "--watch", "--port", "0"]
-        command = [sys.executable, "-u", "-m", "kernelmesh", "run", "gmm-logistic", *options]
-        # a test suite that was started in the background ignores Ctrl-C, and so would its children
-        heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, **pipes, text=True, env=ENVIRONMENT, preexec_fn=heed)
-        try:
-            url = re.search(r"http://[^ ]+", process.stdout.readline())[0]
-            end = time.monotonic() + 90
-            while (about := json.loads(get(f"{url}api/runs")[2])[0])["status"] != "complete":
-                assert time.monotonic() < end, about["status"]
-                time.sleep(0.1)
-            assert len(about["names"]) == 4
-            lines = list(
-                iter(process.stdout.readline, f"The run has ended. The dashboard stays at {url} (press Ctrl-C to stop).\n")
-            )
-            assert f"kernelmesh dashboard {tmp_path}" in "".join(lines)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=30) == 0
         finally:
             process.kill()
             process.wait()

@@ -20,7 +20,7 @@ from kernelmesh.dashboard.live_source import LiveSource
 from kernelmesh.dashboard.recorder import Recorder
 from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame, Recording, State, Subject
 from kernelmesh.dashboard.serving import Dashboard
-from kernelmesh.dashboard.sources import FolderSource, News, RecordedSource, Shown
+from kernelmesh.dashboard.sources import FolderSource, News, Shown, Source
 from kernelmesh.experiments import run
 from kernelmesh.experiments.events import Measured
 from kernelmesh.experiments.gmm import LOGISTIC, LogisticConfig
@@ -280,25 +280,25 @@ def test_a_live_run_grows(driver, tmp_path):
         check_quiet(driver, page)
 
 
-class Told(RecordedSource):
+class Told(Source):
     """A source that a test adds frames to."""
 
     live = True
 
     def __init__(self):
-        super().__init__("told")
+        super().__init__("reported")
         self.shown = Shown(Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]]))))
         self.remarks = ()
 
     def news(self):
-        return News(0, self.recording.version, "running", "", self.remarks)
+        return News(0, self.shown.recording.version, "running", "", self.remarks)
 
     def add(self, rounds, *, samples, away=False, refused=0):
         agents = np.ones((3, len(AGENT)), dtype=np.float32)
         agents[:, AGENT.index("state")] = [State.LEARNING, State.AWAY if away else State.LEARNING, State.ENDED]
         agents[:, AGENT.index("refused")] = [refused, 0, 0]
         totals = {**dict.fromkeys(TOTALS, 1.0), "round": rounds, "samples": samples}
-        self.recording.add(Frame(totals, agents, np.ones((2, len(EDGE)), dtype=np.float32)))
+        self.shown.recording.add(Frame(totals, agents, np.ones((2, len(EDGE)), dtype=np.float32)))
 
 
 def test_absence_refused_messages_and_remarks_are_shown_as_they_happen(driver):

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kernelmesh.dashboard.marks import marks
 from kernelmesh.dashboard.mesh_source import MeshSource, frame_of
-from kernelmesh.dashboard.recording import AGENT, EDGE, Recording, State, Subject
-from kernelmesh.dashboard.sources import RecordedSource, Shown
+from kernelmesh.dashboard.recording import AGENT, EDGE, Recording, State, Subject, marks
+from kernelmesh.dashboard.sources import Shown, Source
 from kernelmesh.deploy.watching import AgentView
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.runtimes.status import NeighborStatus, Status
@@ -34,7 +33,7 @@ def test_what_agents_report_becomes_a_frame():
         view("b", disagreement=0.4, ended=True, neighbors=ignored, bytes_sent=200, samples=128),
         AgentView(name="c"),
     ]
-    frame = frame_of(3, views, LINE)
+    frame = frame_of(3, views, LINE.edges)
     column = dict(zip(AGENT, frame.agents.T, strict=True))
     assert column["state"].tolist() == [State.LEARNING, State.ENDED, State.AWAY]
     assert column["samples"].tolist() == [64, 128, 0]
@@ -50,15 +49,15 @@ def test_what_agents_report_becomes_a_frame():
 
 
 def test_an_agent_that_vanishes_is_marked():
-    frames = [frame_of(n, [view("a"), view("b", stale=n == 2), view("c")], LINE) for n in (1, 2, 3)]
-    assert [mark["text"] for mark in marks(LINE.names, frames).shown] == ["Agent b went away.", "Agent b came back."]
+    frames = [frame_of(n, [view("a"), view("b", stale=n == 2), view("c")], LINE.edges) for n in (1, 2, 3)]
+    assert [mark["text"] for mark in marks(LINE.names, frames)] == ["Agent b went away.", "Agent b came back."]
 
 
 class Polled(MeshSource):
     """A mesh whose agents say what a test has them say."""
 
     def __init__(self, polls):
-        RecordedSource.__init__(self, "mesh")
+        Source.__init__(self, "mesh")
         self.shown = Shown(Recording(LINE))
         self._watcher = SimpleNamespace(poll=iter(polls).__next__)
         self._views, self._asked, self._portraits = (), {}, {}
@@ -77,9 +76,9 @@ def test_polls_of_a_mesh_that_does_not_learn_are_not_all_kept():
     away = [*seen(64, 64, 64)[:2], view("c", samples=64, stale=True)]
     source = Polled([seen(32, 32, 32), *[seen(64, 64, 64)] * 50, *[away] * 50, *[seen(96, 64, 64)] * 2])
     source.poll_all(103)
-    kept = [(frame.round, frame.totals["samples"]) for frame in source.recording.frames]
+    kept = [(frame.round, frame.totals["samples"]) for frame in source.shown.recording.frames]
     assert kept == [(1, 32), (2, 64), (51, 64), (52, 64), (101, 64), (102, 96), (103, 96)]
-    assert [mark["kind"] for mark in source.marks()] == ["away", "back"]
+    assert [mark["kind"] for mark in source.shown.marks] == ["away", "back"]
 
 
 def test_when_nobody_answers_any_more_all_are_away():
@@ -87,19 +86,19 @@ def test_when_nobody_answers_any_more_all_are_away():
     gone = [view(name, samples=64, stale=True) for name in "abc"]
     source = Polled([nobody, seen(64, 64, 64), gone, gone])
     source.poll_all(1)
-    assert not source.recording.frames
+    assert not source.shown.recording.frames
     source.poll_all(3)
     assert source.news().status == "waiting"
-    assert [frame.away.all() for frame in source.recording.frames] == [False, True, True]
+    assert [frame.away.all() for frame in source.shown.recording.frames] == [False, True, True]
 
 
 def test_time_does_not_go_back_when_one_agent_begins_anew_but_with_all_of_them_a_new_run_begins():
     source = Polled([seen(64, 128, 64), seen(96, 0, 96), seen(128, 32, 128), seen(0, 0, 0), seen(32, 32, 32)])
     source.poll_all(3)
-    assert [frame.totals["samples"] for frame in source.recording.frames] == [128, 128, 128]
+    assert [frame.totals["samples"] for frame in source.shown.recording.frames] == [128, 128, 128]
     assert source.news().generation == 0
     source.poll_all(2)
-    assert [frame.totals["samples"] for frame in source.recording.frames] == [0, 32]
+    assert [frame.totals["samples"] for frame in source.shown.recording.frames] == [0, 32]
     assert source.news().generation == 1
 
 
@@ -141,18 +140,18 @@ def test_real_agents_are_watched_vanish_and_come_back(tmp_path):
             mesh.start()
             until(source, lambda news: news.status == "running" and "not answer" not in news.message)
             assert source.describe()["names"] == mesh.names
-            assert np.flatnonzero(source.subject.seen[0]).tolist() == [0, 3]
-            rounds = source.recording.frames[-1].round
+            assert np.flatnonzero(source.shown.subject.seen[0]).tolist() == [0, 3]
+            rounds = source.shown.recording.frames[-1].round
             drawn = source.function(1, rounds)
             data = drawn["image"].partition("base64,")[2]
             with Image.open(io.BytesIO(base64.b64decode(data))) as image:
                 assert image.size == (60, 60)
             mesh.kill("agent-1")
             until(source, lambda news: "agent-1 does not answer" in news.message)
-            assert source.recording.frames[-1].agents[1, AGENT.index("state")] == State.AWAY
+            assert source.shown.recording.frames[-1].agents[1, AGENT.index("state")] == State.AWAY
             assert source.function(1, 10**6)["image"]  # the newest picture stays
             mesh.start("agent-1")
             until(source, lambda news: news.status == "running" and "not answer" not in news.message)
-            assert source.recording.frames[-1].agents[1, AGENT.index("state")] != State.AWAY
+            assert source.shown.recording.frames[-1].agents[1, AGENT.index("state")] != State.AWAY
         finally:
             source.close()

@@ -6,10 +6,8 @@ import logging
 import numpy as np
 import pytest
 
-from kernelmesh import Diffusion, Hilbert, Komp, Penalty
+from kernelmesh import Diffusion, Hilbert, Penalty
 from kernelmesh.agent import State
-from kernelmesh.deploy.config import read
-from kernelmesh.deploy.mesh_folder import MeshPlan, create_mesh
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import read_question, read_reply
 from kernelmesh.messages import Points, SentFunction, Values, encode
@@ -31,7 +29,7 @@ class TestLimits:
     @pytest.mark.parametrize("protocol", TELLING, ids=kind)
     @pytest.mark.parametrize("order", [LIMIT + 1, 3000, 15_000, 250_000])
     def test_a_function_of_too_many_points_is_refused_and_never_recorded(self, protocol, order, tmp_path, caplog):
-        agent, huge = make(protocol, compression=Komp(budget=0.1, max_order=50)), encode(SentFunction(*function(order)))
+        agent, huge = make(protocol), encode(SentFunction(*function(order)))
         store = CheckpointStore(tmp_path, agent=agent, every=1000)
         with caplog.at_level(logging.WARNING, "kernelmesh.agent"):
             run = run_with(agent, saying(huge), store=store)
@@ -63,19 +61,6 @@ class TestLimits:
         request = Request("predict", encode(Points(np.zeros(((1 << 17) + 1, 2)))), refusals.append, refusals.append)
         run_with(make(Diffusion()), saying(b""), at=[(0.0, request)])
         assert refusals == ["request: must have at most 131072 points, got 131073"]
-
-    def test_defaults_on_hosts(self, tmp_path):
-        file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=100, protocol="diffusion"))[0]
-        made = read(file)
-        assert (made.agent.compression.max_order, made.membership.max_points) == (500, 500)
-        text = file.read_text()
-        file.write_text("max_points = 77\n" + text.replace("budget = 0.3", "budget = 0.3, max_order = 40"))
-        made = read(file)
-        assert (made.agent.compression.max_order, made.membership.max_points) == (40, 77)
-        file.write_text(text.replace("budget = 0.3", "budget = 0.3, max_order = 40").replace("_size = 32", "_size = 100"))
-        assert read(file).membership.max_points == 400
-        made = read(create_mesh(tmp_path / "relay", MeshPlan(agents=3, samples=100))[0])
-        assert made.membership.max_points == made.agent.learner.max_order == 200
 
 
 class TestWithin:
@@ -144,7 +129,7 @@ class TestAttempt:
 @pytest.mark.parametrize("error", [MemoryError("no room"), FloatingPointError("nan"), np.linalg.LinAlgError("singular")])
 def test_a_step_that_fails_is_taken_without_the_offender(error, tmp_path, caplog, monkeypatch):
     """Whatever the error; the agent that was killed after that resumes in the same state."""
-    from kernelmesh.runtimes.node import node as module
+    from kernelmesh.runtimes.node import attempt as module
 
     agent = make(Diffusion())
     bad = encode(SentFunction(*function(7)))
@@ -202,7 +187,7 @@ class TestPoisonedJournal:
     def test_a_step_that_cannot_be_taken_again_ends_the_replay(self, tmp_path, monkeypatch):
         agent = make(Diffusion())
         before = self.crashed(agent, tmp_path, b"")
-        from kernelmesh.runtimes.node import node as module
+        from kernelmesh.runtimes.node import attempt as module
 
         def failing(agent, state, *rest, advance=module.advance, **options):
             if state.steps == 4:
@@ -221,7 +206,7 @@ class TestPoisonedJournal:
         class Killed(BaseException):
             """As sudden as the end of a process."""
 
-        from kernelmesh.runtimes.node import Node
+        from kernelmesh.runtimes.node import AskingNode as Node
 
         def replay(node, entry, *, replay=Node.replay):
             if entry.step == 5 and any(said.reply for said in entry.heard):

@@ -14,6 +14,7 @@ from kernelmesh import (
     Diffusion,
     Diverged,
     Gaussian,
+    Gradient,
     Graph,
     Hilbert,
     Hinge,
@@ -24,13 +25,12 @@ from kernelmesh import (
     Squared,
     simulate,
 )
-from kernelmesh.errors import RefusedMessage, UnreadableFile
+from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import Points, SentFunction, Values, decode, encode
-from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
+from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.mailbox import Arrival, Request
 from kernelmesh.runtimes.membership import Membership
-from kernelmesh.runtimes.node.values import Traffic
 from kernelmesh.runtimes.runner import AgentRunner
 from kernelmesh.runtimes.status import Status
 from kernelmesh.streams import ArrayStream, Mixture, Source
@@ -58,8 +58,7 @@ def make(protocol, **changes):
         "outputs": 3,
         "kernel": Gaussian(bandwidth=0.6),
         "loss": Logistic(),
-        "step_size": 2.0,
-        "compression": Komp(budget=0.1),
+        "learner": Gradient(step_size=2.0, compression=Komp(budget=0.1)),
         "protocol": protocol,
     }
     return Agent(**{**options, **changes})
@@ -194,65 +193,6 @@ class TestLockStep:
         assert_simulated(run_lock_step(world, agent, Graph.ring(3), rows), simulated(agent, Graph.ring(3), rows))
 
 
-class TestStartedAgain:
-    @pytest.mark.parametrize("how", ["stop", "kill"])
-    @pytest.mark.parametrize("protocol", TALKING, ids=kind)
-    def test_agents_end_where_they_would_have(self, protocol, how, tmp_path):
-        """Stopped or killed wherever it may be, an agent goes on as if nothing had been."""
-        agent, graph, rows = make(protocol), Graph.ring(3), (64 * protocol.every,) * 3
-        rounds = simulated(agent, graph, rows)
-        for seed in (0, 3):
-            world = World(seed=seed, delay=0.02)
-            world.at(0.01, world.stop_at_the_end)
-            begun = lock_step_that_is_disturbed(world, agent, graph, rows, tmp_path / str(seed), how)
-            runs = world.run()
-            assert begun["agent-0"] > 1
-            for i, run in enumerate(runs.values()):
-                assert run.ended
-                assert same(run.node.state.function, rounds[-1].functions[i]), f"{seed}: {run.node.membership.name}"
-                assert (run.node.state.samples, run.node.state.steps) == (rows[0], len(rounds))
-                assert same(run.node.state.sent, rounds[-1].states[i].sent)
-                for earlier in world.runs[run.node.membership.name]:
-                    for turn, function in earlier.turns:
-                        assert same(function, rounds[turn.number - 1].functions[i])
-
-
-def lock_step_that_is_disturbed(world, agent, graph, rows, folder, how):
-    """Agents that are ended at times that are drawn, and started again a little later."""
-    begun = dict.fromkeys((member.name for member in memberships(graph)), 0)
-
-    def start(i, member):
-        begun[member.name] += 1
-        store = CheckpointStore(folder / member.name, agent=agent, every=3)
-        source = ArraySource(*data(i, rows[i]))
-        world.add(agent, member, source, store=store)
-
-    def end(i, member):
-        run = world.runs[member.name][-1]
-        if run.ended or run.node.ended:
-            return
-        if how == "kill":
-            world.kill(run)
-        else:
-            run.runner.stop()
-            run.wake = world.now
-        world.at(world.now + 0.2, lambda: again(i, member))
-
-    def again(i, member):
-        if not world.runs[member.name][-1].ended:
-            world.at(world.now + 0.1, lambda: again(i, member))
-        else:
-            start(i, member)
-
-    everywhere = memberships(graph, lock_step=True)
-    for i, member in enumerate(everywhere):
-        start(i, member)
-    for i, member in enumerate(everywhere):
-        for _ in range(2):
-            world.at(0.05 + world.rng.random() * (0.1 if i == 0 else 1.0), lambda i=i, member=member: end(i, member))
-    return begun
-
-
 @pytest.mark.parametrize("protocol", TALKING, ids=kind)
 def test_in_lock_step_nobody_leaves_before_its_neighbors_are_done(protocol):
     """An agent whose stream has ended is still needed by one that says nothing for a while."""
@@ -307,12 +247,11 @@ def saying(words):
 
 
 def crosses(agent):
-    exchange = agent.protocol.exchange
-    return "points" if exchange.question else "functions"
+    return "points" if agent.protocol.question else "functions"
 
 
 def question_of(agent):
-    wanted = agent.protocol.exchange.question
+    wanted = agent.protocol.question
     return b"" if wanted is None else encode(agent.protocol.ask(agent.start().sent, np.zeros((8, 2))))
 
 
@@ -564,16 +503,6 @@ def test_shares_that_cannot_be_are_refused(share):
         decode_frame(encode_frame(Frame(Prefix(1, False, 1), Header(step=1, share=share), b"")), max_bytes=1 << 20)
 
 
-@pytest.mark.parametrize("previous", [{}, {"weights": np.zeros((3, 3))}, {"weights": np.zeros((2, 5))}], ids=len)
-def test_a_checkpoint_with_other_words_than_those_that_were_said_is_told(previous, tmp_path):
-    agent = make(Diffusion())
-    state, _ = agent.step(agent.start(name="a"), *data(0, 8))
-    with contextlib.closing(CheckpointStore(tmp_path, agent=agent)) as store:
-        store.save(Checkpoint(state=state, traffic=Traffic(), previous={"points": np.zeros((2, 2)), **previous}))
-        with pytest.raises(UnreadableFile, match="must hold a checkpoint of an agent in this mode"):
-            restarted(agent, Membership(name="a", listen="tcp/127.0.0.1:1"), ArraySource(*data(0, 8)), store)
-
-
 def restarted(agent, member, source, store):
     """What an agent knows when it has been started again."""
     carrier = World().network.carrier(member.name, list(member.neighbors))
@@ -582,7 +511,7 @@ def restarted(agent, member, source, store):
 
 class TestDivergence:
     def test_alone_it_is_raised_and_what_was_learned_is_kept(self, tmp_path):
-        agent = make(Local(), loss=Squared(), step_size=1e5, explosion=10.0)
+        agent = make(Local(), loss=Squared(), learner=Gradient(step_size=1e5, compression=Komp(budget=0.1)), explosion=10.0)
         store = CheckpointStore(tmp_path, agent=agent, every=100)
         points = data(0, 80)[0]
         world = World()
@@ -595,7 +524,7 @@ class TestDivergence:
 
     def test_alone_right_after_a_checkpoint(self, tmp_path):
         """The step that failed is on record, and is not taken again when the agent is started anew."""
-        agent = make(Local(), loss=Squared(), step_size=1e5, explosion=10.0)
+        agent = make(Local(), loss=Squared(), learner=Gradient(step_size=1e5, compression=Komp(budget=0.1)), explosion=10.0)
         points, world = data(0, 80)[0], World()
         targets = np.concatenate([points, points[:, :1]], axis=1)
         member = Membership(name="a", listen="tcp/127.0.0.1:1")

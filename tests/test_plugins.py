@@ -1,4 +1,4 @@
-"""A package of somebody else, installed beside ours, adds a kernel, a rule, a protocol, a stream kind and an experiment."""
+"""Another package, installed beside ours, adds a kernel, a learner, a protocol, a stream kind and an experiment."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelmesh import ArrayStream, ConsensusProtocol, Mixture, Learner, register
-from kernelmesh.protocols.base import FUNCTIONS
+from kernelmesh import ArrayStream, ConsensusProtocol, Gradient, Mixture, register
 from kernelmesh.experiments.base import Experiment
 from kernelmesh.messages import SentFunction
 from kernelmesh.numerics.compression import Update
@@ -50,15 +49,15 @@ class Cauchy(Algebra):
 
 @register("learner")
 @dataclass(frozen=True, kw_only=True)
-class Clipped(Learner):
+class Clipped(Gradient):
     """f ← C_ε[f + the step, of which no coefficient is larger than a limit]."""
 
     limit: float = 0.1
 
-    def learn(self, model, inputs, move, compression):
+    def learn(self, model, inputs, move):
         update = move(inputs)
         np.clip(update.coefficients, -self.limit, self.limit, out=update.coefficients)
-        return compression.absorb(model, update, samples=inputs.samples)
+        return self.compression.absorb(model, update, budget=self.budget_at(inputs.samples))
 
 
 @register("protocol")
@@ -66,7 +65,7 @@ class Clipped(Learner):
 class HalfWay(ConsensusProtocol):
     """g = ½ f + ½ mean_j f_j, then the gradient at g."""
 
-    exchange = FUNCTIONS
+    reply = SentFunction
     relays: ClassVar[bool] = True
 
     def move(self, inputs, heard):
@@ -146,6 +145,7 @@ register(
 
 AGENT = """
 name = "{name}"
+number = {seed}
 mesh = "plugins"
 listen = "tcp/127.0.0.1:{port}"
 at_end = "leave"
@@ -156,10 +156,9 @@ at_end = "leave"
 [model]
 dimension = 2
 outputs = 5
-step_size = 3.0
 kernel = {{ kind = "Cauchy", width = 0.5 }}
 loss = {{ kind = "Logistic" }}
-compression = {{ kind = "Komp", budget = 0.2 }}
+learner = {{ kind = "Clipped", step_size = 3.0, limit = 0.5 }}
 protocol = {{ kind = "HalfWay" }}
 
 [stream]
@@ -176,7 +175,7 @@ CODE = """
 import numpy as np
 
 from kernelmesh import (
-    Agent, ArrayStream, Graph, Komp, Logistic, Mixture, OnlineKernelClassifier, simulate,
+    Agent, ArrayStream, Graph, Logistic, Mixture, OnlineKernelClassifier, simulate,
 )
 from kernelmesh.registry import kinds
 from kernelmesh import storage
@@ -184,15 +183,15 @@ from kernelmesh.registry import describe, restore
 from kernelmesh.testing import check_protocol, check_kernel, check_learner
 
 Cauchy, HalfWay, Clipped = kinds("kernel")["Cauchy"], kinds("protocol")["HalfWay"], kinds("learner")["Clipped"]
-check_learner(Clipped(limit=0.5))
-assert restore(describe(Clipped(limit=0.5))) == Clipped(limit=0.5)
+check_learner(Clipped(step_size=3.0, limit=0.5))
+assert restore(describe(Clipped(step_size=3.0, limit=0.5))) == Clipped(step_size=3.0, limit=0.5)
 check_kernel(Cauchy(width=0.5))
 check_protocol(HalfWay())
 rng = np.random.default_rng(0)
 mixture = Mixture.draw(rng=rng)
 agent = Agent(
-    dimension=2, outputs=5, kernel=Cauchy(width=0.5), loss=Logistic(), step_size=3.0, compression=Komp(budget=0.2),
-    protocol=HalfWay(), learner=Clipped(limit=0.5),
+    dimension=2, outputs=5, kernel=Cauchy(width=0.5), loss=Logistic(), protocol=HalfWay(),
+    learner=Clipped(step_size=3.0, limit=0.5),
 )
 streams = [ArrayStream(*mixture.sample(640, rng=rng)) for _ in range(4)]
 *_, last = simulate(agent, Graph.ring(4), streams)

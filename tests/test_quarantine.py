@@ -68,7 +68,7 @@ def test_a_neighbor_is_quarantined_and_released_while_running(protocol, tmp_path
         world.add(agent, member, source, **(options if name == "a" else {}))
 
     def words(runner):
-        return {said.neighbor for said in runner.node._newest[1] if said.reply is not None}
+        return {said.neighbor for said in runner.node.hindsight.heard if said.reply is not None}
 
     status = []
     world.at(3.0, lambda: path.write_text("b\n"))

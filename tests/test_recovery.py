@@ -24,8 +24,7 @@ def poisoned(runner, scale):
     points, _ = data(5, 30)
     weights = scale * np.random.default_rng(0).normal(size=(30, 3))
     bad = agent.start(name="a", function=Function.of(agent.kernel, points, weights))
-    runner.node._talk.state = dataclasses.replace(state, model=bad.model, shown=bad.shown and bad.function)
-    runner.node._talk.current = runner.node._pacing.next_round(agent, runner.state)
+    runner.node.recover(dataclasses.replace(state, model=bad.model, shown=bad.shown and bad.function), 0.0)
 
 
 def accuracy(state):
@@ -83,7 +82,7 @@ def test_without_a_good_checkpoint_it_begins_anew(tmp_path, caplog):
 
 
 def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
-    from kernelmesh.runtimes.node import node as module
+    from kernelmesh.runtimes.node import attempt as module
 
     def failing(agent, state, *rest, advance=module.advance, **options):
         if state.steps >= 40:

@@ -16,10 +16,12 @@ import pytest
 
 from kernelmesh import (
     Agent,
+    Averaged,
     Constant,
     Diffusion,
     Doubling,
     Gaussian,
+    Gradient,
     Graph,
     Hilbert,
     Hinge,
@@ -28,6 +30,7 @@ from kernelmesh import (
     InverseTime,
     Kernel,
     Komp,
+    Landmarks,
     Laplacian,
     Linear,
     Local,
@@ -37,8 +40,9 @@ from kernelmesh import (
     OnlineKernelRegressor,
     Penalty,
     Polynomial,
-    Power,
+    Relay,
     Schedule,
+    SecondOrder,
     Squared,
     SquaredHinge,
     Uncompressed,
@@ -67,9 +71,13 @@ SETTINGS = [
     Doubling(start=0.01, every=200, ceiling=3.0),
     InverseRoot(scale=2.0, offset=3.0),
     InverseTime(scale=2.0, offset=3.0),
-    Power(of=InverseTime(scale=2.0, offset=3.0), exponent=2.0),
     Komp(budget=0.1, max_order=7),
-    Komp.vanishing(InverseTime(scale=2.0, offset=3.0)),
+    Komp(budget=InverseTime(scale=2.0, offset=3.0)),
+    Gradient(step_size=InverseTime(scale=2.0, offset=3.0), compression=Komp(parsimony=0.1)),
+    Averaged(step_size=30.0),
+    SecondOrder(max_order=9),
+    Landmarks(),
+    Relay(),
     Uncompressed(),
     Graph.ring(4),
     Graph.of([("a", "b"), ("b", "c")]),
@@ -256,21 +264,19 @@ class TestRegister:
             outputs=1,
             kernel=Cauchy(bandwidth=2.0),
             loss=Squared(),
-            step_size=Sawtooth(top=0.5, every=64),
-            compression=Komp(budget=0.01),
+            learner=Gradient(step_size=Sawtooth(top=0.5, every=64)),
             protocol=protocol,
         )
         assert isinstance(agent.protocol, ConsensusProtocol)
         assert agent.identity["kernel"] == {"kind": "Cauchy", "bandwidth": 2.0}
         assert agent.identity["protocol"] == "Alone"
         x = np.linspace(-2, 2, 200)[:, None]
-        model = OnlineKernelRegressor(
-            Cauchy(bandwidth=0.5), rule="gradient", step_size=Sawtooth(top=0.5, every=64), random_state=0
-        )
+        learner = Gradient(step_size=Sawtooth(top=0.5, every=64))
+        model = OnlineKernelRegressor(Cauchy(bandwidth=0.5), learner=learner, random_state=0)
         model.fit(x, np.sin(2 * x[:, 0])).save(tmp_path / "model")
         loaded = OnlineKernelRegressor.load(tmp_path / "model")
         np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
-        assert loaded.step_size == model.step_size
+        assert loaded.learner == learner
 
     def test_a_file_with_a_kind_that_is_not_known_says_what_to_do(self, tmp_path, monkeypatch):
         x = np.linspace(-2, 2, 50)[:, None]

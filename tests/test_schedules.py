@@ -1,8 +1,11 @@
 import math
 
+import numpy as np
 import pytest
 
-from kernelmesh import Constant, Doubling, InverseRoot, InverseTime, Power
+from kernelmesh import Constant, Doubling, InverseRoot, InverseTime
+from kernelmesh.errors import InvalidArgument
+from kernelmesh.numerics.schedules import check_schedule, value_at
 
 SCHEDULES = [
     Constant(3.0),
@@ -10,7 +13,6 @@ SCHEDULES = [
     InverseRoot(scale=2.0, offset=10.0),
     Doubling(start=0.01, every=200),
     Doubling(start=0.01, every=200, ceiling=0.5),
-    Power(of=InverseTime(scale=2.0), scale=0.04, exponent=1.5),
 ]
 
 
@@ -26,8 +28,14 @@ def test_values_are_pinned():
     assert InverseTime(scale=3.0, offset=2.0)(4) == 0.5
     assert InverseRoot(scale=3.0, offset=5.0)(4) == 1.0
     assert [Doubling(start=1.0, every=10, ceiling=4.0)(t) for t in (0, 9, 10, 20, 30)] == [1, 1, 2, 4, 4]
-    assert Power(of=Constant(4.0), scale=0.5, exponent=1.5)(0) == 4.0
-    assert Power(of=Constant(0.1), exponent=2.0)(7) == pytest.approx(0.01)
+
+
+def test_a_number_is_a_schedule_that_is_constant():
+    assert check_schedule("Owner", "rate", np.int64(3)) == 3.0
+    assert value_at(0.5, 100) == value_at(Constant(0.5), 100) == 0.5
+    for wrong in (-1.0, math.nan, True, "fast", Constant, len, None):
+        with pytest.raises(InvalidArgument, match="Owner: rate must be a number >= 0 or a schedule, got "):
+            check_schedule("Owner", "rate", wrong)
 
 
 def test_doubling_never_overflows_into_an_error():
@@ -44,10 +52,8 @@ def test_doubling_never_overflows_into_an_error():
         (lambda: InverseRoot(scale=1.0, offset=0.0), "InverseRoot: offset"),
         (lambda: Doubling(start=0.01, every=0), "Doubling: every"),
         (lambda: Doubling(start=0.01, every=2.5), "Doubling: every"),
-        (lambda: Power(of=3.0), "Power: of must be a schedule"),
-        (lambda: Power(of=Constant(1.0), exponent=-1.0), "Power: exponent"),
     ],
 )
-def test_refuses(make, words):
+def test_invalid_settings_are_named(make, words):
     with pytest.raises(ValueError, match=words):
         make()

@@ -34,7 +34,7 @@ class SlowEdge(World):
 @functools.cache
 def outcome(protocol, delay, *, rate=400.0, rows=800, **faults):
     """Steps per second of each agent, and mean accuracy, of a ring of three on which one edge is slow."""
-    changes = {"learner": Landmarks(max_order=30), "step_size": None, "compression": None} if protocol.shares else {}
+    changes = {"learner": Landmarks(max_order=30)} if protocol.shares else {}
     agent, world = make(protocol, **changes), SlowEdge(delay, **faults)
     times = {}
     for i, member in enumerate(memberships(Graph.ring(3))):
@@ -87,7 +87,7 @@ def test_values_are_used_for_the_points_that_were_asked_about():
             world.at(world.now + 0.1, lambda: answer(encode(Values(np.repeat(points[:, :1], 3, axis=1)))))
 
     def watch(runner, turn):
-        points, heard = runner.node._newest
+        points, heard = runner.node.hindsight.points, runner.node.hindsight.heard
         used.extend((points, said.reply.values) for said in heard if said.reply is not None)
 
     source = Paced(ArraySource(*data(0, 4000)), 400.0, clock=lambda: world.now)

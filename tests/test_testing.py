@@ -1,7 +1,6 @@
 """The laws that are shipped: ours hold, and each broken one is named."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from kernelmesh import (
     Gradient,
     Hinge,
     Huber,
-    Komp,
+    Landmarks,
     Linear,
     Local,
     Penalty,
@@ -25,8 +24,12 @@ from kernelmesh import (
 )
 from kernelmesh.messages import Points, Values
 from kernelmesh.numerics.function import Function
-from kernelmesh.protocols import ConsensusProtocol, Exchange
+from kernelmesh.protocols import ConsensusProtocol
 from kernelmesh.testing import check_kernel, check_learner, check_loss, check_protocol
+
+
+def name(value):
+    return type(value).__name__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,14 +155,14 @@ def test_a_kernel_that_does_not_equal_a_copy_of_itself_is_named():
 class Silent(Local):
     """Declares points for values, but asks with something else."""
 
-    exchange: ClassVar[Exchange] = Exchange(question=Points, replies=(Values,))
+    question, reply = Points, Values
 
     def ask(self, function, points):
         return Values(points)
 
 
 class Talkative(Diffusion):
-    exchange: ClassVar[Exchange] = Exchange(replies=(Values,))
+    reply = Values
 
 
 class Jealous(Diffusion):
@@ -192,7 +195,7 @@ class Garbled(Penalty):
 @pytest.mark.parametrize(
     ("protocol", "words"),
     [
-        (Talkative(), "must reply with Values, as its exchange declares, got Function"),
+        (Talkative(), "must reply with Values, as it declares, got SentFunction"),
         (Jealous(), "must not depend on the order in which neighbors are heard"),
         (Restless(coupling=0.1), "must not move equal agents, got functions"),
         (Demanding(rate=0.5), "must define tuned if settings have no default, got"),
@@ -229,7 +232,7 @@ def test_settings_that_change_on_the_way_through_a_file_are_named(monkeypatch):
         check_protocol(Rounding())
 
 
-def test_the_role_needs_only_move_and_an_exchange():
+def test_a_protocol_needs_only_move():
     class Alone(ConsensusProtocol):
         def move(self, inputs, heard):
             return Local().move(inputs, heard)
@@ -238,22 +241,22 @@ def test_the_role_needs_only_move_and_an_exchange():
 
 
 @pytest.mark.parametrize(
-    "learner", [Gradient(), Averaged(), SecondOrder(), SecondOrder(half_life=200.0, max_order=9)], ids=str
+    "learner", [Gradient(step_size=0.5), Averaged(step_size=3.0), SecondOrder(max_order=9), Landmarks()], ids=name
 )
-def test_our_rules_obey(rule):
-    check_learner(rule)
+def test_our_learners_obey(learner):
+    check_learner(learner)
 
 
-def test_a_rule_is_checked_with_the_agent_that_is_given():
-    rates = {"step_size": 0.4, "compression": Komp(budget=0.01)}
-    agent = Agent(dimension=1, outputs=2, kernel=Gaussian(), loss=Squared(), **rates)
-    check_learner(Gradient(), agent=agent, rng=np.random.default_rng(1))
+def test_a_learner_is_checked_with_the_agent_that_is_given():
+    gradient = Gradient(step_size=0.4)
+    agent = Agent(dimension=1, outputs=2, kernel=Gaussian(), loss=Squared(), learner=gradient)
+    check_learner(gradient, agent=agent, rng=np.random.default_rng(1))
     check_learner(SecondOrder(), agent=Agent(dimension=3, outputs=1, kernel=Gaussian(), loss=Huber(), learner=SecondOrder()))
 
 
 class Idle(Gradient):
-    def learn(self, model, inputs, move, compression):
-        after, report = super().learn(model, inputs, move, compression)
+    def learn(self, model, inputs, move):
+        after, report = super().learn(model, inputs, move)
         return after.scaled(0.0), report
 
 
@@ -268,10 +271,10 @@ class Moody(Gradient):
 
     rng = np.random.default_rng(0)
 
-    def learn(self, model, inputs, move, compression):
+    def learn(self, model, inputs, move):
         update = move(inputs)
         update.coefficients[:] *= self.rng.random()
-        return compression.absorb(model, update, samples=inputs.samples)
+        return self.compression.absorb(model, update, budget=self.budget_at(inputs.samples))
 
 
 class Unpacked(SecondOrder):
@@ -282,8 +285,8 @@ class Unpacked(SecondOrder):
 
 
 class Untidy(Gradient):
-    def learn(self, model, inputs, move, compression):
-        after = super().learn(model, inputs, move, compression)
+    def learn(self, model, inputs, move):
+        after = super().learn(model, inputs, move)
         inputs.points[:] += 1.0
         return after
 
@@ -291,16 +294,16 @@ class Untidy(Gradient):
 @pytest.mark.parametrize(
     ("learner", "words"),
     [
-        (Idle(), "must learn: less loss on new samples than predicting 0, got"),
-        (Exploding(), "must show a function that is finite"),
-        (Moody(), "must learn the same function from the same samples, got"),
+        (Idle(step_size=0.5), "must learn: less loss on new samples than predicting 0, got"),
+        (Exploding(step_size=0.5), "must show a function that is finite"),
+        (Moody(step_size=0.5), "must learn the same function from the same samples, got"),
         (Unpacked(), "must resume from a file as from the stored state"),
-        (Untidy(), "must"),
+        (Untidy(step_size=0.5), "must"),
         (SecondOrder, "must be an instance that implements the role Learner, got a class"),
         (Squared(), "must implement the role Learner, got nothing called absorb"),
     ],
 )
-def test_broken_rules_are_named(rule, words):
+def test_broken_learners_are_named(learner, words):
     with pytest.raises(AssertionError) as caught:
-        check_learner(rule)
+        check_learner(learner)
     assert words in str(caught.value)

@@ -24,19 +24,19 @@ from kernelmesh.protocols.relay.agreement import POINTS, SCALED, candidates
 from kernelmesh.protocols.relay.settings import Settings
 from kernelmesh.registry import describe
 
-__all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay"]
+__all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State:
-    """Everything the next step needs. A step takes ownership of the workspace in `model`; the function stays readable.
+    """Everything the next step needs. A value: a step returns another one.
 
     Attributes
     ----------
     name : Hashable
         The agent's name.
     model : Model
-        The function that the next step starts from, with its workspace.
+        The function that the next step starts from, with what makes the step cheap.
     samples, steps : int
         The number of samples and steps so far.
     shown : Function or None
@@ -71,10 +71,6 @@ class State:
     def sent(self) -> Function:
         """The function that the agent sends to neighbors and continues learning from."""
         return self.model.function
-
-    def copy(self) -> State:
-        """An independent copy of the state."""
-        return replace(self, model=self.model.copy())
 
     def widened(self, *, dimension: int, outputs: int) -> State:
         """The state of a single learner extended by new features and outputs, which have been 0 so far."""
@@ -276,8 +272,8 @@ class Agent:
         if f.points.shape[1] != self.dimension or f.weights.shape[1] != self.outputs:
             found = Verbatim(f"dimension {f.dimension} and {f.outputs} outputs")
             raise InvalidArgument(owner, "state", f"have dimension {self.dimension} and {self.outputs} outputs", found)
-        kernel = f.kernel.kernel if state.memory is not None and isinstance(f.kernel, Weighted) else f.kernel
-        if kernel is not self.kernel and kernel != self.kernel:
+        scaled = state.memory is not None and isinstance(f.kernel, Weighted) and f.kernel.kernel == self.kernel
+        if f.kernel is not self.kernel and f.kernel != self.kernel and not scaled:
             raise InvalidArgument(owner, "state", f"have kernel {self.kernel}", f.kernel)
         if isinstance(self.protocol, Relay) and state.memory is None:
             remedy = "start it with this agent: agent.start(name=…, number=…)"
@@ -322,88 +318,37 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
 
     State and messages must have been checked.
     """
-    state.model.check_ownership()
     try:
         if state.memory is not None:
-            memory, sums = _hear(agent, state, heard)
+            settings = agent.relaying
+            memory, sums = _hear(agent, settings, state, heard)
             if memory.is_ready:
                 sums = cast(Landmarks, agent.learner).revisit(replace(sums, age=sums.age + 1), agent.loss)
-            return replace(state, model=_speak(agent, memory, sums), steps=state.steps + 1, memory=memory)
+            return replace(state, model=_speak(agent, settings, memory, sums), steps=state.steps + 1, memory=memory)
         model, update = state.model, agent.protocol.relay(state.model.function, heard)
         if not update.is_identity:
             model = agent.learner.absorb(model, update, samples=state.samples)
     except FloatingPointError as error:
-        state.model.invalidate()
         _blame(heard)
-        raise diverged(agent, state, agent.learner.step_size_at(state.samples), str(error)) from None
-    except BaseException:
-        state.model.invalidate()
-        raise
+        raise _diverged(agent, state, str(error)) from None
     return replace(state, model=model, steps=state.steps + 1, shown=agent.learner.shown(model))
-
-
-def _hear(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Memory, LandmarksModel]:
-    """The first half of a tick: what neighbors have said, and the model with the sums that now count."""
-    assert state.memory is not None
-    model = cast(LandmarksModel, state.model)
-    said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
-    memory, basis = cast(Relay, agent.protocol).hear(agent.relaying, state.memory, model.basis, said)
-    learner = cast(Landmarks, agent.learner)
-    model = learner.adopt(model, basis, memory.others, memory.points.strength * learner.regularization)
-    return memory, learner.begin(model, agent.loss) if memory.is_ready else model
-
-
-def _speak(agent: Agent, memory: Memory, model: LandmarksModel) -> LandmarksModel:
-    """The second half of a tick: what is sent before the next."""
-    settings, points = agent.relaying, memory.points
-    if points.stage == SCALED < settings.stages and model.is_untried(min(len(points), POINTS)):
-        model = model.tried(candidates(settings, points), agent.loss)
-    own = model.shared(1 << memory.tree.name, learns=points.stage >= settings.stages)
-    protocol = cast(Relay, agent.protocol)
-    protocol.speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
-    return replace(model, changed=False, candidates=model.candidates[:0])
 
 
 def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard] = ()) -> tuple[State, Info]:
     """`Agent.step` for runtimes, which have already checked state, mini-batch and messages."""
-    state.model.check_ownership()
-    try:
-        return _advance(agent, state, points, targets, heard)
-    except BaseException:
-        state.model.invalidate()
-        raise
-
-
-def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Sequence[Heard]) -> tuple[State, Info]:
-    step_size, memory, model = agent.learner.step_size_at(state.samples), state.memory, state.model
+    learner, protocol, memory, model = agent.learner, agent.protocol, state.memory, state.model
     try:
         if memory is not None:
-            memory, model = _hear(agent, state, heard)
-        f = model.function
-        cross = f.kernel(points, f.points)
-        here = f.from_cross(cross)
+            settings = agent.relaying
+            memory, model = _hear(agent, settings, state, heard)
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are detected at the end
-            losses, slope = agent.loss.value_and_slope(here, targets)
-            loss, baseline_loss = _watch(agent, state, step_size, losses, targets)
-            inputs = StepInputs(
-                function=f,
-                points=points,
-                targets=targets,
-                loss=agent.loss,
-                here=here,
-                slope=slope,
-                cross=cross,
-                step_size=step_size,
-                regularization=agent.learner.regularization,
-                samples=state.samples,
-                grows=memory is None,
-            )
-            model, report = agent.learner.learn(model, inputs, lambda inputs: agent.protocol.move(inputs, heard))
+            inputs, loss, baseline_loss = _inputs(agent, state, model.function, points, targets)
+            model, report = learner.learn(model, inputs, lambda inputs: protocol.move(inputs, heard))
         if memory is not None:
-            model = _speak(agent, memory, cast(LandmarksModel, model))
+            model = _speak(agent, settings, memory, cast(LandmarksModel, model))
     except FloatingPointError as error:
         _blame(heard)
-        raise diverged(agent, state, step_size, str(error)) from None
+        raise _diverged(agent, state, str(error)) from None
     except SystemError as error:
         if _hides_interrupt(error):
             raise KeyboardInterrupt from None
@@ -413,7 +358,7 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         model=model,
         samples=state.samples + len(points),
         steps=state.steps + 1,
-        shown=agent.learner.shown(model),
+        shown=learner.shown(model),
         baseline_loss=baseline_loss,
         memory=memory,
     )
@@ -422,12 +367,54 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
         loss=loss,
         order=model.function.order,
         norm=math.sqrt(model.square_norm),
-        step_size=step_size,
-        penalty=agent.protocol.penalty(state.samples),
+        step_size=inputs.step_size,
+        penalty=protocol.penalty(state.samples),
         heard=len(heard),
         **report.facts(),
     )
     return after, info
+
+
+def _inputs(agent: Agent, state: State, f: Function, points: Floats, targets: Any) -> tuple[StepInputs, float, float]:
+    """What a step starts from: f(X) and ℓ'(f(X), y); the mean loss and its baseline."""
+    cross = f.kernel(points, f.points)
+    here = f.from_cross(cross)
+    losses, slope = agent.loss.value_and_slope(here, targets)
+    loss, baseline_loss = _watch(agent, state, losses, targets)
+    inputs = StepInputs(
+        function=f,
+        points=points,
+        targets=targets,
+        loss=agent.loss,
+        here=here,
+        slope=slope,
+        cross=cross,
+        step_size=agent.learner.step_size_at(state.samples),
+        regularization=agent.learner.regularization,
+        samples=state.samples,
+        grows=state.memory is None,
+    )
+    return inputs, loss, baseline_loss
+
+
+def _hear(agent: Agent, settings: Settings, state: State, heard: Sequence[Heard]) -> tuple[Memory, LandmarksModel]:
+    """The first half of a tick: what neighbors have said, and the model with the sums that now count."""
+    model, learner, protocol = cast(LandmarksModel, state.model), cast(Landmarks, agent.learner), cast(Relay, agent.protocol)
+    assert state.memory is not None
+    said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
+    memory, basis = protocol.hear(settings, state.memory, model.basis, said)
+    model = learner.adopt(model, basis, memory.others, memory.points.strength * learner.regularization)
+    return memory, learner.begin(model, agent.loss) if memory.is_ready else model
+
+
+def _speak(agent: Agent, settings: Settings, memory: Memory, model: LandmarksModel) -> LandmarksModel:
+    """The second half of a tick: what is sent before the next."""
+    points, protocol = memory.points, cast(Relay, agent.protocol)
+    if points.stage == SCALED < settings.stages and model.is_untried(min(len(points), POINTS)):
+        model = model.tried(candidates(settings, points), agent.loss)
+    own = model.shared(1 << memory.tree.name, learns=points.stage >= settings.stages)
+    protocol.speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
+    return replace(model, changed=False, candidates=model.candidates[:0])
 
 
 def _hides_interrupt(error: BaseException) -> bool:
@@ -445,11 +432,11 @@ def _blame(heard: Sequence[Heard]) -> None:
             matrix("Agent.step", f"heard {name}", getattr(said.reply, name))
 
 
-def _watch(agent: Agent, state: State, step_size: float, losses: Floats, targets: Any) -> tuple[float, float]:
+def _watch(agent: Agent, state: State, losses: Floats, targets: Any) -> tuple[float, float]:
     """The mean loss on the mini-batch and its baseline; raises `Diverged` if the loss is far larger."""
     loss = float(np.add.reduce(losses)) / len(losses)
     if not math.isfinite(loss):
-        raise diverged(agent, state, step_size, f"the loss on the newest samples is {loss}")
+        raise _diverged(agent, state, f"the loss on the newest samples is {loss}")
     baseline_loss = state.baseline_loss
     if not loss <= agent.explosion * baseline_loss:  # true for the first samples, which have no baseline yet
         zero_loss = float(agent.loss.value(np.zeros((len(losses), agent.outputs)), targets).mean())
@@ -459,16 +446,16 @@ def _watch(agent: Agent, state: State, step_size: float, losses: Floats, targets
             baseline_loss = max(baseline_loss, loss)
         if not loss <= agent.explosion * max(baseline_loss, np.finfo(float).tiny):
             worse = f"the loss on the newest samples is {loss:.3g} where predicting 0 costs {baseline_loss:.3g}"
-            raise diverged(agent, state, step_size, worse)
+            raise _diverged(agent, state, worse)
     return loss, baseline_loss
 
 
-def diverged(agent: Agent, state: State, step_size: float, reason: str) -> Diverged:
+def _diverged(agent: Agent, state: State, reason: str) -> Diverged:
     """The error for an agent that cannot continue."""
     return Diverged(
         agent=state.name,
         samples=state.samples,
-        step_size=step_size,
+        step_size=agent.learner.step_size_at(state.samples),
         penalty=agent.protocol.penalty(state.samples),
         reason=reason,
     )

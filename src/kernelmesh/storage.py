@@ -32,7 +32,6 @@ __all__ = ["pack", "read", "understood", "unpack", "write"]
 
 VERSION = "5"
 _LATEST = 1 << 62  # the largest plausible count
-_WIDEST = 1 << 15  # rows of a workspace: 8 GB
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
@@ -132,32 +131,29 @@ def pack(state: State, *, workspace: bool = False) -> dict[str, NDArray[Any]]:
 
 
 def _pack_workspace(model: Model) -> dict[str, NDArray[Any]]:
-    workspace = model.workspace
-    if workspace is None or workspace.generation != model.generation:  # none, or one owned by a newer state
+    inverse = model.inverse
+    if inverse is None:
         return {}
-    clock = [workspace.width, workspace.changes, workspace.generation, workspace.probed]
     return {
-        "workspace.inverse": workspace.matrix.copy(),
-        "workspace.clock": np.array(clock, dtype=np.int64),
-        "workspace.numbers": np.array([model.square_norm, workspace.bound]),
+        "workspace.inverse": inverse.matrix,
+        "workspace.clock": np.array([inverse.changes, inverse.probed], dtype=np.int64),
+        "workspace.numbers": np.array([model.square_norm, inverse.bound]),
     }
 
 
 def _unpack_workspace(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Model:
-    """The model with the workspace from the file, if any."""
-    if not any(key.startswith("workspace.") for key in arrays) or model.workspace is None:
+    """The model with P from the file, if any."""
+    if not any(key.startswith("workspace.") for key in arrays) or model.inverse is None:
         return model
     order = model.function.order
     inverse = matrix("file", "workspace.inverse", arrays["workspace.inverse"], rows=order, columns=order)
-    width, changes, generation, probed = (integer("file", "workspace.clock", n, minimum=0) for n in arrays["workspace.clock"])
-    if width > _WIDEST:
-        raise InvalidArgument("file", "workspace.clock", f"have a width of at most {_WIDEST}", width)
+    changes, probed = (integer("file", "workspace.clock", n, minimum=0) for n in arrays["workspace.clock"])
     square_norm, bound = (float(n) for n in arrays["workspace.numbers"])
     non_negative("file", "workspace.numbers", bound)
-    if not math.isnan(square_norm):  # it is, with rules that do not track it
+    if not math.isnan(square_norm):  # it is, with learners that do not track it
         non_negative("file", "workspace.numbers", square_norm)
-    workspace = InverseGram.restored(inverse, width=width, changes=changes, generation=generation, probed=probed, bound=bound)
-    return dataclasses.replace(model, square_norm=square_norm, workspace=workspace, generation=generation)
+    restored = InverseGram(inverse, changes=changes, probed=probed, bound=bound)
+    return dataclasses.replace(model, square_norm=square_norm, inverse=restored)
 
 
 class _Arrays(dict[str, NDArray[Any]]):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelmesh.dashboard import assets
-from kernelmesh.dashboard.server import to_json
 from kernelmesh.dashboard.sources import FolderSource
+from kernelmesh.dashboard.tables import to_json
 from kernelmesh.dashboard.thinning import evenly
 from kernelmesh.errors import UnreadableFile
 

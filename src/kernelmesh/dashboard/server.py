@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -20,16 +19,12 @@ from kernelmesh.dashboard import assets
 from kernelmesh.dashboard.animation import animation
 from kernelmesh.dashboard.security import Guard, Policy
 from kernelmesh.dashboard.sources import Source
+from kernelmesh.dashboard.tables import to_json
 from kernelmesh.errors import KernelMeshError
 
-__all__ = ["application", "changes", "to_json"]
+__all__ = ["application", "changes"]
 
 _ALIVE = 15.0  # seconds after which an idle stream sends a keep-alive
-
-
-def to_json(value: Any) -> bytes:
-    """As JSON, with null for infinity and NaN."""
-    return msgspec.json.encode(value, enc_hook=float)  # for NumPy's floats
 
 
 def application(sources: Sequence[Source], policy: Policy, *, closing: Callable[[], bool] = lambda: False) -> Starlette:
@@ -39,10 +34,10 @@ def application(sources: Sequence[Source], policy: Policy, *, closing: Callable[
         Route("/", views.page),
         Route("/static/{name}", views.static),
         Route("/api/runs", views.runs),
-        Route("/api/runs/{run:int}/frames", views.frames),
-        Route("/api/runs/{run:int}/function", views.function),
-        Route("/api/runs/{run:int}/animation.gif", views.animation),
-        Route("/api/runs/{run:int}/figures/{name}", views.figure),
+        Route("/api/runs/{run}/frames", views.frames),
+        Route("/api/runs/{run}/function", views.function),
+        Route("/api/runs/{run}/animation.gif", views.animation),
+        Route("/api/runs/{run}/figures/{name}", views.figure),
         Route("/api/events", views.events),
     ]
     return Starlette(routes=routes, middleware=[Middleware(Guard, policy=policy)])
@@ -72,11 +67,9 @@ class _Views:
         return _json(self._source(request).frames())
 
     def function(self, request: Request) -> Response:
-        texts = [request.query_params.get(name, "") for name in ("agent", "round")]
-        if not all(text.isascii() and text.isdigit() and len(text) < 12 for text in texts):
-            raise HTTPException(404)
+        agent, rounds = (_integer(request.query_params.get(name, "")) for name in ("agent", "round"))
         try:
-            return _json(_there(self._source(request).function(*map(int, texts))))
+            return _json(_there(self._source(request).function(agent, rounds)))
         except KernelMeshError as error:  # a missing package, or a function that cannot be evaluated
             return PlainTextResponse(str(error), status_code=503)
 
@@ -98,10 +91,7 @@ class _Views:
         return StreamingResponse(changes(self._sources, self._closing), **kind)
 
     def _source(self, request: Request) -> Source:
-        run: int = request.path_params["run"]
-        if run >= len(self._sources):
-            raise HTTPException(404)
-        return self._sources[run]
+        return _there(dict(enumerate(self._sources)).get(_integer(request.path_params["run"])))
 
 
 async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tick: float = 0.25) -> AsyncIterator[bytes]:
@@ -131,6 +121,10 @@ async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tic
         if silent >= _ALIVE:
             silent = 0.0
             yield b": still there\n\n"
+
+
+def _integer(text: str) -> int:
+    return int(_there(text if text.isascii() and text.isdigit() and len(text) < 12 else None))
 
 
 def _there(value: Any) -> Any:

@@ -1,9 +1,10 @@
-"""Frames as tables for a page, downsampled so that a page can hold a recording of any length."""
+"""What a page receives: JSON, and frames as tables, downsampled so that it can hold a recording of any length."""
 
 import base64
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,12 +12,17 @@ from kernelmesh.checks import Floats, Ints
 from kernelmesh.dashboard.recording import AGENT, EDGE, TOTALS, Frame, Subject
 from kernelmesh.dashboard.thinning import evenly
 
-__all__ = ["frame_limit", "frame_table", "packed", "positions"]
+__all__ = ["frame_limit", "frame_table", "packed", "positions", "to_json"]
 
 _NUMBERS = 450_000  # the limit that a page holds of one run, in at most this many frames:
 _MOST_FRAMES = 500
 _NEWS = 20  # the number of frames sent at a time
 _ITERATIONS = 250  # after which positions hardly change
+
+
+def to_json(value: Any) -> bytes:
+    """As JSON, with null for infinity and NaN."""
+    return msgspec.json.encode(value, enc_hook=float)  # for NumPy's floats
 
 
 def packed(array: NDArray[Any]) -> str:

@@ -67,7 +67,7 @@ def _expiry(name: str, tls: Tls) -> Expiry:
 def warm_up(config: Config) -> None:
     """Compile the inner loops before anyone waits for an answer; the first time on a machine takes long."""
     from kernelmesh.messages import SentFunction
-    from kernelmesh.numerics.compression import compressed
+    from kernelmesh.numerics.compression import compress
 
     agent, rng = config.agent, np.random.default_rng(0)
     state, rows = agent.start(), config.stream.batch_size
@@ -77,7 +77,7 @@ def warm_up(config: Config) -> None:
         for shift in (0.0, 1.0, 2.0):
             state, _ = agent.step(state, points + shift, targets)
     if agent.protocol.reply is SentFunction:  # some of whose points will already be known
-        compressed(agent.kernel, points, values, 0.1)
+        compress(agent.kernel, points, values, 0.1)
 
 
 def preview(config: Config) -> None:

@@ -114,6 +114,8 @@ class Estimator(Parameters, ABC):
         with self._all_or_nothing():
             X, y = self._validated(X, y, reset=True)
             self._begin(X, self._observe(y, complete=True), complete=True)
+            if self._assumes_scales:
+                warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=True)
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
             targets = self._targets(y)
             interrupted = self._learn_in_passes(X, targets, agents, rng)
@@ -131,6 +133,8 @@ class Estimator(Parameters, ABC):
             X, y = self._validated(X, y, reset=first)
             if first:
                 self._begin(X, self._observe(y if all_targets is None else all_targets, complete=False), complete=False)
+                if self._assumes_scales:
+                    warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=False)
             self._learn_more(X, self._targets(y), agents)
         return self
 
@@ -150,8 +154,6 @@ class Estimator(Parameters, ABC):
             # users set parameters of the estimator, not of its parts
             raise error.owned_by(type(self).__name__) from None
         self.states_ = tuple(self.agent_.start(name=name, number=i) for i, name in enumerate(self._names))
-        if self.kernel is None and not self._scales:
-            warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
 
     def _progress(self, X: Floats, targets: NDArray[Any], *, agent: int, rounds: int, passes: int) -> Progress:
         """Follows the passes of the agent with the most rows."""

@@ -170,14 +170,12 @@ class Network(Estimator):
             if not begun:
                 raise
             interrupted = True
-            for state in self.states_:  # some agents may have been one step ahead
-                state.model.invalidate()
         self.n_iter_ = progress.complete
         return interrupted
 
     def _learn_once(self, X: Floats, targets: NDArray[Any], agents: Any) -> None:
         streams = self._streams(X, targets, self._dealt(len(X), agents, None))
-        states = tuple(state.copy() for state in self.states_)
+        states = self.states_
         for now in self._rounds(streams, states):
             states = tuple(now.states)
         self.states_ = states

@@ -89,6 +89,11 @@ class Parameters(BaseEstimator, ABC):
         return agent, regularization
 
     @property
+    def _assumes_scales(self) -> bool:
+        """Whether features should have similar scales: the kernel is the default one, and agents do not agree on scales."""
+        return self.kernel is None and not self._scales
+
+    @property
     def _usual(self) -> Defaults:
         """The defaults for the learner."""
         if self.learner is None:

@@ -116,7 +116,6 @@ class Single(Estimator):
             if not self.states_[0].steps:
                 raise
             interrupted = True
-            self.states_[0].model.invalidate()  # a newer one may own its workspace
         self.n_iter_ = progress.complete
         return interrupted
 
@@ -147,8 +146,6 @@ class Single(Estimator):
         """The state after these rows in mini-batches."""
         rows, size = len(X), self.batch_size
         edges = [0, rows] if rows <= size else [*starts_of(rows, size), rows]
-        if len(edges) > 2:  # a step that fails leaves its state as it was, but not that before an earlier step
-            state = state.copy()
         for start, stop in pairwise(edges):
             # a model may keep the points, and X may be the user's array
             state, _ = advance(agent, state, X[start:stop].copy(), targets[start:stop])
@@ -156,7 +153,7 @@ class Single(Estimator):
 
     def _learn_beginning(self, beginning: Beginning, X: Floats, targets: NDArray[Any]) -> None:
         """Learn from these rows once, and choose bandwidth and λ again whenever that is due."""
-        agent, state = self.agent_, self.states_[0].copy()
+        agent, state = self.agent_, self.states_[0]
         for rows in beginning.parts(len(X)):
             state = self._stepped(agent, state, X[rows], targets[rows])
             beginning = beginning.grown(X[rows], targets[rows])

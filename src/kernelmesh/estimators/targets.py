@@ -106,7 +106,8 @@ class Classification(ClassifierMixin, Estimator):
 
     def predict(self, X: Any, *, agent: Hashable | None = None) -> NDArray[Any]:
         """The class with the largest output for each row of `X`."""
-        labels: NDArray[Any] = self.classes_[self._outputs(X, agent).argmax(axis=1)]
+        outputs = self._outputs(X, agent)
+        labels: NDArray[Any] = self.classes_[outputs.argmax(axis=1)]
         return labels
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, agent: Hashable | None = None) -> float:

@@ -95,7 +95,7 @@ class Averaged(Descent):
     def start(self, function: Function) -> AveragedModel:
         started = super().start(function)
         f = started.function
-        return AveragedModel(f, square_norm=math.nan, **_workspace(started), average=f.weights, scale=started.square_norm)
+        return AveragedModel(f, square_norm=math.nan, inverse=started.inverse, average=f.weights, scale=started.square_norm)
 
     def absorb(self, model: Model, update: Update, *, samples: int) -> Model:
         assert isinstance(model, AveragedModel)
@@ -117,14 +117,14 @@ class Averaged(Descent):
         both = compiled.averaging.stack(
             f.weights, fidelity * update.shrink, model.average, 1.0 - weight, weight * update.shrink
         )
-        joint = Model(Function(f.kernel, f.points, both), square_norm=model.scale, **_workspace(model))
+        joint = Model(Function(f.kernel, f.points, both), square_norm=model.scale, inverse=model.inverse)
         coefficients = compiled.averaging.stack(update.coefficients, fidelity, update.coefficients, 0.0, weight)
         step = Update(update.points, coefficients, 1.0, update.cross, update.shared)
         after, report = self.compression.absorb(joint, step, budget=self.budget_at(samples))
         weights, average = compiled.averaging.split(after.function.weights, fidelity)
         function = Function(f.kernel, after.function.points, weights)
         moved = replace(
-            model, function=function, **_workspace(after), average=average, steps=model.steps + 1, scale=after.square_norm
+            model, function=function, inverse=after.inverse, average=average, steps=model.steps + 1, scale=after.square_norm
         )
         return moved, report
 
@@ -139,9 +139,4 @@ class Averaged(Descent):
         scale = math.nan
         if "scale" in arrays:
             scale = float(matrix("file", "model.scale", arrays["scale"], rows=1, columns=1)[0, 0])
-        return AveragedModel(f, square_norm=math.nan, **_workspace(model), average=average, steps=steps, scale=scale)
-
-
-def _workspace(model: Model) -> dict[str, Any]:
-    """The workspace of a model, for another one over the same points."""
-    return {"workspace": model.workspace, "generation": model.generation}
+        return AveragedModel(f, square_norm=math.nan, inverse=model.inverse, average=average, steps=steps, scale=scale)

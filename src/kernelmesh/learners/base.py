@@ -105,16 +105,17 @@ class Descent(Learner, Protocol):
             remedy = "for example Komp(budget=0.1)"
             raise InvalidArgument(owner, "compression", "be a compression", self.compression, remedy=remedy)
         non_negative(owner, "regularization", self.regularization)
-        self.step_size_at(0)
+        for samples in (0, 10**18):  # schedules that rise without bound are found at once
+            self.step_size_at(samples)
 
     def step_size_at(self, samples: int) -> float:
         """η after this many samples; rejects η ≥ 1/λ, for which shrinking would overshoot."""
         owner, eta = type(self).__name__, value_at(self.step_size, samples)
         if not 0.0 <= eta < math.inf:
-            raise InvalidArgument(owner, "step_size", f"be finite and >= 0 at sample {samples}", eta)
+            raise InvalidArgument(owner, "step_size", f"be finite and >= 0 at sample {samples:g}", eta)
         if eta * self.regularization >= 1.0:
             limit = 1.0 / self.regularization
-            raise InvalidArgument(owner, "step_size", f"be < 1/regularization = {limit:g} at sample {samples}", eta)
+            raise InvalidArgument(owner, "step_size", f"be < 1/regularization = {limit:g} at sample {samples:g}", eta)
         return eta
 
     def budget_at(self, samples: int) -> float:

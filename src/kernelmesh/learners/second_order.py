@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from kernelmesh.learners.base import Learner, Move, check_curved
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import CompressionReport, Komp, Model
 from kernelmesh.numerics.function import Function
-from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
+from kernelmesh.numerics.inverse_gram import InverseGram, Layout
 from kernelmesh.numerics.losses import CurvedLoss, Loss, curvature_root
 from kernelmesh.numerics.products import product
 from kernelmesh.protocols import StepInputs
@@ -34,36 +34,16 @@ _WATCH = 16
 class SecondOrderModel(Model):
     """A function, and the covariance R of its weights, which says how far new samples may move it."""
 
-    covariance: InverseGram = dataclasses.field(default_factory=InverseGram)
-    turn: int = 0
-    """The update that produced the covariance, which identifies an outdated model."""
+    covariance: InverseGram = dataclasses.field(default_factory=InverseGram.empty)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         r = self.covariance
-        if r.generation != self.turn:  # a newer model owns it, or a step was cut short: what is stored begins anew
-            return {}
-        clock = np.array([r.width, r.changes, r.generation], dtype=np.int64)
-        return {"covariance": r.matrix.copy(), "covariance_clock": clock}
-
-    def copy(self) -> Self:
-        return replace(super().copy(), covariance=self.covariance.copy())
-
-    def invalidate(self) -> None:
-        super().invalidate()
-        if self.covariance.generation != self.turn:
-            self.covariance.generation = BROKEN
-
-    def check_ownership(self) -> None:
-        super().check_ownership()
-        if self.covariance.generation not in (self.turn, BROKEN):
-            raise self.outdated()
+        return {"covariance": r.matrix, "covariance_clock": np.array([r.changes], dtype=np.int64)}
 
 
 class _View(NamedTuple):
     """A mini-batch as seen from a dictionary: κ(X, D), H = κ(X, D) R, T = H κ(D, X), and the implicit step from there."""
 
-    padded: Floats
-    """κ(X, D), as wide as the buffers."""
     own: Floats
     """κ(x, x)."""
     lifted: Floats
@@ -149,25 +129,18 @@ class SecondOrder(Learner):
         check_curved(self, owner, loss)
 
     def start(self, function: Function) -> SecondOrderModel:
-        """A function that was learned elsewhere counts as its mean, of which nothing else is known: R = P / λ."""
-        started = Komp(budget=0.0).start(function)
-        inverse = started.workspace
-        assert inverse is not None
-        covariance = inverse.copy()
-        covariance.buffer /= self.regularization
-        return _model(started.function, inverse, covariance)
+        """Start from a function; nothing is known of its weights but the prior, R = P / λ."""
+        model = Komp().start(function)
+        assert model.inverse is not None
+        covariance = InverseGram(model.inverse.matrix / self.regularization)
+        return SecondOrderModel(model.function, square_norm=math.nan, inverse=model.inverse, covariance=covariance)
 
     def unpack(self, model: Model, arrays: Mapping[str, NDArray[Any]]) -> SecondOrderModel:
         assert isinstance(model, SecondOrderModel)
-        if "covariance" not in arrays:
-            return model
         order = model.function.order
-        inverse = matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order)
-        _, changes, turn = (integer("file", "model.covariance_clock", n, minimum=0) for n in arrays["covariance_clock"])
-        assert model.workspace is not None
-        width = model.workspace.width  # P and R are exchanged alike, and must fit each other
-        kept = InverseGram.restored(inverse, width=width, changes=changes, generation=turn, probed=0, bound=1.0)
-        return replace(model, covariance=kept, turn=turn)
+        covariance = matrix("file", "model.covariance", arrays["covariance"], rows=order, columns=order)
+        (changes,) = (integer("file", "model.covariance_clock", n, minimum=0) for n in arrays["covariance_clock"])
+        return replace(model, covariance=InverseGram(covariance, changes))
 
     def learn(self, model: Model, inputs: StepInputs, move: Move) -> tuple[Model, CompressionReport]:
         assert isinstance(model, SecondOrderModel)
@@ -175,29 +148,30 @@ class SecondOrder(Learner):
         batch = len(inputs.points)
         budget = self.budget * batch
         try:
-            function, spent, considered = self._absorb(model, inputs, budget)
+            after, spent, considered = self._absorb(model, inputs, budget)
         except _Breakdown:
             model, inputs = self._repaired(model, inputs)
             repaired = True
             try:
-                function, spent, considered = self._absorb(model, inputs, budget)
+                after, spent, considered = self._absorb(model, inputs, budget)
             except _Breakdown:  # the new points cannot be told apart from the others: learn without them
-                function, spent, considered = self._absorb_into(model, inputs)
-        inverse, covariance = model.workspace, model.covariance
-        assert inverse is not None
+                after, spent, considered = self._absorb_into(model, inputs)
         if math.isfinite(self.half_life):
-            kept = 0.5 ** (batch / self.half_life)
-            covariance.generation = BROKEN
-            compiled.newton.blend(covariance.buffer, inverse.buffer, kept, (1.0 - kept) / self.regularization)
-            covariance.generation = covariance.changes
-        removed = inputs.function.order + batch - function.order
+            after = self._aged(after, 0.5 ** (batch / self.half_life))
+        removed = inputs.function.order + batch - after.function.order
         report = CompressionReport(
             error=spent, budget=budget, removed=removed, dependent=batch - considered, repaired=repaired
         )
-        return _model(function, inverse, covariance), report
+        return after, report
 
-    def _absorb(self, model: SecondOrderModel, inputs: StepInputs, budget: float) -> tuple[Function, float, int]:
-        """Learn from the mini-batch: the function, what removing and overlooking points has cost, and how many were new."""
+    def _aged(self, model: SecondOrderModel, kept: float) -> SecondOrderModel:
+        """What is known of the weights counts less: R becomes a mean of R and of the prior."""
+        assert model.inverse is not None
+        mean = kept * model.covariance.matrix + (1.0 - kept) / self.regularization * model.inverse.matrix
+        return replace(model, covariance=replace(model.covariance, matrix=mean))
+
+    def _absorb(self, model: SecondOrderModel, inputs: StepInputs, budget: float) -> tuple[SecondOrderModel, float, int]:
+        """Learn from the mini-batch: the model, what removing and overlooking points has cost, and how many were new."""
         order = inputs.function.order
         view = self._view(model, inputs)
         if not view.credible:
@@ -211,7 +185,7 @@ class SecondOrder(Learner):
                 return self._exchange(model, inputs, view, new, stays), spent, len(new.rows)
         return self._settle(model, inputs, view), spent, len(new.rows)
 
-    def _absorb_into(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[Function, float, int]:
+    def _absorb_into(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, float, int]:
         """Learn from the mini-batch over the dictionary as it is, whatever that costs."""
         view = self._view(model, inputs)
         gram = inputs.function.kernel(inputs.points, inputs.points)
@@ -223,40 +197,32 @@ class SecondOrder(Learner):
         own = inputs.function.kernel.diag(inputs.points)
         if not math.isfinite(float(np.add.reduce(own))):
             raise FloatingPointError("κ(x, x) of the new samples is not finite")
-        padded = model.covariance.padded(inputs.cross)
-        lifted = model.covariance.lift(padded)
+        lifted = product(inputs.cross, model.covariance.matrix)
         covariance, credible = compiled.newton.covariance(inputs.cross, lifted, own / self.regularization)
         force, there = self._step(inputs, inputs.here, covariance)
-        return _View(padded, own, lifted, covariance, credible, force, there)
+        return _View(own, lifted, covariance, credible, force, there)
 
     def _sound(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs, bool]:
         """Check P periodically and recompute it if it has drifted, as `Komp` does; R cannot be recomputed."""
-        f, inverse = model.function, model.workspace
-        assert inverse is not None
-        if BROKEN in (inverse.generation, model.covariance.generation):
+        f, before = model.function, model.inverse
+        assert before is not None
+        inverse, repaired = before.watched(f.kernel, f.points, _WATCH)
+        if inverse is None:
             return *self._anew(inputs), True
-        if model.covariance.width != inverse.width:  # a step was cut short when only one of them had grown
-            model.covariance.resize(inverse.width)
-        index = inverse.due(_WATCH)
-        if index is None or inverse.probe(f.kernel, f.points, index):
-            return model, inputs, False
-        if not inverse.rebuild(f.kernel, f.points):
-            return *self._anew(inputs), True
-        # where the points themselves are nearly dependent no inverse is exact: ask for what a fresh one achieves
-        inverse.bound = max(inverse.bound, 10.0 * inverse.drift(f.kernel, f.points, index))
-        return model, inputs, True
+        return (model if inverse is before else replace(model, inverse=inverse)), inputs, repaired
 
     def _repaired(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs]:
         """Recompute P and bring R within its limits; if that is impossible, reset R."""
-        f, inverse = model.function, model.workspace
-        assert inverse is not None
-        if not inverse.rebuild(f.kernel, f.points):
+        f = model.function
+        assert model.inverse is not None
+        inverse = model.inverse.renewed(f.kernel, f.points)
+        if inverse is None:
             return self._anew(inputs)
         try:
-            _restore_order(model.covariance, inverse, self.regularization)
+            covariance = _within_limits(model.covariance, inverse, self.regularization)
         except ValueError:  # R is not finite, or P cannot be factorized
             return self._anew(inputs)
-        return model, inputs
+        return replace(model, inverse=inverse, covariance=covariance), inputs
 
     def _anew(self, inputs: StepInputs) -> tuple[SecondOrderModel, StepInputs]:
         """The function without R, perhaps over fewer points, and the mini-batch as seen from there."""
@@ -280,7 +246,8 @@ class SecondOrder(Learner):
         rows, overlooked = compiled.newton.overlook(view.force, gram, self.regularization, _OVERLOOKED * budget)
         diagonal = inputs.function.kernel.diag(inputs.function.points)
         rows = compiled.newton.apart(rows, inputs.cross, view.own, diagonal, self.novelty)
-        lifted = model.claim().lift(view.padded[rows])
+        assert model.inverse is not None
+        lifted = product(inputs.cross[rows], model.inverse.matrix)
         schur = np.ascontiguousarray(gram[:, rows])
         chosen, bound = compiled.newton.novel(schur, rows, inputs.cross, lifted, view.own, self.novelty, view.force)
         if math.isnan(bound):
@@ -300,8 +267,7 @@ class SecondOrder(Learner):
         root = curvature_root(inputs.loss, "curvature", there, inputs.targets)
         order = inputs.function.order
         return compiled.newton.choose(
-            model.covariance.buffer,
-            order,
+            model.covariance.matrix,
             view.lifted,
             new.lifted,
             prior,
@@ -314,61 +280,52 @@ class SecondOrder(Learner):
             self.max_order or order + len(new.rows),
         )
 
-    def _settle(self, model: SecondOrderModel, inputs: StepInputs, view: _View) -> Function:
+    def _settle(self, model: SecondOrderModel, inputs: StepInputs, view: _View) -> SecondOrderModel:
         """Learn from the mini-batch over the dictionary as it is."""
         f = inputs.function
-        weights = f.weights - product(view.lifted[:, : f.order].T, view.force)
+        weights = f.weights - product(view.lifted.T, view.force)
         lost = _lost(inputs, view.covariance, view.lifted, view.there)
         _check_finite(weights, lost)
-        model.covariance.lose(lost)
-        return Function(f.kernel, f.points, weights)
+        return replace(model, function=Function(f.kernel, f.points, weights), covariance=model.covariance.less(lost))
 
     def _exchange(
         self, model: SecondOrderModel, inputs: StepInputs, view: _View, new: _Candidates, stays: NDArray[np.bool_]
-    ) -> Function:
-        """Exchange points and learn from the mini-batch over the new dictionary; nothing changes before all is worked out."""
-        f, inverse, r = inputs.function, model.claim(), model.covariance
+    ) -> SecondOrderModel:
+        """Exchange points and learn from the mini-batch over the new dictionary."""
+        f, inverse, r = inputs.function, model.inverse, model.covariance
+        assert inverse is not None
+        layout = Layout.of(stays, f.order)
         schur = np.ascontiguousarray(new.schur[new.rows])
         nothing = np.zeros((len(new.rows), f.outputs))
         given: dict[str, Any] = {"lifted": new.lifted, "weights": f.weights, "shrink": 1.0, "coefficients": nothing}
-        plan = r.plan(stays, schur=self.regularization * schur, **given)
-        of_points = inverse.plan(stays, schur=schur, **given)
-        entering = inputs.points[new.rows[plan.kept]]
+        of_weights = r.exchange(layout, schur=self.regularization * schur, **given)
+        of_points = inverse.exchange(layout, schur=schur, **given)
+        entering = inputs.points[new.rows[layout.kept]]
         arriving = f.kernel(inputs.points, entering)
-        leaving = np.flatnonzero(~stays[: f.order])
         old, fresh = compiled.newton.relift(
-            r.padded(view.lifted[:, : f.order]),
+            view.lifted,
             inputs.cross,
-            leaving,
+            layout.leaving,
             arriving,
-            plan.gained,
-            plan.lost,
-            plan.rows,
-            plan.block,
+            of_weights.gained,
+            of_weights.lost,
+            of_weights.rows,
+            of_weights.block,
         )
-        cross = np.ascontiguousarray(plan.arrange(inputs.cross.T, arriving.T).T)
-        lifted = np.ascontiguousarray(plan.arrange(old[:, : f.order].T, fresh.T).T)
-        mean = plan.weights()
+        cross = np.ascontiguousarray(layout.arrange(inputs.cross.T, arriving.T).T)
+        lifted = np.ascontiguousarray(layout.arrange(old.T, fresh.T).T)
+        mean = layout.arrange(of_weights.staying, of_weights.arriving)
         covariance, _ = compiled.newton.covariance(cross, lifted, view.own)
         force, there = self._step(inputs, product(cross, mean), covariance)
         lost = _lost(inputs, covariance, lifted, there)
         weights = mean - product(lifted.T, force)
         _check_finite(weights, lost)
-        centers = plan.arrange(f.points, entering)
-        inverse.apply(of_points)
-        r.apply(plan.losing(lost))
-        return Function(f.kernel, centers, weights)
-
-
-def _model(function: Function, inverse: InverseGram, covariance: InverseGram) -> SecondOrderModel:
-    return SecondOrderModel(
-        function,
-        square_norm=math.nan,
-        workspace=inverse,
-        generation=inverse.generation,
-        covariance=covariance,
-        turn=covariance.generation,
-    )
+        return replace(
+            model,
+            function=Function(f.kernel, layout.arrange(f.points, entering), weights),
+            inverse=inverse.after(layout, of_points, lost[:0]),
+            covariance=r.after(layout, of_weights, lost),
+        )
 
 
 def _lost(inputs: StepInputs, covariance: Floats, lifted: Floats, there: Floats) -> Floats:
@@ -387,8 +344,8 @@ def _check_finite(weights: Floats, lost: Floats) -> None:
         raise _Breakdown("the function is no longer finite")
 
 
-def _restore_order(covariance: InverseGram, inverse: InverseGram, regularization: float) -> None:
-    """Make R positive definite and at most P / λ again, after rounding has led it astray: O(M³), and hardly ever needed.
+def _within_limits(covariance: InverseGram, inverse: InverseGram, regularization: float) -> InverseGram:
+    """R made positive definite and at most P / λ again, after rounding has led it astray: O(M³), and hardly ever needed.
 
     With P = C Cᵀ, the eigenvalues of λ C⁻¹ R C⁻ᵀ belong into (0, 1].
     """
@@ -398,4 +355,4 @@ def _restore_order(covariance: InverseGram, inverse: InverseGram, regularization
     half = solve_triangular(lower, covariance.matrix, lower=True)
     values, vectors = eigh(regularization * solve_triangular(lower, half.T, lower=True))
     root = (lower @ vectors) * np.sqrt(np.clip(values, 1e-12, 1.0) / regularization)
-    covariance.matrix[...] = root @ root.T
+    return replace(covariance, matrix=root @ root.T)

@@ -23,13 +23,13 @@ from kernelmesh.checks import Floats, integer, matrix, non_negative, positive
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics.function import Function
-from kernelmesh.numerics.inverse_gram import BROKEN, InverseGram
+from kernelmesh.numerics.inverse_gram import InverseGram, Layout
 from kernelmesh.numerics.kernels import Kernel, check_kernel
 from kernelmesh.numerics.products import product
 from kernelmesh.numerics.schedules import Schedule, check_schedule, value_at
 from kernelmesh.registry import register
 
-__all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", "Update", "compress", "compressed"]
+__all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", "Update", "compress"]
 
 # A new point whose distance² to the span of the others is at most this share of κ(x, x) counts as dependent.
 _TOLERANCE = 1e-12
@@ -84,18 +84,14 @@ class CompressionReport:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A function with the workspace that makes the next step cheap.
-
-    The function is an immutable value and always stays valid. The workspace is not: a step takes ownership of it and changes
-    it in place, after which this Model can still be read but not stepped again. `copy` makes an independent one.
-    """
+    """A function with what makes the next step cheap."""
 
     function: Function
     _: KW_ONLY
     square_norm: float = 0.0
-    """‖f‖²: projections are orthogonal, so ‖f‖² = ‖f̃‖² − error². NaN with rules that project differently."""
-    workspace: InverseGram | None = None
-    generation: int = 0
+    """‖f‖²: projections are orthogonal, so ‖f‖² = ‖f̃‖² − error². NaN with learners that project differently."""
+    inverse: InverseGram | None = None
+    """P of its points, if it is needed."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays to store besides the function and P, which can be recomputed."""
@@ -104,36 +100,6 @@ class Model:
     def without_samples(self) -> Self:
         """The same model, without samples that it may keep besides its points."""
         return self
-
-    def copy(self) -> Self:
-        """An independent copy."""
-        if self.workspace is None or self.workspace.generation == BROKEN:
-            return self
-        return replace(self, workspace=self.claim().copy())
-
-    def invalidate(self) -> None:
-        """After a step that failed halfway: if it changed the workspace, mark that, so that P is recomputed."""
-        if self.workspace is not None and self.workspace.generation != self.generation:
-            self.workspace.generation = BROKEN
-
-    def claim(self) -> InverseGram:
-        """The workspace, if it still belongs to this Model."""
-        assert self.workspace is not None
-        self.check_ownership()
-        return self.workspace
-
-    def check_ownership(self) -> None:
-        """Raise an error if a newer Model owns the workspace."""
-        if self.workspace is not None and self.workspace.generation not in (self.generation, BROKEN):
-            raise self.outdated()
-
-    @staticmethod
-    def outdated() -> RuntimeError:
-        """The error for a model whose workspace is owned by a newer one."""
-        return RuntimeError(
-            "Model: this state was already stepped and its workspace now belongs to the newer state; "
-            "step the newest state, keep state.copy() before stepping, or start over from its function"
-        )
 
     def widened(self, *, dimension: int, outputs: int) -> Self:
         """The model of the same function with more features and outputs (`Function.widened`); Gram matrices stay the same.
@@ -168,10 +134,7 @@ class Compression(Protocol):
         """ε after this many samples, where K η^q has the unit η^q, and by default K is `parsimony`."""
 
     def absorb(self, model: Model, update: Update, *, budget: float) -> tuple[Model, CompressionReport]:
-        """Apply the update and compress to a distance of at most `budget`; takes ownership of the model's workspace.
-
-        On an error, the model is unchanged.
-        """
+        """Apply the update and compress to a distance of at most `budget`."""
 
 
 @register("compression")
@@ -199,8 +162,8 @@ class Uncompressed:
         f = model.function
         cross = f.kernel(update.points, f.points) if update.cross is None else update.cross
         gram = f.kernel(update.points, update.points)
-        added = compiled.pruning.growth(gram, cross, f.weights, update.coefficients, update.shrink)
-        square_norm = update.shrink**2 * model.square_norm + added
+        moved = product(gram, update.coefficients) + 2.0 * update.shrink * f.from_cross(cross)
+        square_norm = update.shrink**2 * model.square_norm + float(np.vdot(update.coefficients, moved))
         if not math.isfinite(square_norm):
             raise FloatingPointError("the function is no longer finite")
         centers = np.concatenate([f.points, update.points])
@@ -264,63 +227,42 @@ class Komp:
         return value_at(self.budget, samples)
 
     def start(self, function: Function) -> Model:
-        inverse = InverseGram()
-        if function.order == 0:
-            return Model(function, workspace=inverse)
-        if inverse.rebuild(function.kernel, function.points):
-            return Model(function, square_norm=function.inner(function), workspace=inverse, generation=inverse.generation)
+        inverse = InverseGram.of(function.kernel, function.points)
+        if inverse is not None:
+            return Model(function, square_norm=function.inner(function), inverse=inverse)
         # some points depend on others to rounding: build up from nothing, which folds them in
-        zero = Function.zero(function.kernel, dimension=function.dimension, outputs=function.outputs)
-        model = Model(zero, workspace=InverseGram())
-        model, _ = _absorb(model, Update(function.points, function.weights), 0.0, function.order, self.tolerance)
-        return model
+        return _built_up(function, 0.0, function.order, self.tolerance)[0]
 
     def absorb(self, model: Model, update: Update, *, budget: float) -> tuple[Model, CompressionReport]:
         if not budget >= 0:
             raise InvalidArgument("Komp", "budget", "be >= 0 at every sample", budget)
-        repaired = model.workspace is None or model.workspace.generation == BROKEN
-        if repaired:  # there was none, or an earlier step was cut short while it changed P; the function is whole
+        repaired = model.inverse is None
+        if model.inverse is None:
             model = self.start(model.function)
-        inverse = model.claim()
-        if (index := inverse.due(self.watch)) is not None:
-            model, drifted = self._repair(model, inverse, index)
-            repaired = repaired or drifted
-        folded = 0
+        else:
+            inverse, repaired = model.inverse.watched(model.function.kernel, model.function.points, self.watch)
+            if repaired:
+                model = self._with(model, inverse)
+            elif inverse is not model.inverse:
+                model = replace(model, inverse=inverse)
+        before = len(update.points)
         if update.shared:
-            before = len(update.points)
             model, update = _put_together(model, update)
-            folded = before - len(update.points)
-        model, report = self._absorb(model, update, budget)
-        report = replace(report, removed=report.removed + folded)
-        return model, replace(report, repaired=True) if repaired else report
-
-    def _absorb(self, model: Model, update: Update, budget: float) -> tuple[Model, CompressionReport]:
         max_order = self.max_order or model.function.order + len(update.points)
         try:
-            return _absorb(model, update, budget, max_order, self.tolerance)
+            after, report = _absorb(model, update, budget, max_order, self.tolerance)
         except _Breakdown:
             # rounding in P made the exchange impossible; a fresh P gets one more chance
-            model, report = _absorb(self._renew(model), update, budget, max_order, self.tolerance)
-            return model, replace(report, repaired=True)
+            f, repaired = model.function, True
+            assert model.inverse is not None
+            model = self._with(model, model.inverse.renewed(f.kernel, f.points))
+            after, report = _absorb(model, update, budget, max_order, self.tolerance)
+        return after, replace(report, removed=report.removed + before - len(update.points), repaired=repaired)
 
-    def _repair(self, model: Model, inverse: InverseGram, index: int) -> tuple[Model, bool]:
-        """Look at one column, and rebuild P if it has drifted."""
+    def _with(self, model: Model, inverse: InverseGram | None) -> Model:
+        """The same function with P recomputed, or without dependent points if that has failed."""
         f = model.function
-        if inverse.probe(f.kernel, f.points, index):
-            return model, False
-        model = self._renew(model)
-        inverse = model.claim()
-        # where the points themselves are nearly dependent no inverse is exact: ask for what a fresh one achieves
-        if index < inverse.order:
-            inverse.bound = max(inverse.bound, 10.0 * inverse.drift(f.kernel, model.function.points, index))
-        return model, True
-
-    def _renew(self, model: Model) -> Model:
-        """The same function with P recomputed, or without dependent points if that fails."""
-        f, inverse = model.function, model.claim()
-        if inverse.rebuild(f.kernel, f.points):
-            return replace(model, square_norm=f.inner(f))
-        return self.start(f)
+        return self.start(f) if inverse is None else replace(model, inverse=inverse, square_norm=f.inner(f))
 
 
 def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
@@ -345,13 +287,13 @@ class _Breakdown(FloatingPointError):
 
 
 def _absorb(model: Model, update: Update, budget: float, max_order: int, tolerance: float) -> tuple[Model, CompressionReport]:
-    f, inverse = model.function, model.claim()
+    f, inverse = model.function, model.inverse
+    assert inverse is not None
     points, coefficients, shrink = update.points, update.coefficients, update.shrink
     schur = f.kernel(points, points)
-    lifted = np.zeros((len(points), inverse.width))  # stays zero where there are no old points
+    lifted = np.empty((len(points), f.order))
     changes, stays, weights, added, square_error, dependent = compiled.pruning.choose(
-        inverse.buffer,
-        f.order,
+        inverse.matrix,
         f.kernel(points, f.points) if update.cross is None else update.cross,
         schur,
         lifted,
@@ -369,46 +311,42 @@ def _absorb(model: Model, update: Update, budget: float, max_order: int, toleran
         raise FloatingPointError("the function is no longer finite")
     if changes < 0:
         # the budget is finer than what P can resolve: begin again from all the points, which needs no P
-        everything = Update(np.concatenate([f.points, points]), np.concatenate([shrink * f.weights, coefficients]))
-        zero = Function.zero(f.kernel, dimension=f.dimension, outputs=f.outputs)
-        return _absorb(Model(zero, workspace=InverseGram()), everything, budget, max_order, tolerance)
+        everything = np.concatenate([f.points, points]), np.concatenate([shrink * f.weights, coefficients])
+        return _built_up(Function(f.kernel, *everything), budget, max_order, tolerance)
     if changes == 0:
         # the batch only replaced itself: neither the points nor P change
         function, removed = Function(f.kernel, f.points, weights), len(points)
         square_error = square_error if f.order else max(square_norm, 0.0)
     else:
         removed = f.order + len(points) - int(np.count_nonzero(stays))
-        function, measured = _exchange(model, update, stays, lifted, schur)
-        square_error = square_error if measured is None else measured
+        layout = Layout.of(stays, f.order)
+        exchange = inverse.exchange(
+            layout, lifted=lifted, schur=schur, weights=f.weights, shrink=shrink, coefficients=coefficients
+        )
+        weights = layout.arrange(exchange.staying, exchange.arriving)
+        if not np.isfinite(weights).all():
+            raise _Breakdown("the weights are no longer finite")
+        if f.order == 0:
+            # S is the Gram matrix of all candidates here: the error can be measured, which rounds less than adding it up
+            rest = coefficients.copy()
+            rest[layout.kept] -= exchange.arriving
+            square_error = max(float((rest * product(schur, rest)).sum()), 0.0)
+        function = Function(f.kernel, layout.arrange(f.points, points[layout.kept]), weights)
+        inverse = inverse.after(layout, exchange, np.empty((0, layout.order)))
     left = max(square_norm - square_error, 0.0) if function.order else 0.0
     report = CompressionReport(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
-    return Model(function, square_norm=left, workspace=inverse, generation=inverse.generation), report
+    return Model(function, square_norm=left, inverse=inverse), report
 
 
-def _exchange(
-    model: Model, update: Update, stays: NDArray[np.bool_], lifted: Floats, schur: Floats
-) -> tuple[Function, float | None]:
-    """The projection of f̃ onto the points that stay, and its squared error where that can be measured; P follows."""
-    f, inverse = model.function, model.claim()
-    plan = inverse.plan(
-        stays, lifted=lifted, schur=schur, weights=f.weights, shrink=update.shrink, coefficients=update.coefficients
-    )
-    weights = plan.weights()
-    if not np.isfinite(weights).all():
-        raise _Breakdown("the weights are no longer finite")
-    measured = None
-    if f.order == 0:
-        # S is the Gram matrix of all candidates here: the error can be measured, which rounds less than adding it up
-        rest = update.coefficients.copy()
-        rest[plan.kept] -= plan.arriving
-        measured = max(float((rest * product(schur, rest)).sum()), 0.0)
-    function = Function(f.kernel, plan.arrange(f.points, update.points[plan.kept]), weights)
-    inverse.apply(plan)
-    return function, measured
+def _built_up(function: Function, budget: float, max_order: int, tolerance: float) -> tuple[Model, CompressionReport]:
+    """A function compressed from all its points at once, which needs no P."""
+    zero = Function.zero(function.kernel, dimension=function.dimension, outputs=function.outputs)
+    model, update = _put_together(Model(zero, inverse=InverseGram.empty()), Update(function.points, function.weights))
+    return _absorb(model, update, budget, max_order, tolerance)
 
 
 def compress(
-    kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
+    kernel: Kernel, points: Floats, weights: Floats, budget: float, *, max_order: int | None = None
 ) -> tuple[Floats, Floats, float]:
     """Compress a kernel expansion f̃ = Σ κ(d_m, ·) w_m to a few of its points, with ‖f − f̃‖ ≤ budget.
 
@@ -416,7 +354,7 @@ def compress(
     ----------
     kernel : Kernel
         κ.
-    centers : array-like of shape (M, p)
+    points : array-like of shape (M, p)
         The points d.
     weights : array-like of shape (M,) or (M, C)
         The weights w of one function, or one column for each of several functions over the same points.
@@ -427,7 +365,7 @@ def compress(
 
     Returns
     -------
-    centers : ndarray
+    points : ndarray
         The kept points.
     weights : ndarray
         Their weights, with as many dimensions as the given weights.
@@ -437,47 +375,22 @@ def compress(
     Examples
     --------
     >>> from kernelmesh import Gaussian
-    >>> centers, weights, error = compress(Gaussian(), [[0.0], [0.01], [5.0]], [1.0, 1.0, 1.0], 0.1)
-    >>> len(centers), error < 0.1
+    >>> points, weights, error = compress(Gaussian(), [[0.0], [0.01], [5.0]], [1.0, 1.0, 1.0], 0.1)
+    >>> len(points), error < 0.1
     (2, True)
     """
     check_kernel("compress", kernel)
-    centers = matrix("compress", "points", centers)
+    points = matrix("compress", "points", points)
     flat = np.ndim(weights) == 1
-    table = matrix("compress", "weights", np.asarray(weights)[:, None] if flat else weights, rows=len(centers))
+    table = matrix("compress", "weights", np.asarray(weights)[:, None] if flat else weights, rows=len(points))
     limit = non_negative("compress", "budget", budget, infinite=True)
     if max_order is not None:
         integer("compress", "max_order", max_order, minimum=1)
     try:
-        f, report = compressed(kernel, centers, table, limit, max_order=max_order)
+        model, report = _built_up(Function(kernel, points, table), limit, max_order or len(points), _TOLERANCE)
     except FloatingPointError:
         raise InvalidArgument(
             "compress", "weights", "define a function of finite norm", Verbatim("one that overflows")
         ) from None
-    return f.points.copy(), f.weights[:, 0].copy() if flat else f.weights.copy(), report.error
-
-
-def compressed(
-    kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
-) -> tuple[Function, CompressionReport]:
-    """`compress` for callers that have checked everything before."""
-    fresh, sums, _ = compiled.folding.fold(centers.view(np.uint64), 0, weights)
-    if len(fresh) < len(centers):
-        centers, weights = centers[fresh], sums
-    return compressed_distinct(kernel, centers, weights, budget, max_order=max_order)
-
-
-def compressed_distinct(
-    kernel: Kernel, centers: Floats, weights: Floats, budget: float, *, max_order: int | None = None
-) -> tuple[Function, CompressionReport]:
-    """`compressed` for points of which no two are equal."""
-    kept, after, square_norm, square_error, dependent = compiled.pruning.compress(
-        kernel(centers, centers), weights, _TOLERANCE, min(budget, 1e150) ** 2, max_order or len(centers)
-    )
-    if not math.isfinite(square_norm):
-        raise FloatingPointError("the function is no longer finite")
-    if not np.isfinite(after).all():
-        raise FloatingPointError("the weights are no longer finite")
-    removed = len(centers) - len(kept)
-    report = CompressionReport(error=math.sqrt(square_error), budget=budget, removed=removed, dependent=dependent)
-    return Function(kernel, centers[kept], after), report
+    f = model.function
+    return f.points, f.weights[:, 0] if flat else f.weights, report.error

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,8 +30,7 @@ from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile, 
 from kernelmesh.registry import describe, fingerprint
 from kernelmesh.runtimes import journal
 from kernelmesh.runtimes.membership import agent_name
-from kernelmesh.runtimes.node import Entry
-from kernelmesh.runtimes.node.values import Traffic
+from kernelmesh.runtimes.node import Entry, Traffic
 from kernelmesh.streams import Batch
 
 __all__ = ["Checkpoint", "CheckpointStore", "in_use"]
@@ -52,8 +51,6 @@ class Checkpoint:
     pending: Batch | None = None
     """Samples read from a stream that cannot be read again, and not yet part of a mini-batch."""
     traffic: Traffic
-    previous: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """What neighbors may still ask about from the round before, in lock step."""
     excluded: tuple[str, ...] = ()
     """The neighbors that were quarantined."""
 
@@ -158,7 +155,6 @@ class CheckpointStore:
         """Write a checkpoint and start a new journal; returns False, with the reason in `trouble`, if that fails."""
         state = checkpoint.state
         arrays = {f"state/{key}": value for key, value in storage.pack(state, workspace=True).items()}
-        arrays |= {f"previous/{key}": value for key, value in checkpoint.previous.items()}
         if checkpoint.pending is not None:
             arrays["pending/points"] = checkpoint.pending.points
             arrays["pending/targets"] = np.asarray(checkpoint.pending.targets)
@@ -274,8 +270,8 @@ class CheckpointStore:
             raise OtherAgent(f"{path}: the checkpoint belongs to agent {about['name']!r}, not to {name!r}")
         state = storage.unpack(self._agent, _under("state/", arrays), name=name)
         for key in arrays:
-            if not key.startswith(("state/", "pending/", "previous/")):
-                rule = "belong to the state, the round before, or what waits"
+            if not key.startswith(("state/", "pending/")):
+                rule = "belong to the state or to pending samples"
                 raise InvalidArgument("checkpoint", key, rule, Verbatim("neither"))
         pending, position, counts = _under("pending/", arrays), about["position"], about["counts"]
         if position is not None and not isinstance(position, dict):
@@ -285,7 +281,6 @@ class CheckpointStore:
             position=position,
             pending=Batch(pending["points"], pending["targets"]) if pending else None,
             traffic=Traffic(*(integer("checkpoint", key, counts[key], minimum=0) for key in ("floats_sent", "bytes_sent"))),
-            previous=_under("previous/", arrays),
             excluded=tuple(agent_name("checkpoint", "excluded", each) for each in about["excluded"]),
         )
 

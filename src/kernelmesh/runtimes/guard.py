@@ -52,7 +52,7 @@ class Guard:
         if len(self._records) > _MAX_OFFENDERS:
             self._records.popitem(last=False)
         record.offenses += 1
-        if self._new(name, str(getattr(error, "learner", error))):
+        if self._new(name, str(getattr(error, "rule", error))):
             _log.warning("refused a message from %s: %s (further ones of this kind are only counted)", name, error)
         count = self.refused[name]
         if count in _MILESTONES and self._new(name, f"{count} so far"):

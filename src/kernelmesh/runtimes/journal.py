@@ -8,7 +8,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, BinaryIO, NamedTuple
 
@@ -21,13 +21,12 @@ from kernelmesh.checks import integer
 from kernelmesh.errors import KernelMeshError, UnreadableFile
 from kernelmesh.messages import Message, decode, encode
 from kernelmesh.protocols import Heard
-from kernelmesh.runtimes.node import Entry
-from kernelmesh.runtimes.node.values import Traffic
+from kernelmesh.runtimes.node import Entry, Traffic
 from kernelmesh.streams import Batch
 
 __all__ = ["Record", "append", "create", "read"]
 
-_MAGIC = b"kmj6"
+_MAGIC = b"kmj1"
 _PREFIX = struct.Struct("<II")
 _MAX_MESSAGE = 1 << 31
 _Count = Annotated[int, Meta(ge=0)]
@@ -92,17 +91,14 @@ def append(file: BinaryIO, record: Record) -> None:
         msgspec.json.encode(None if entry.position is None else dict(entry.position)),
         entry.traffic.floats,
         entry.traffic.bytes,
-        [_neighbor(said, entry.replies) for said in entry.heard],
+        [
+            _Neighbor(str(said.neighbor), said.weight, None if said.reply is None else encode(said.reply))
+            for said in entry.heard
+        ],
     )
     data = _encoder.encode(step)
     file.write(_PREFIX.pack(len(data), zlib.crc32(data)) + data)
     file.flush()
-
-
-def _neighbor(said: Heard, replies: Mapping[str, bytes]) -> _Neighbor:
-    name = str(said.neighbor)
-    reply = None if said.reply is None else replies.get(name) or encode(said.reply)
-    return _Neighbor(name, said.weight, reply)
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -110,8 +106,7 @@ def read(path: Path) -> Iterator[Record]:
     with open(path, "rb") as file:
         magic = file.read(len(_MAGIC))
         if magic != _MAGIC and not _MAGIC.startswith(magic):
-            remedy = "run the version that wrote it once, or remove the file; its samples will be read again"
-            raise UnreadableFile(f"{path}: must be a journal of this version; {remedy}")
+            raise UnreadableFile(f"{path}: must be a journal; remove the file, and its samples will be read again")
         while len(prefix := file.read(_PREFIX.size)) == _PREFIX.size:
             length, checksum = _PREFIX.unpack(prefix)
             left = os.fstat(file.fileno()).st_size - file.tell()
@@ -133,7 +128,7 @@ def _record(path: Path, data: bytes) -> Record:
         targets = targets.reshape(step.rows, step.outputs) if step.outputs else targets.reshape(step.rows)
         heard = [Heard(_message(said.reply), said.weight, said.name) for said in step.heard]
     except (KernelMeshError, msgspec.DecodeError, ValueError, MemoryError, RecursionError) as error:
-        raise UnreadableFile(f"{path}: must be a journal of this version ({error})") from None
+        raise UnreadableFile(f"{path}: must be a journal ({error})") from None
     entry = Entry(
         step=step.step,
         batch=Batch(points, targets),

@@ -14,9 +14,9 @@ from kernelmesh.runtimes.frames import read_prefix
 
 __all__ = ["BUSY", "Arrival", "Event", "Mailbox", "Presence", "Request"]
 
-# Honest neighbors have one question under way at a time, and repeat it seldom.
-_MAX_WAITING, _MAX_OF_ONE, _MAX_REQUESTS = 512, 4, 16
-_MAX_OF_NAME = 64  # however many tokens somebody uses
+# Events: of all, of one process, of one name however many processes use it, and of clients. Honest neighbors have one
+# question under way at a time, and repeat it seldom.
+_MAX_WAITING, _MAX_OF_ONE, _MAX_OF_NAME, _MAX_REQUESTS = 512, 4, 64, 16
 _MAX_BYTES, _MAX_BYTES_OF_NAME = 1 << 27, 1 << 25
 BUSY = "too many requests are waiting; try again"
 """The answer to a client whose request is not admitted."""
@@ -56,7 +56,7 @@ class Mailbox:
     >>> mailbox = Mailbox()
     >>> reply = encode_frame(Frame(Prefix(7, True, 42), Header(step=1), b""))
     >>> mailbox.put(Arrival("south", reply))  # nobody asked for it
-    >>> mailbox.expect(42)
+    >>> mailbox.expect("south", 42)
     >>> mailbox.put(Arrival("south", reply))
     >>> len(mailbox.take(0.0)), mailbox.dropped
     (1, 1)
@@ -68,21 +68,15 @@ class Mailbox:
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, int], int] = {}
         self._names: dict[str, tuple[int, int]] = {}
-        self._expected: set[int] = set()
-        self._replies, self._wanted = 0, 1
+        self._expected: dict[str, int] = {}
         self._total = self._bytes = 0
         self.dropped = 0
         """The number of events that were not admitted."""
 
-    def expect(self, ticket: int) -> None:
-        """Admit the reply to the query with this ticket."""
+    def expect(self, neighbor: str, ticket: int) -> None:
+        """Admit the reply to the query with this ticket, and to no earlier one to this neighbor."""
         with self._lock:
-            self._expected.add(ticket)
-
-    def forget(self, ticket: int) -> None:
-        """Stop expecting the reply."""
-        with self._lock:
-            self._expected.discard(ticket)
+            self._expected[neighbor] = ticket
 
     def put(self, event: Event) -> None:
         """Admit an event if there is room for it; can be called from any thread."""
@@ -98,10 +92,9 @@ class Mailbox:
         prefix = read_prefix(arrival.data)
         if prefix is None or not prefix.is_reply:  # what is no frame at all is looked at, so that it can be told
             self._append_bounded((arrival.sender, 0 if prefix is None else prefix.token), arrival, _MAX_OF_ONE)
-        elif prefix.ticket in self._expected:
-            self._expected.discard(prefix.ticket)
-            self._replies += 1
-            self._append(arrival, ring=self._replies >= self._wanted)
+        elif self._expected.get(arrival.sender) == prefix.ticket:
+            del self._expected[arrival.sender]
+            self._append(arrival)
         else:
             self.dropped += 1
 
@@ -120,32 +113,24 @@ class Mailbox:
         self._bytes += size
         self._append(event)
 
-    def _append(self, event: Event, *, ring: bool = True) -> None:
+    def _append(self, event: Event) -> None:
         self._events.append(event)
-        if ring:
-            self._bell.put(None)
+        self._bell.put(None)
 
     def __len__(self) -> int:
         """The number of waiting events."""
         return len(self._events)
 
-    def take(self, seconds: float, *, replies: int = 1) -> list[Event]:
-        """Everything that has arrived; if nothing has, waits up to this long for the first event.
-
-        A caller that needs several replies can say so, since waking up for each of them is expensive.
-        """
+    def take(self, seconds: float) -> list[Event]:
+        """Everything that has arrived; if nothing has, waits up to this long for the first event."""
         if seconds > 0:
-            with self._lock:
-                self._wanted = max(replies, 1)
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=seconds)
         with self._lock:
             taken, self._events = self._events, []
-            if self._total:
-                self._waiting.clear()
-                self._names.clear()
-                self._total = self._bytes = 0
-            self._replies, self._wanted = 0, 1
+            self._waiting.clear()
+            self._names.clear()
+            self._total = self._bytes = 0
             while not self._bell.empty():
                 self._bell.get()
         return taken

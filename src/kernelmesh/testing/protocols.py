@@ -143,12 +143,12 @@ def _heard(agent: Agent, states: list[State], points: Floats) -> list[Heard]:
 def _check_order(agent: Agent, owner: str, states: list[State], points: Floats, labels: Any) -> None:
     heard = _heard(agent, states, points) if agent.protocol.reply else []
     law = "must not depend on the order in which neighbors are heard"
-    one, _ = advance(agent, states[0].copy(), points, labels, heard)
-    other, _ = advance(agent, states[0].copy(), points, labels, heard[::-1])
+    one, _ = advance(agent, states[0], points, labels, heard)
+    other, _ = advance(agent, states[0], points, labels, heard[::-1])
     _require_equal(one.sent, other.sent, owner, law)
     _require_equal(one.function, other.function, owner, law)
     if agent.protocol.relays:
-        one, other = (relay(agent, states[0].copy(), said) for said in (heard, heard[::-1]))
+        one, other = (relay(agent, states[0], said) for said in (heard, heard[::-1]))
         _require_equal(one.sent, other.sent, owner, law)
 
 

@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from kernelmesh.numerics.compiled.jit import Indices, Matrix, OwnMatrix, OwnVector, compile_on_first_call
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.numerics.compiled.jit import Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 from kernelmesh.numerics.compiled.linear import cholesky, solve, solve_transposed, transposed
 
-__all__ = ["exchange", "place", "spread_rows"]
+__all__ = ["apply", "exchange"]
 
 
 @compile_on_first_call()
 def exchange(
     inverse: Matrix,
-    order: int,
     leaving: Indices,
     kept: Indices,
     lifted: Matrix,
@@ -32,6 +32,7 @@ def exchange(
     Returns Y, Q, the rows of the entering points over the old ones and over each other, the weights of the old points (those
     of the leaving ones are meaningless) and of the entering ones. No argument is modified.
     """
+    order = len(inverse)
     dropped = np.ones(len(coefficients), dtype=np.bool_)
     dropped[kept] = False
     others = np.flatnonzero(dropped)
@@ -39,7 +40,7 @@ def exchange(
     rest = coefficients[others]
     staying = shrink * weights
     if order > 0:
-        staying += np.dot(transposed(lifted[others, :order]), rest)
+        staying += np.dot(transposed(lifted[others]), rest)
     arriving = coefficients[kept]
     gained = lifted[kept]  # Z_I, then Z', then Y
     square = schur[kept][:, kept]  # S_II, then S'
@@ -56,14 +57,14 @@ def exchange(
         gained -= np.dot(turned, lost)
         square += np.dot(turned, at)
         share += np.dot(turned, behind)
-        staying -= np.dot(transposed(lost[:, :order]), behind)
+        staying -= np.dot(transposed(lost), behind)
 
     lower = cholesky(square)
     solve(lower, share)
     solve_transposed(lower, share)
     arriving += share
     if order > 0:
-        staying -= np.dot(transposed(gained[:, :order]), share)
+        staying -= np.dot(transposed(gained), share)
     solve(lower, gained)
     back = np.eye(kept.size)
     solve(lower, back)
@@ -72,29 +73,78 @@ def exchange(
 
 
 @compile_on_first_call()
-def place(
-    inverse: OwnMatrix, old: int, order: int, movers: Indices, gaps: Indices, slots: Indices, rows: OwnMatrix, block: Matrix
-) -> None:
-    """Move remaining rows beyond the new end into the gaps, write the rows of the entering points, and clear the rest."""
-    inverse[gaps] = inverse[movers]
-    inverse[:, gaps] = inverse[:, movers]
-    rows[:, gaps] = rows[:, movers]
-    rows[:, slots] = block
-    inverse[slots] = rows
-    inverse[:, slots] = rows.T
-    inverse[:, order:old] = 0.0
-    inverse[order:old] = 0.0
+def apply(
+    inverse: Matrix,
+    order: int,
+    movers: Indices,
+    gaps: Indices,
+    slots: Indices,
+    gained: Matrix,
+    lost: Matrix,
+    rows: Matrix,
+    block: Matrix,
+    less: Matrix,
+) -> OwnMatrix:
+    """P + YᵀY − QᵀQ over the points that remain, each in its place, with the rows of the entering points; less GᵀG."""
+    if order == 0:
+        return np.empty((0, 0))
+    shared = min(order, len(inverse))
+    split, total = len(gained), len(gained) + len(lost)
+    terms = np.zeros((total + len(less), order))
+    for a in range(total):
+        term = gained[a] if a < split else lost[a - split]
+        for j in range(shared):
+            terms[a, j] = term[j]
+        for g in range(gaps.size):
+            terms[a, gaps[g]] = term[movers[g]]
+        for s in range(slots.size):
+            terms[a, slots[s]] = 0.0
+    for a in range(len(less)):
+        for j in range(order):
+            terms[total + a, j] = less[a, j]
+    signed = terms.copy()
+    for a in range(split, len(terms)):
+        for j in range(order):
+            signed[a, j] = -terms[a, j]
+    out: Floats = np.dot(transposed(terms), signed)
+    _add_old(out, inverse, shared, movers, gaps, slots)
+    for a in range(slots.size):
+        row = np.zeros(order)
+        for j in range(shared):
+            row[j] = rows[a, j]
+        for g in range(gaps.size):
+            row[gaps[g]] = rows[a, movers[g]]
+        for b in range(slots.size):
+            row[slots[b]] = 0.0
+        for j in range(order):
+            out[slots[a], j] += row[j]
+            out[j, slots[a]] += row[j]
+        for b in range(slots.size):
+            out[slots[a], slots[b]] += block[a, b]
+    return out
 
 
-@compile_on_first_call()
-def spread_rows(flat: OwnVector, order: int, old_width: int, new_width: int) -> None:
-    """Change the row length of the leading `order` × `order` block in a flat buffer from old_width to new_width.
-
-    Everything outside the block becomes zero. The buffer must be large enough for both layouts.
-    """
-    for k in range(order):
-        i = order - 1 - k if new_width > old_width else k  # an order in which no row is overwritten before it has moved
-        row = flat[i * old_width : i * old_width + order].copy()
-        flat[i * new_width : i * new_width + order] = row
-        flat[i * new_width + order : (i + 1) * new_width] = 0.0
-    flat[order * new_width : new_width * new_width] = 0.0
+@compiled()
+def _add_old(out: Floats, inverse: Floats, shared: int, movers: Ints, gaps: Ints, slots: Ints) -> None:
+    """Add P among the old points that remain: whole rows, so that the loop uses vector registers, but for a few columns."""
+    few = gaps.size
+    columns = np.empty(few + slots.size, dtype=np.int64)
+    source = np.arange(len(out))
+    for g in range(gaps.size):
+        columns[g] = gaps[g]
+        source[gaps[g]] = movers[g]
+    for s in range(slots.size):
+        source[slots[s]] = -1
+        if slots[s] < shared:
+            columns[few] = slots[s]
+            few += 1
+    before = np.empty(few)
+    for i in range(len(out)):
+        if source[i] >= 0:
+            row = inverse[source[i]]
+            for c in range(few):
+                before[c] = out[i, columns[c]]
+            for j in range(shared):
+                out[i, j] += row[j]
+            for c in range(few):
+                out[i, columns[c]] = before[c] + (row[movers[c]] if c < gaps.size else 0.0)

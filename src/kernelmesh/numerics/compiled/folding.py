@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from kernelmesh.checks import Ints
 from kernelmesh.numerics.compiled.jit import Bits, Indices, Matrix, OwnMatrix, compile_on_first_call, compiled
 
-__all__ = ["first_of_equals", "fold", "hashes"]
+__all__ = ["fold"]
 
 
 @compiled()
@@ -18,17 +18,8 @@ def _hash(bits: NDArray[np.uint64], row: int) -> np.uint64:
     return mixed
 
 
-@compile_on_first_call()
-def hashes(bits: Bits) -> Indices:
-    """A hash of each row that depends only on its bits."""
-    out = np.empty(bits.shape[0], dtype=np.int64)
-    for i in range(bits.shape[0]):
-        out[i] = np.int64(_hash(bits, i) >> np.uint64(1))
-    return out
-
-
 @compiled()
-def first_of_equals(bits: NDArray[np.uint64]) -> Ints:
+def _first_of_equals(bits: NDArray[np.uint64]) -> Ints:
     """For each row, the first row with the same bits, by a hash table with twice as many slots as rows."""
     rows, columns = bits.shape
     size = 4
@@ -63,7 +54,7 @@ def fold(bits: Bits, old: int, coefficients: Matrix) -> tuple[Indices, OwnMatrix
     point equals an old one. The sums are empty if no new point equals any other.
     """
     rows, outputs = coefficients.shape
-    first = first_of_equals(bits)
+    first = _first_of_equals(bits)
     place = np.empty(rows, dtype=np.int64)  # the position among the old points and the fresh ones
     fresh = np.empty(rows, dtype=np.int64)
     count, touches = 0, False

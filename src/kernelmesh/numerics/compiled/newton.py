@@ -19,7 +19,7 @@ from kernelmesh.numerics.compiled.jit import (
 from kernelmesh.numerics.compiled.linear import cholesky, doubled, pivoted_cholesky, solve, solve_transposed, transposed
 from kernelmesh.numerics.compiled.losses import fill_softmax
 
-__all__ = ["apart", "blend", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
+__all__ = ["apart", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
 __all__ += ["refine", "relift"]
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -31,14 +31,14 @@ _NOTICEABLE = 1e-3
 
 @compile_on_first_call()
 def covariance(cross: Matrix, lifted: Matrix, prior: Vector) -> tuple[OwnMatrix, bool]:
-    """T = H κ(D, X) for H = κ(X, D) R, made symmetric, and whether it is valid; `lifted` is H, possibly with more columns.
+    """T = H κ(D, X) for H = κ(X, D) R, made symmetric, and whether it is valid; `lifted` is H.
 
     The variance of f(x) can be neither negative nor larger than before the first sample, `prior`.
     """
     order = cross.shape[1]
     if order == 0:
         return np.zeros((cross.shape[0], cross.shape[0])), True
-    out: Floats = np.dot(np.ascontiguousarray(lifted[:, :order]), cross.T)
+    out: Floats = np.dot(lifted, cross.T)
     for i in range(out.shape[0]):
         for j in range(i):
             here = 0.5 * (out[i, j] + out[j, i])
@@ -193,7 +193,7 @@ def novel(
     """
     order, many = cross.shape[1], rows.size
     if order > 0 and many > 0:
-        schur -= np.dot(cross, transposed(lifted[:, :order]))
+        schur -= np.dot(cross, transposed(lifted))
     square, own_rows = np.empty((many, many)), np.empty(many)
     for i in range(many):
         own_rows[i] = own[rows[i]]
@@ -221,11 +221,9 @@ def novel(
 
 
 @compiled(fastmath={"contract", "reassoc"})
-def _fill_column(
-    inverse: Floats, order: int, left: Floats, right: Floats, directions: Floats, gone: int, j: int, column: Floats
-) -> None:
+def _fill_column(inverse: Floats, left: Floats, right: Floats, directions: Floats, gone: int, j: int, column: Floats) -> None:
     """column ← R̃_:j of R̃ = R ⊕ 0 + VᵀY − UᵀU, with U = directions[:gone]."""
-    n = column.size
+    order, n = len(inverse), column.size
     for i in range(n):
         column[i] = 0.0
     if j < order:
@@ -244,16 +242,16 @@ def _fill_column(
 
 @compiled(fastmath={"contract", "reassoc"})
 def _prune(
-    inverse: Floats, order: int, left: Floats, right: Floats, weights: Floats, budget: float, max_order: int
+    inverse: Floats, left: Floats, right: Floats, weights: Floats, budget: float, max_order: int
 ) -> tuple[NDArray[np.bool_], float]:
     """Remove the point of least cost, ½ ‖W_j‖² / R̃_jj, while the sum stays within the budget or too many points are left.
 
-    R̃ = R ⊕ 0 + VᵀY with R = inverse[:order, :order], V = left, Y = right. Removing j subtracts u uᵀ, u = R̃_:j / √R̃_jj,
+    R̃ = R ⊕ 0 + VᵀY with R = inverse, V = left, Y = right. Removing j subtracts u uᵀ, u = R̃_:j / √R̃_jj,
     from R̃ and u W_j / √R̃_jj from the weights; only the diagonal and the columns of removed points are ever computed.
     `weights` is C × n and is overwritten.
     """
     rank, n = left.shape
-    outputs = weights.shape[0]
+    order, outputs = len(inverse), weights.shape[0]
     diagonal, power, cost, least_allowed = np.zeros(n), np.zeros(n), np.empty(n), np.empty(n)
     for a in range(rank):
         for i in range(n):
@@ -284,7 +282,7 @@ def _prune(
         spent += 0.5 * least
         if gone == directions.shape[0]:
             directions = doubled(directions, n)
-        _fill_column(inverse, order, left, right, directions, gone, j, column)
+        _fill_column(inverse, left, right, directions, gone, j, column)
         root = math.sqrt(diagonal[j])
         stays[j] = False
         for i in range(n):
@@ -324,7 +322,6 @@ def prior(schur: Matrix, chosen: Indices, regularization: float) -> tuple[OwnMat
 @compile_on_first_call()
 def choose(
     inverse: Matrix,
-    order: int,
     lifted: Matrix,
     entering: Matrix,
     prior: Matrix,
@@ -343,7 +340,7 @@ def choose(
     Ω = 0 ⊕ (λS)⁻¹ − Jᵀ √h (I + √h T √h)⁻¹ √h J, and the weights are W − Vᵀ Jᵀ a. `lower` is the factor of I + √h T √h.
     """
     batch, new = spread.shape
-    outputs = weights.shape[1]
+    order, outputs = weights.shape
     joint = np.zeros((batch, batch + new))
     for b in range(batch):
         joint[b, b] = 1.0
@@ -359,7 +356,7 @@ def choose(
         for b in range(new):
             middle[batch + a, batch + b] += prior[a, b]
     basis = np.zeros((batch + new, order + new))
-    basis[:batch, :order] = lifted[:, :order]
+    basis[:batch, :order] = lifted
     for q in range(new):
         for i in range(order):
             basis[batch + q, i] = -entering[q, i]
@@ -372,7 +369,7 @@ def choose(
             candidates[c, i] = weights[i, c] - step[c, i]
         for i in range(order, order + new):
             candidates[c, i] = -step[c, i]
-    return _prune(inverse, order, basis, image, candidates, budget, max_order)
+    return _prune(inverse, basis, image, candidates, budget, max_order)
 
 
 @compile_on_first_call()
@@ -403,8 +400,8 @@ def relift(
         return old, np.zeros((len(old), 0))
     fresh = np.dot(arriving, block)
     if order > 0:
-        fresh += np.dot(cross, transposed(rows[:, :order]))
-        old += np.dot(np.dot(cross, transposed(gained[:, :order])), gained)
+        fresh += np.dot(cross, transposed(rows))
+        old += np.dot(np.dot(cross, transposed(gained)), gained)
     old += np.dot(arriving, rows)
     old[:, leaving] = 0.0
     return old, fresh
@@ -420,11 +417,3 @@ def lost(covariance: Matrix, root: Vector, lifted: Matrix) -> OwnMatrix:
             out[b, i] = root[b] * lifted[b, i]
     solve(lower, out)
     return out
-
-
-@compile_on_first_call()
-def blend(target: OwnMatrix, other: Matrix, kept: float, share: float) -> None:
-    """target ← kept · target + share · other."""
-    for i in range(target.shape[0]):
-        for j in range(target.shape[1]):
-            target[i, j] = kept * target[i, j] + share * other[i, j]

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
-from kernelmesh.numerics.compiled.jit import Flags, Indices, Matrix, OwnMatrix, Vector, compile_on_first_call, compiled
+from kernelmesh.numerics.compiled.jit import Flags, Matrix, OwnMatrix, Vector, compile_on_first_call, compiled
 from kernelmesh.numerics.compiled.linear import (
     cholesky,
     doubled,
@@ -15,19 +15,12 @@ from kernelmesh.numerics.compiled.linear import (
     transposed,
 )
 
-__all__ = ["choose", "choose_alone", "compress", "growth", "project"]
+__all__ = ["choose"]
 
 # Up to this many candidates are pruned entirely by orthogonal steps if precision requires it.
 _SMALL = 512
 # With more new points than this, all of P̃ is computed, unless points are so close to each other that digits would be lost.
 _FEW, _WELL_APART = 64, 1e6
-_NOTHING = np.empty((0, 0))
-
-
-@compile_on_first_call()
-def growth(gram: Matrix, cross: Matrix, weights: Matrix, coefficients: Matrix, shrink: float) -> float:
-    """‖s f + Σ a_b κ(x_b, ·)‖² − s² ‖f‖² = 2 s Σ a_b f(x_b) + Σ a_b a_b' κ(x_b, x_b')."""
-    return _growth(gram, cross, weights, coefficients, shrink)
 
 
 @compiled()
@@ -266,21 +259,17 @@ def _prune(
 
 
 @compiled()
-def _lift(inverse: Floats, order: int, cross: Floats, gram: Floats, lifted: Floats) -> None:
+def _lift(inverse: Floats, cross: Floats, gram: Floats, lifted: Floats) -> None:
     """lifted ← Z = κ(X, D) P, gram ← S = κ(X, X) − Z κ(D, X)."""
-    padded = np.zeros((len(cross), len(inverse)))
-    for b in range(len(cross)):
-        for i in range(order):
-            padded[b, i] = cross[b, i]
-    np.dot(padded, inverse, lifted)
-    gram -= np.dot(padded, lifted.T)
+    np.dot(cross, inverse, lifted)
+    gram -= np.dot(cross, lifted.T)
 
 
 @compiled()
-def _blur(inverse: Floats, order: int, own_old: Floats) -> float:
+def _blur(inverse: Floats, own_old: Floats) -> float:
     """The rounding error of S due to P: smaller distances² (relative to κ) cannot be distinguished from 0."""
     largest = 0.0
-    for i in range(order):
+    for i in range(len(inverse)):
         largest = max(largest, inverse[i, i] * own_old[i])
     return 16.0 * 2.2e-16 * largest
 
@@ -353,7 +342,6 @@ def _factor(top: Floats, independent: Ints, lifted: Floats, order: int) -> Float
 @compile_on_first_call()
 def choose(
     inverse: Matrix,
-    order: int,
     cross: Matrix,
     gram: OwnMatrix,
     lifted: OwnMatrix,
@@ -376,14 +364,15 @@ def choose(
     such a small budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
     changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
     """
+    order = len(inverse)
     batch, outputs = coefficients.shape
     added = _growth(gram, cross, weights, coefficients, shrink)
     own = np.diag(gram).copy()
     replaced = shrink * weights
     if order > 0:
-        _lift(inverse, order, cross, gram, lifted)
-        replaced += np.dot(transposed(lifted[:, :order]), coefficients)
-    blur = _blur(inverse, order, own_old)
+        _lift(inverse, cross, gram, lifted)
+        replaced += np.dot(transposed(lifted), coefficients)
+    blur = _blur(inverse, own_old)
     if blur > tolerance:
         if blur * _square_sum(coefficients, own) > min(0.01 * budget, 1e-10 * (square_norm + added)):
             return -1, np.zeros(0, dtype=np.bool_), replaced, added, 0.0, 0
@@ -421,7 +410,7 @@ def choose(
     known, size_known = inverse, order  # one call for both cases, because each call would be compiled separately
     if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
         whole = np.dot(transposed(factor), factor)
-        whole[:order, :order] += inverse[:order, :order]
+        whole[:order, :order] += inverse
         known, size_known, factor = whole, order + new, np.empty((0, order + new))
     stays, error = _prune(known, size_known, factor, candidates, diagonal, floor, error, budget, max_order)
 
@@ -434,58 +423,3 @@ def choose(
         keep[order + independent[a]] = stays[order + a]
         changes += stays[order + a]
     return changes, keep, replaced, added, error, dependent.size
-
-
-def choose_alone(
-    gram: Floats, coefficients: Floats, tolerance: float, budget: float, max_order: int
-) -> tuple[NDArray[np.bool_], float, float, int]:
-    """`choose` without old points: which stay, ‖f‖² before, the squared error, and how many were dependent."""
-    batch, outputs = coefficients.shape
-    no_columns = np.empty((batch, 0))
-    _, stays, _, square_norm, error, dependent = choose(
-        _NOTHING,
-        0,
-        no_columns,
-        gram,
-        no_columns,
-        np.empty(0),
-        np.empty((0, outputs)),
-        1.0,
-        0.0,
-        coefficients,
-        tolerance,
-        budget,
-        max_order,
-    )
-    return stays, square_norm, error, dependent
-
-
-def compress(
-    gram: Floats, coefficients: Floats, tolerance: float, budget: float, max_order: int
-) -> tuple[Ints, Floats, float, float, int]:
-    """Compress a function without old points: which points stay, and the weights of the projection onto those.
-
-    Also returns ‖f‖² before, the measured squared error, and how many points were dependent.
-    """
-    stays, square_norm, _, dependent = choose_alone(gram, coefficients, tolerance, budget, max_order)
-    kept, weights, error = project(gram, coefficients, stays)
-    return kept, weights, square_norm, error if len(kept) else max(square_norm, 0.0), dependent
-
-
-@compile_on_first_call()
-def project(gram: Matrix, coefficients: Matrix, stays: Flags) -> tuple[Indices, OwnMatrix, float]:
-    """The weights of the points I that stay, W_I = A_I + K_II⁻¹ K_IN A_N, if the points N leave; and the squared error."""
-    kept, others = np.flatnonzero(stays), np.flatnonzero(~stays)
-    if kept.size == 0:
-        return kept, np.empty((0, coefficients.shape[1])), 0.0
-    rest = coefficients[others]
-    share = np.dot(gram[kept][:, others], rest)
-    lower = cholesky(gram[kept][:, kept])
-    solve(lower, share)
-    solve_transposed(lower, share)
-    arriving = coefficients[kept]
-    arriving += share
-    gone = coefficients.copy()
-    gone[kept] -= arriving
-    # measuring the error rounds less than summing the costs of all points
-    return kept, arriving, max(float((gone * np.dot(gram, gone)).sum()), 0.0)

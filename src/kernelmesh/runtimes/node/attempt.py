@@ -6,15 +6,18 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelmesh.agent import State
+from kernelmesh.agent import Agent, Info, State, advance, relay
 from kernelmesh.checks import Floats
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import check_points
 from kernelmesh.protocols import Heard
+from kernelmesh.streams import Batch
 
-__all__ = ["Attempt", "attempt", "oversized", "within", "without"]
+__all__ = ["Attempt", "Result", "attempt", "oversized", "reason", "take_step", "within", "without"]
 
 T = TypeVar("T")
+Result = tuple[State, Info | None]
+"""What a step leads to; there is no info on a step without samples."""
 
 
 class Attempt(NamedTuple, Generic[T]):
@@ -27,6 +30,16 @@ class Attempt(NamedTuple, Generic[T]):
     """The neighbors whose messages made the step fail."""
     error: Exception | None = None
     """How it failed with them."""
+
+
+def take_step(agent: Agent, batch: Batch | None, state: State, heard: Sequence[Heard]) -> Result:
+    """Take a step, with a mini-batch or without."""
+    return (relay(agent, state, heard), None) if batch is None else advance(agent, state, *batch, heard)
+
+
+def reason(error: Exception | None) -> str:
+    """What an error says, without the state that it is about."""
+    return str(getattr(error, "reason", f"{type(error).__name__}: {error}"))
 
 
 def without(heard: Sequence[Heard], names: Collection[object]) -> list[Heard]:
@@ -62,14 +75,14 @@ def attempt(take: Callable[[State, Sequence[Heard]], T], state: State, heard: li
 
 def _works(take: Callable[[State, Sequence[Heard]], T], state: State, heard: list[Heard]) -> bool:
     try:
-        take(state.copy(), heard)
+        take(state, heard)
     except Exception:
         return False
     return True
 
 
 def oversized(heard: Sequence[Heard], max_points: int) -> tuple[str, ...]:
-    """The neighbors whose words would not be let in now: they are from a time when the limit was another."""
+    """The neighbors whose recorded messages exceed the present limit."""
     found = []
     for said in heard:
         try:
@@ -81,31 +94,22 @@ def oversized(heard: Sequence[Heard], max_points: int) -> tuple[str, ...]:
 
 
 def within(heard: list[Heard], state: State, max_points: int) -> tuple[list[Heard], list[str]]:
-    """What fits into one step, and whose words must wait: those with which neighbors would add too many points in all.
+    """What fits into one step, and the neighbors whose messages would add too many points in all and must wait.
 
-    Points that the agent has already, or that several neighbors have, count once. Who is asked first changes with every step.
+    Points that the agent has already, or that several neighbors have, count once. Who comes first changes with every step.
     """
-    dimension = state.sent.dimension
-    tables = {said.neighbor: _centers(said, dimension) for said in heard}
-    if sum(map(len, tables.values())) <= max_points:
+    tables: list[Floats] = [getattr(said.reply, "points", state.sent.points[:0]) for said in heard]
+    if sum(map(len, tables)) <= max_points:
         return heard, []
-    names = list(tables)
-    first = state.steps % len(names)
-    known, late = _rows(state.sent.points), []
+    known, late, first = _rows(state.sent.points), [], state.steps % len(heard)
     start = len(known)
-    for name in (*names[first:], *names[:first]):
-        more = np.union1d(known, _rows(tables[name]))
+    for number in (*range(first, len(heard)), *range(first)):
+        more = np.union1d(known, _rows(tables[number]))
         if len(more) - start > max_points:
-            late.append(name)
+            late.append(str(heard[number].neighbor))
         else:
             known = more
-    return without(heard, late), [str(name) for name in late]
-
-
-def _centers(said: Heard, dimension: int) -> Floats:
-    """The points that a neighbor's words would bring into the step."""
-    centers: Floats = getattr(said.reply, "points", np.empty((0, dimension)))
-    return centers
+    return without(heard, late), late
 
 
 def _rows(points: Floats) -> NDArray[np.void]:

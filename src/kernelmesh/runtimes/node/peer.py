@@ -1,12 +1,31 @@
-"""What a node knows about one neighbor."""
+"""What a node knows of one neighbor, and the states that a neighbor can be in.
+
+    ABSENT ──listens──▸ IDLE ──asked──▸ ASKED ──waited──▸ LATE
+      ▴ ◂────gone──────  │ ▴              │ │               │
+      │                  │ ├───given up───┼─┴───given up────┘
+      │                heard               │
+      │                  ▾ │stepped        ▾
+      │                 HEARD ◂──────────heard (LATE too)
+      │                  │ ▴
+      │               gone listens
+    stepped              ▾ │
+      └──────────────── PARTED ◂──heard── ABSENT
+
+    quarantined leads from every state to EXCLUDED, released from there to IDLE; who is gone while ASKED or LATE is ABSENT.
+
+ASKED and LATE exist only where neighbors are asked. Everything that changes a state is an event in `TRANSITIONS`, and
+`Peer.on` is the only place that changes one. What is not in the table cannot happen.
+"""
 
 import enum
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kernelmesh.messages import Message
+from kernelmesh.runtimes.status import NeighborStatus
 
-__all__ = ["ALIVE", "Peer", "Purpose"]
+__all__ = ["ALIVE", "TRANSITIONS", "Event", "IllegalTransition", "Peer", "PeerState", "Question"]
 
 ALIVE = 3.0
 """Seconds without a sign of life for which a neighbor still counts as there."""
@@ -14,11 +33,83 @@ _RETRY = 1.0  # seconds for which a neighbor that was late is not waited for
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.04, 1.0  # seconds before a neighbor that did not answer is asked again
 
 
-class Purpose(enum.Enum):
-    """Why a neighbor is asked."""
+class PeerState(enum.Enum):
+    """What is expected of a neighbor, or known from it."""
 
-    STEP = "what it says in this round"
-    PING = "a sign of life"
+    ABSENT = "does not listen"
+    IDLE = "listens, and nothing is expected of it"
+    ASKED = "has been asked, and the step waits for its answer"
+    LATE = "has been asked, and the step does not wait for its answer"
+    HEARD = "has said something for the step at hand"
+    PARTED = "has said something for the step at hand, and does not listen"
+    EXCLUDED = "is quarantined by the operator"
+
+
+class Event(enum.Enum):
+    """What can happen to a neighbor."""
+
+    LISTENS = "the carrier sees that it listens"
+    GONE = "the carrier sees that it does not listen"
+    ASKED = "a question has been sent to it"
+    WAITED = "its answer has been waited for long enough"
+    HEARD = "it has said something for the step at hand"
+    GIVEN_UP = "its question is over, and there is nothing from it for the step at hand"
+    STEPPED = "the step that its words were for has been taken"
+    QUARANTINED = "the operator has quarantined it"
+    RELEASED = "the operator has released it"
+
+
+_S, _E = PeerState, Event
+TRANSITIONS: Mapping[PeerState, Mapping[Event, PeerState]] = {
+    _S.ABSENT: {_E.LISTENS: _S.IDLE, _E.GONE: _S.ABSENT, _E.HEARD: _S.PARTED, _E.QUARANTINED: _S.EXCLUDED},
+    _S.IDLE: {_E.LISTENS: _S.IDLE, _E.GONE: _S.ABSENT, _E.ASKED: _S.ASKED, _E.HEARD: _S.HEARD, _E.QUARANTINED: _S.EXCLUDED},
+    _S.ASKED: {
+        _E.LISTENS: _S.ASKED,
+        _E.GONE: _S.ABSENT,
+        _E.WAITED: _S.LATE,
+        _E.HEARD: _S.HEARD,
+        _E.GIVEN_UP: _S.IDLE,
+        _E.QUARANTINED: _S.EXCLUDED,
+    },
+    _S.LATE: {_E.LISTENS: _S.LATE, _E.GONE: _S.ABSENT, _E.HEARD: _S.HEARD, _E.GIVEN_UP: _S.IDLE, _E.QUARANTINED: _S.EXCLUDED},
+    _S.HEARD: {
+        _E.LISTENS: _S.HEARD,
+        _E.GONE: _S.PARTED,
+        _E.ASKED: _S.ASKED,  # for something newer, because what it said came late
+        _E.HEARD: _S.HEARD,
+        _E.STEPPED: _S.IDLE,
+        _E.QUARANTINED: _S.EXCLUDED,
+    },
+    _S.PARTED: {
+        _E.LISTENS: _S.HEARD,
+        _E.GONE: _S.PARTED,
+        _E.HEARD: _S.PARTED,
+        _E.STEPPED: _S.ABSENT,
+        _E.QUARANTINED: _S.EXCLUDED,
+    },
+    # who has been released is asked at once, and is absent again if it does not listen
+    _S.EXCLUDED: {_E.LISTENS: _S.EXCLUDED, _E.GONE: _S.EXCLUDED, _E.RELEASED: _S.IDLE},
+}
+
+
+class IllegalTransition(AssertionError):
+    """An event that cannot happen in a state: a mistake in the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that a neighbor has not answered yet."""
+
+    ticket: int
+    step: int
+    """The step that it is about."""
+    ping: bool
+    """Whether only a sign of life is asked for."""
+    asked_at: float
+    overdue: float
+    """When it is given up."""
+    wait_until: float
+    """How long a step waits for the answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -26,62 +117,115 @@ class Peer:
     """What is known of one neighbor."""
 
     name: str
-    excluded: bool = False
-    """Whether the operator does not want it to be listened to."""
-    present: bool = False
-    """Whether it listens, as far as the carrier knows."""
-    ticket: int = 0
-    """Of the question that is out; 0: none."""
-    purpose: Purpose = Purpose.STEP
-    asked_step: int = 0
-    asked: bool = False
-    """Whether it has been asked in this round."""
-    overdue: float = 0.0
-    """When the question that is out is given up."""
-    asked_at: float = 0.0
-    wait_until: float = 0.0
-    """Until when a step waits for the answer, at most."""
-    prompt: bool = True
-    """Whether it answered in time when last waited for: otherwise it is not, for a while."""
-    retry_at: float = 0.0
-    """When to wait for it again though it was late."""
-    latency: float = math.inf
-    """Seconds that its newest answer took; infinite if it did not answer when last asked."""
-    failures: int = 0
-    ask_again: float = 0.0
-    """Not to be asked before."""
-    reply: Message | None = None
-    """What it said for the step at hand; where functions are exchanged, the newest."""
-    reply_data: bytes = b""
-    """The same as it arrived."""
-    replied_step: int = 0
-    share: float = 0.0
+    state: PeerState = PeerState.ABSENT
     token: int = 0
+    """The token of its process."""
+    share: float = 0.0
+    seen: float = -math.inf
+    """When it last gave a sign of life."""
     ended: bool = False
-    """Whether it had no samples any more: in lock step, for the step at hand; otherwise by its newest header."""
-    finished: bool = False
-    """Whether its stream has ended for good."""
-    seen: float = -1e9
+    """Whether its stream has ended, and it has nothing more to say."""
+    words: list[Message] = field(default_factory=list)
+    """What it has said for the step at hand."""
+    is_done: bool = False
+    """Whether it has said with that that it has nothing more to say."""
+    left_out: int = 0
+    """How often its words had to wait for another step."""
+    told: float = -math.inf
+    """When it was last sent anything unasked."""
+    # where neighbors are asked
+    question: Question | None = None
+    was_asked: bool = False
+    """Whether it has been asked in this round."""
+    failures: int = 0
+    """How often in a row it did not answer."""
+    ask_again: float = 0.0
+    """It is not asked before."""
+    latency: float = math.inf
+    """How many seconds its newest answer took; infinite if it did not answer when last asked."""
+    retry_at: float = 0.0
+    """It is not waited for before, because it was late."""
+
+    def on(self, event: Event) -> None:
+        """Move to the state that follows."""
+        following = TRANSITIONS[self.state].get(event)
+        if following is None:
+            raise IllegalTransition(f"{self.name}: {event.name} cannot happen in the state {self.state.name}")
+        self.state = following
+
+    @property
+    def listens(self) -> bool:
+        """Whether anything can be sent to it."""
+        return self.state not in (PeerState.ABSENT, PeerState.PARTED, PeerState.EXCLUDED)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether its words for the step at hand are there."""
+        return self.state in (PeerState.HEARD, PeerState.PARTED)
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether the operator has quarantined it."""
+        return self.state is PeerState.EXCLUDED
 
     def alive(self, now: float) -> bool:
         """Whether it has given a sign of life lately."""
         return now - self.seen < ALIVE
 
-    def failed(self, now: float) -> None:
-        """It did not answer: ask again after a pause that grows."""
-        self.ticket = 0
+    def appeared(self) -> None:
+        """It has started listening."""
+        self.ask_again = self.retry_at = 0.0
+        self.on(Event.LISTENS)
+
+    def vanished(self, now: float) -> None:
+        """It has stopped listening."""
+        if self.question is not None:
+            self.failed(now)
+        self.on(Event.GONE)
+
+    def ask(self, question: Question) -> None:
+        """A question is sent to it."""
+        self.question, self.was_asked = question, self.was_asked or not question.ping
+        self.on(Event.ASKED)
+        if question.wait_until <= question.asked_at:
+            self.on(Event.WAITED)
+
+    def answered(self, words: list[Message] | None, *, is_done: bool, now: float) -> None:
+        """It has answered; None: nothing that is of use for the step at hand."""
+        if self.question is not None and not self.question.ping:
+            self.latency = now - self.question.asked_at
+        self.question, self.failures, self.ask_again = None, 0, 0.0
+        if words is None:
+            self.on(Event.GIVEN_UP)
+        else:
+            self.words, self.is_done = words, is_done
+            self.on(Event.HEARD)
+
+    def failed(self, now: float, *, pause: float | None = None) -> None:
+        """It did not answer, or what it answered could not be used: ask again after a pause, which grows."""
         self.failures += 1
-        self.ask_again = now + min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
-        if self.purpose is Purpose.STEP:
-            self.latency = math.inf
-            self.was_late(now)
+        self.ask_again = now + (pause or min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE))
+        if self.question is not None and not self.question.ping:
+            self.latency, self.retry_at = math.inf, now + _RETRY
+        self.question = None
 
     def was_late(self, now: float) -> None:
         """It did not answer while it was waited for."""
-        self.prompt, self.retry_at = False, now + _RETRY
+        self.retry_at = now + _RETRY
+        self.on(Event.WAITED)
 
-    def answered(self, now: float) -> None:
-        """It answered, and what it said could be used."""
-        self.failures, self.ask_again = 0, 0.0
-        if self.purpose is Purpose.STEP:
-            self.latency = now - self.asked_at
+    def forget(self) -> None:
+        """It is not listened to any longer: drop what it said."""
+        self.words, self.question, self.seen, self.ended = [], None, -math.inf, False
+
+    def status(self, now: float, *, ignored: bool, refused: int, excluded: str) -> NeighborStatus:
+        """How it is doing, with what the guard and the protocol know of it."""
+        return NeighborStatus(
+            alive=self.alive(now),
+            ended=self.ended,
+            ignored=ignored,
+            refused=refused,
+            left_out=self.left_out,
+            excluded=excluded,
+            quarantined=self.is_excluded,
+        )

@@ -9,7 +9,7 @@ from kernelmesh.agent import Info, State
 from kernelmesh.protocols import Heard
 from kernelmesh.streams import Batch
 
-__all__ = ["Action", "Entry", "GiveUp", "Recover", "Send", "Stepped", "Traffic", "Turn"]
+__all__ = ["Action", "Entry", "Recover", "Send", "Stepped", "Traffic", "Turn"]
 
 
 class Traffic(NamedTuple):
@@ -50,23 +50,15 @@ class Entry(Struct, frozen=True, eq=False, kw_only=True):
     position: Mapping[str, Any] | None
     """The position in the stream after this mini-batch; None for a step without samples."""
     heard: Sequence[Heard]
-    replies: Mapping[str, bytes] = {}
-    """The replies as they arrived, by neighbor, which need not be encoded again."""
     traffic: Traffic
 
 
 class Send(Struct, frozen=True):
-    """Bytes for a neighbor; `ticket` is that of a question, to which a reply is expected, and 0 for a reply."""
+    """Bytes for a neighbor; `ticket` is that of a question, to which a reply is expected, and 0 for anything else."""
 
     neighbor: str
     data: bytes
-    ticket: int
-
-
-class GiveUp(Struct, frozen=True):
-    """A question to which no reply is expected any more."""
-
-    ticket: int
+    ticket: int = 0
 
 
 class Stepped(Struct, frozen=True):
@@ -91,4 +83,4 @@ class Recover(Struct, frozen=True):
     """Why no step can be taken; None: steps can be taken and lead nowhere."""
 
 
-Action = Send | GiveUp | Stepped | Recover
+Action = Send | Stepped | Recover

@@ -10,6 +10,7 @@ from kernelmesh import (
     Doubling,
     Function,
     Gaussian,
+    Gradient,
     Graph,
     Hilbert,
     InverseTime,
@@ -33,17 +34,9 @@ PROTOCOLS = [Local(), Penalty(coupling=0.05), Penalty(coupling=2.0, implicit=Tru
 KERNEL = Gaussian(bandwidth=0.6)
 
 
-def make(protocol, **changes):
-    settings = {
-        "dimension": 2,
-        "outputs": 3,
-        "kernel": KERNEL,
-        "loss": Logistic(),
-        "step_size": 2.0,
-        "compression": Komp(budget=0.05),
-        "protocol": protocol,
-    }
-    return Agent(**{**settings, **changes})
+def make(protocol, *, loss=None, outputs=3, **changes):
+    learner = Gradient(**{"step_size": 2.0, "compression": Komp(budget=0.05), **changes})
+    return Agent(dimension=2, outputs=outputs, kernel=KERNEL, loss=loss or Logistic(), learner=learner, protocol=protocol)
 
 
 def data(seed, rows, classes=3):
@@ -163,7 +156,7 @@ def test_the_implicit_step_is_the_explicit_one_to_first_order():
     def gap(coupling):
         after = [
             make(Penalty(coupling=coupling, implicit=implicit), compression=Uncompressed()).step(
-                state.copy(), points, labels, heard
+                state, points, labels, heard
             )[0]
             for implicit in (False, True)
         ]
@@ -185,7 +178,7 @@ def test_diffusion_learns_what_nobody_alone_can():
     def worst(protocol):
         own = [labels == i % 5 for i in range(10)]
         streams = [ArrayStream(points[m], labels[m], passes=5, rng=np.random.default_rng(i)) for i, m in enumerate(own)]
-        agent = make(protocol, outputs=5, step_size=3.0, compression=Komp.parsimonious(3.0, parsimony=0.04))
+        agent = make(protocol, outputs=5, step_size=3.0, compression=Komp())
         *_, last = simulate(agent, graph, streams)
         return accuracies(last.functions, *test).min()
 
@@ -245,7 +238,7 @@ def test_an_agent_without_samples_goes_where_diffusion_would_take_it():
     assert (after.samples, after.steps) == (0, 1)
 
 
-def test_refuses():
+def test_invalid_settings_are_named():
     with pytest.raises(ValueError, match="Penalty: coupling must be a number >= 0 or a schedule, got -1"):
         Penalty(coupling=-1)
     with pytest.raises(ValueError, match="Penalty: implicit must be True or False, got 1"):
