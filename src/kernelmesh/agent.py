@@ -262,8 +262,12 @@ class Agent:
 
     def tell(self, state: State, neighbor: Hashable) -> News | None:
         """What an agent that shares sums says to a neighbor before the next round."""
+        return self.tell_all(state, [neighbor])[0]
+
+    def tell_all(self, state: State, neighbors: Sequence[Hashable]) -> list[News | None]:
+        """What an agent that shares sums says to each neighbor before the next round."""
         assert state.memory is not None
-        return cast(Relay, self.protocol).tell(state.memory, neighbor)
+        return cast(Relay, self.protocol).tell(state.memory, neighbors)
 
     def check_state(self, owner: str, state: State) -> None:
         """Reject a state that was started with other settings."""

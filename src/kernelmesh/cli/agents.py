@@ -95,11 +95,10 @@ def _run(settings: Config, parent: int) -> None:
     name = settings.membership.name
     _log.info("%s is starting (the first run on a machine compiles the inner loops)", name)
     with _ended(name, code=2):
-        from threadpoolctl import threadpool_limits
-
         from kernelmesh.deploy.launch import launch, stream_mistakes
+        from kernelmesh.runtimes.threads import use_one_thread
 
-        threadpool_limits(1)  # the products are small, and hosts have other things to do
+        use_one_thread()
         runner = launch(settings)
     _stop_on_signals(runner, parent)
     _log.info("%s is up on %s, process %d", name, settings.membership.listen, os.getpid())

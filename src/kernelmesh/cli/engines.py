@@ -1,10 +1,9 @@
-"""The options `--engine`, `--workers`, `--address` and `--checkpoints`."""
+"""The options `--engine`, `--workers` and `--address`."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelmesh.cli.base import reported
@@ -34,31 +33,26 @@ def _check(command: str, engine: str, workers: int | None, address: str | None, 
 
 @contextlib.contextmanager
 def chosen_engine(
-    command: str, engine: str, workers: int | None, address: str | None, checkpoints: str | None, usual: Path
+    command: str, engine: str, workers: int | None, address: str | None
 ) -> Iterator[Engine | None]:
-    """The engine of a run; None for simulation in this process. Checkpoints go to the usual folder by default."""
+    """The engine of a run; None for simulation in this process."""
     with reported(command):
         _check(command, engine, workers, address, _ENGINES)
-        if checkpoints is not None and engine == "simulation":
-            rule, remedy = "be omitted with --engine simulation", "there are no workers to lose; --resume continues a run"
-            raise InvalidArgument(command, "--checkpoints", rule, checkpoints, remedy=remedy)
-        found = _opened(engine, workers, address, checkpoints or str(usual))
+        found = _opened(engine, workers, address)
     with found as opened:
         yield opened
 
 
-def _opened(
-    engine: str, workers: int | None, address: str | None, checkpoints: str
-) -> contextlib.AbstractContextManager[Engine | None]:
+def _opened(engine: str, workers: int | None, address: str | None) -> contextlib.AbstractContextManager[Engine | None]:
     if engine == "simulation":
         return contextlib.nullcontext()
     if engine == "processes":
         from kernelmesh.runtimes.engines import Processes
 
-        return Processes(workers, checkpoints=checkpoints)
+        return Processes(workers)
     from kernelmesh.runtimes.ray import RayEngine
 
-    return RayEngine(workers, address=address, checkpoints=checkpoints)
+    return RayEngine(workers, address=address)
 
 
 def chosen_pool(command: str, engine: str, address: str | None) -> Pool | None:

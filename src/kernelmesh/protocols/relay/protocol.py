@@ -105,9 +105,9 @@ class Relay(ConsensusProtocol):
         """Decide what is sent before the next tick."""
         speak(settings, memory, basis, own, changed=changed, candidates=candidates)
 
-    def tell(self, memory: Memory, name: Hashable) -> News | None:
-        """The message to a neighbor, from the memory after a step."""
-        return tell(memory, name)
+    def tell(self, memory: Memory, names: Sequence[Hashable]) -> list[News | None]:
+        """The messages to neighbors, from the memory after a step."""
+        return tell(memory, names)
 
     def is_settled(self, memory: Memory) -> bool:
         """Whether this member has nothing to say that a neighbor does not know."""

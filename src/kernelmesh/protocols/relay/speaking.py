@@ -58,17 +58,20 @@ def _heir(memory: Memory, near: list[int]) -> int:
     return memory.heir
 
 
-def tell(memory: Memory, name: Hashable) -> News | None:
-    """The message to a neighbor, from the memory after a step; None to one that was excluded."""
-    number = memory.numbers.get(name)
-    peer = None if number is None else memory.peers.get(number)
-    if peer is not None and peer.excluded:
-        return None
-    heard = 0 if peer is None or peer.newest is None else peer.newest.clock
-    out = Outgoing() if number is None else memory.outgoing.get(number, Outgoing())
-    points = memory.points
-    hello = greet(memory.tree, heard, NOBODY if number is None else number)
-    return News(hello, len(points), points.digest, *out, memory.standing or None)
+def tell(memory: Memory, names: Iterable[Hashable]) -> list[News | None]:
+    """The message to each neighbor, from the memory after a step; None to one that was excluded."""
+    points, standing, silent = memory.points, memory.standing or None, Outgoing()
+    length, said = len(points), list[News | None]()
+    for name in names:
+        number = memory.numbers.get(name, NOBODY)
+        peer = memory.peers.get(number)
+        if peer is not None and peer.excluded:
+            said.append(None)
+            continue
+        heard = 0 if peer is None or peer.newest is None else peer.newest.clock
+        hello = greet(memory.tree, heard, number)
+        said.append(News(hello, length, points.digest, *memory.outgoing.get(number, silent), standing))
+    return said
 
 
 def is_settled(memory: Memory) -> bool:

@@ -16,7 +16,6 @@ from kernelmesh.messages import encode, wire_size
 from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.graphs import metropolis_weight
 from kernelmesh.protocols import Heard
-from kernelmesh.runtimes.blas_threads import BlasThreads
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node.attempt import Attempt, attempt, oversized, within, without
 from kernelmesh.runtimes.node.pacing import LocalRound, Pacing
@@ -65,7 +64,6 @@ class Node:
         self._steps_here = 0
         self._loss: float | None = None
         self._newest: tuple[Floats, list[Heard]] | None = None
-        self._threads = BlasThreads()
         self.absurd = 0
         """For how many mini-batches in a row the loss has been far above that of predicting 0."""
 
@@ -320,10 +318,9 @@ class Node:
 
         In lock step it fails as in simulation.
         """
-        with self._threads.limited(self.state.function.order):
-            if self._pacing.everybody_waits:
-                return Attempt(take(self.state, heard), heard)
-            trial = attempt(take, self.state, heard)
+        if self._pacing.everybody_waits:
+            return Attempt(take(self.state, heard), heard)
+        trial = attempt(take, self.state, heard)
         for name in trial.offenders:
             reason = getattr(trial.error, "reason", f"{type(trial.error).__name__}: {trial.error}")
             error = RefusedMessage("step: must not fail with what a neighbor says", reason)

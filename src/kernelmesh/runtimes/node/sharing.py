@@ -21,7 +21,6 @@ from kernelmesh.messages import News, decode, encode
 from kernelmesh.protocols import Heard
 from kernelmesh.protocols.relay import Memory, Relay
 from kernelmesh.registry import fingerprint
-from kernelmesh.runtimes.blas_threads import BlasThreads
 from kernelmesh.runtimes.frames import FRAME_BYTES, Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.membership import Membership
@@ -122,7 +121,6 @@ class SharingNode:
         self._farewell: _Farewell | None = None
         self._floats = self._bytes = self._steps_here = 0
         self._loss: float | None = None
-        self._threads = BlasThreads()
 
     @property
     def traffic(self) -> Traffic:
@@ -319,8 +317,7 @@ class SharingNode:
         def take(state: State, heard: Sequence[Heard]) -> tuple[State, Info | None]:
             return self._taken(state, batch, heard)
 
-        with self._threads.limited(self.state.function.order):
-            trial = Attempt(take(self.state, heard), heard) if self.membership.lock_step else attempt(take, self.state, heard)
+        trial = Attempt(take(self.state, heard), heard) if self.membership.lock_step else attempt(take, self.state, heard)
         for name in trial.offenders:
             assert trial.error is not None
             error = RefusedMessage("step: must not fail with what a neighbor says", _reason(trial.error))
