@@ -4,11 +4,11 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from kernelmesh.runtimes.blas_threads import BlasThreads
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from kernelmesh import Agent, ArrayStream, Diverged, Gaussian, Graph, Landmarks, Logistic, Mixture, Relay, simulate
 from kernelmesh.runtimes import blas_threads
-from kernelmesh.runtimes.blas_threads import BlasThreads
 
 
 def threads():

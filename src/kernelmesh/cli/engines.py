@@ -32,9 +32,7 @@ def _check(command: str, engine: str, workers: int | None, address: str | None, 
 
 
 @contextlib.contextmanager
-def chosen_engine(
-    command: str, engine: str, workers: int | None, address: str | None
-) -> Iterator[Engine | None]:
+def chosen_engine(command: str, engine: str, workers: int | None, address: str | None) -> Iterator[Engine | None]:
     """The engine of a run; None for simulation in this process."""
     with reported(command):
         _check(command, engine, workers, address, _ENGINES)

@@ -131,7 +131,9 @@ class Faults:
                 raise InvalidArgument("Faults", argument, rule, spans)
             for *what, first, last in spans:
                 if not all(isinstance(each, Attack) and not isinstance(each, type) for each in what):
-                    raise InvalidArgument("Faults", argument, rule, tuple(what), remedy="for example (SignFlip(), 100, 200)")
+                    raise InvalidArgument(
+                        "Faults", argument, rule, tuple(what), remedy="for example (Scaled(factor=-1.0), 100, 200)"
+                    )
                 integer("Faults", argument, first, minimum=1)
                 if integer("Faults", argument, last, minimum=1) < first:
                     raise InvalidArgument("Faults", argument, rule, (first, last))
@@ -147,8 +149,22 @@ class Faults:
         """Whether an agent is absent in a round."""
         return any(first <= number <= last for first, last in self.absent.get(name, ()))
 
+    @property
+    def _are_none(self) -> bool:
+        return self.edges is None and not (self.drop or self.absent or self.byzantine)
+
+    def absent_from(self, graph: Graph, number: int) -> frozenset[int]:
+        """The agents that are absent in a round."""
+        return frozenset(graph.names.index(name) for name in self.absent if self.away(name, number))
+
+    def seed(self) -> int:
+        """A seed for random attacks."""
+        return int(self.rng.integers(1 << 62)) if self.byzantine and self.rng is not None else 0
+
     def plan(self, graph: Graph, number: int, learns: Set[int], *, talks: bool, asks: bool, seed: int) -> Plan:
         """The plan of a round; each call draws other losses."""
+        if self._are_none:
+            return Plan(talks, learns)
         ties, lost, unanswered = self.ties(graph, number), frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
         if talks and self.drop > 0:
             pairs = [(i, tie.number) for i, around in enumerate(ties) for tie in around]

@@ -4,8 +4,8 @@ A round has four parts: `take` mini-batches, `speak`, `answer` (if the agents as
 made before any is used, so the placement of agents does not change what they learn or send.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,6 +60,7 @@ class Shard:
         self._edges = {pair: n for n, (i, j) in enumerate(graph.edges) for pair in ((i, j), (j, i))}
         self._usual = Faults().ties(graph, 1)
         self._sources = {i: iter(stream) for i, stream in zip(self.members, streams, strict=True)}
+        self._outboxes: dict[int, Outbox] = {}
         self._waiting: dict[int, Batch] = {}
         """Mini-batches that were taken but not yet learned from."""
         self._replayed: dict[tuple[int, int], tuple[int, Message]] = {}
@@ -75,7 +76,7 @@ class Shard:
         checked = {i: agent.check(*self._waiting[i]) for i in here if i in self._waiting}
         self._batches = {i: batch for i, batch in checked.items() if agent.wants(self.states[i])}
         self._idle = [i for i in here if i not in self._batches] if agent.protocol.shares else []
-        settled = not checked and all([agent.is_settled(self.states[i]) for i in here])
+        settled = not checked and all(agent.is_settled(self.states[i]) for i in here)
         furthest = max([self.states[i].steps for i in self._batches], default=0)
         return Facts(list(self._batches), furthest, bool(checked), settled)
 
@@ -85,7 +86,7 @@ class Shard:
 
     def speak(self, plan: Plan) -> Messages:
         """What our agents say to all others, from their states before the round: sums, functions or questions."""
-        self._plan, self._outboxes, said = plan, {}, Messages()
+        self._plan, said = plan, Messages()
         self._ties = self._usual if plan.ties is None else plan.ties
         for i in self.members if plan.talks else ():
             ties = self._ties[i]
@@ -145,8 +146,7 @@ class Shard:
     def _heard(self, i: int, said: Messages) -> list[Heard]:
         if not self._plan.talks:
             return []
-        lies: Mapping[int, Lie] = self._plan.lies
-        heard = []
+        lies, heard = self._plan.lies, []
         for tie in self._ties[i]:
             message = said.pop((tie.number, i), None)  # nobody holds it any longer
             if message is not None and tie.number in lies:

@@ -109,41 +109,22 @@ def _rounds(
 ) -> Iterator[Round]:
     open_network = Shard if engine is None else engine.start
     network: Network = open_network(agent, graph, streams, states)
-    plan, resting = _Planner(agent.protocol, graph, faults), 0
+    faults = Faults() if faults is None else faults
+    seed, resting, asks = faults.seed(), 0, agent.protocol.question is not None
     for number in itertools.count(1):
-        facts = network.take(plan.absent(number))
+        facts = network.take(faults.absent_from(graph, number))
         resting += not facts.waits
         if not facts.waits and (facts.settled or _gives_up(agent, graph, resting, settle)):
             return
         if number == 1:
             _warn_if_unstable(agent, graph, streams, states, network)
-        said = network.speak(plan.round(number, facts))  # before anybody steps
-        if agent.protocol.question is not None:
+        # an agent that has been away has taken fewer steps, and keeps to the rhythm of the others
+        talks = agent.protocol.exchanges(facts.furthest + 1)
+        plan = faults.plan(graph, number, frozenset(facts.learns), talks=talks, asks=asks, seed=seed)
+        said = network.speak(plan)  # before anybody steps
+        if asks:
             said = network.answer(said)
         yield network.step(number, said)
-
-
-class _Planner:
-    """Plans one round after another; all that is random is drawn here."""
-
-    def __init__(self, protocol: ConsensusProtocol, graph: Graph, faults: Faults | None) -> None:
-        self._protocol, self._graph, self._faults = protocol, graph, faults
-        has_lies = faults is not None and faults.byzantine and faults.rng is not None
-        self._seed = int(faults.rng.integers(1 << 62)) if has_lies else 0
-
-    def absent(self, number: int) -> frozenset[int]:
-        """The agents that are absent in a round."""
-        faults = self._faults
-        return frozenset() if faults is None else frozenset(i for i, n in enumerate(self._graph.names) if faults.away(n, number))
-
-    def round(self, number: int, facts: Facts) -> Plan:
-        """The plan of a round."""
-        # an agent that has been away has taken fewer steps, and keeps to the rhythm of the others
-        talks, learns = self._protocol.exchanges(facts.furthest + 1), frozenset(facts.learns)
-        if self._faults is None:
-            return Plan(talks, learns)
-        asks = self._protocol.question is not None
-        return self._faults.plan(self._graph, number, learns, talks=talks, asks=asks, seed=self._seed)
 
 
 # Rounds after the streams have ended, for each agent, as sums go up a line and down again; and waves, as models improve.
@@ -162,9 +143,9 @@ def _gives_up(agent: Agent, graph: Graph, resting: int, settle: int | None) -> b
     return True
 
 
-def _checked(agent: Any, graph: Any, streams: Any, states: Any, faults: Any, engine: Any) -> Graph:
+def _checked(agent: Any, network: Any, streams: Any, states: Any, faults: Any, engine: Any) -> Graph:
     """The graph; rejects arguments of `simulate` that do not fit."""
-    graph = Graph.of(graph)
+    graph: Graph = Graph.of(network)
     _check("agent", agent, Agent, "an Agent")
     _check("faults", faults, Faults | None, "a Faults or None", remedy="for example Faults(drop=0.1)")
     remedy = "for example Processes(2) from kernelmesh.runtimes.engines"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from kernelmesh.protocols.relay.agreement import CANDIDATES, scaled
 from kernelmesh.protocols.relay.memory import REREAD, Memory, Peer, Received
 from kernelmesh.protocols.relay.point_list import PointList, merged
 from kernelmesh.protocols.relay.settings import PATIENCE, POOL, Settings
-from kernelmesh.protocols.relay.tree import Neighbor, grow, heeded
+from kernelmesh.protocols.relay.tree import Neighbor, Tree, grow, heeded
 
 __all__ = ["exclude", "forget", "hear"]
 
@@ -31,17 +31,16 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     memory.next_points = None
     for name, news in heard:
         _receive(settings, memory, name, news, lists)
-    grow(memory.tree, memory.links)
+    tree, links = memory.tree, memory.links
+    grow(tree, links)
     for points in lists:
         if points.is_newer(memory.points):
             basis = _adopt(settings, memory, basis, points)
-    clock, near = memory.tree.clock, memory.near
-    for j, peer in memory.peers.items():
-        if j not in near:
-            _part_with(memory, peer)
-    own_roll = 1 << memory.tree.name
+    clock, near = tree.clock, [j for j, link in links.items() if j == tree.parent or _is_child(tree, link)]
+    _part_with_others(memory, near)
+    own_roll = 1 << tree.name
     _select(memory, near, own_roll)
-    shape, roll = (memory.tree.root, *near), own_roll | memory.others.roll
+    shape, roll = (tree.root, *near), own_roll | memory.others.roll
     if shape != memory.shape or roll != memory.roll:
         memory.shape, memory.roll, memory.since = shape, roll, clock
     # samples of which none is worth a point are not waited for
@@ -50,13 +49,21 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     return memory, basis
 
 
-def _part_with(memory: Memory, peer: Peer) -> None:
-    """A neighbor is not next to this member in the tree: what it said before does not count."""
-    if peer.counted is not None:
-        peer.counted, peer.changed = None, memory.tree.clock
-    peer.told, peer.sent, peer.proposals = -1, 0, None
-    if not peer.link.alive(memory.tree.clock):
-        peer.newest = None
+def _is_child(tree: Tree, link: Neighbor) -> bool:
+    return link.hello is not None and link.hello.parent == tree.name and link.alive(tree.clock)
+
+
+def _part_with_others(memory: Memory, near: Sequence[int]) -> None:
+    """What neighbors said before that are not next to this member in the tree does not count."""
+    clock = memory.tree.clock
+    for j, peer in memory.peers.items():
+        if j in near:
+            continue
+        if peer.counted is not None:
+            peer.counted, peer.changed = None, clock
+        peer.told, peer.sent, peer.proposals = -1, 0, None
+        if peer.newest is not None and not peer.link.alive(clock):
+            peer.newest = None
 
 
 def _receive(settings: Settings, memory: Memory, name: Hashable, news: News, lists: list[PointList]) -> None:

@@ -51,7 +51,7 @@ class Neighbor(Struct):
 
     def alive(self, clock: int) -> bool:
         """Whether it has said something lately."""
-        return self.hello is not None and not self.left and clock - self.at <= _patience(self.pause)
+        return self.hello is not None and not self.left and clock - self.at <= _PAUSES * self.pause + _GRACE
 
 
 class Tree(Struct):
@@ -88,7 +88,7 @@ def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
     before = neighbor.hello
     if before is not None and hello.clock <= before.clock and (neighbor.left or neighbor.alive(tree.clock)):
         return False  # a neighbor that was silent for long may have lost its clock
-    if neighbor.at > _NEVER:
+    if neighbor.at > _NEVER and tree.clock - neighbor.at != neighbor.pause:
         neighbor.pause = _longest(neighbor.pause, tree.clock - neighbor.at)
     if before is None or hello.root != before.root or hello.count > before.count:
         neighbor.rose = tree.clock
@@ -138,16 +138,17 @@ def _can_lead(tree: Tree, j: int, neighbor: Neighbor) -> bool:
 def _follow(tree: Tree, options: dict[int, Neighbor], limit: float) -> None:
     """Follow the smallest root; the parent stays unless it is gone, lags behind, or is a hop farther than need be."""
     said = {j: neighbor.hello for j, neighbor in options.items() if neighbor.hello is not None}
-    root = min(hello.root for hello in said.values())
+    root = min([hello.root for hello in said.values()])
     same = {j: hello for j, hello in said.items() if hello.root == root}
     fresh = [j for j in same if tree.clock - options[j].rose <= limit] or list(same)
-    nearest = min(fresh, key=lambda j: (same[j].hops, -same[j].count, j))
+    *_, nearest = min([(same[j].hops, -same[j].count, j) for j in fresh])
     if tree.parent not in fresh or same[nearest].hops < same[tree.parent].hops:
         tree.parent = nearest
     chosen = same[tree.parent]
     if root != tree.root:
         tree.root, tree.count, tree.rose = root, chosen.count, tree.clock
     elif chosen.count > tree.count:
-        tree.pause = _longest(tree.pause, tree.clock - tree.rose)
+        if tree.clock - tree.rose != tree.pause:
+            tree.pause = _longest(tree.pause, tree.clock - tree.rose)
         tree.count, tree.rose = chosen.count, tree.clock
     tree.hops = chosen.hops + 1

@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
-from kernelmesh.agent import Agent, Info, State
+import numpy as np
+
+from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats, integer
 from kernelmesh.errors import Diverged, InvalidArgument, KernelMeshError, Verbatim
-from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.runtimes.engines.host import Failed, Seen, Spec
 from kernelmesh.runtimes.engines.partition import partition
@@ -24,6 +25,10 @@ __all__ = ["LostShard", "Spread"]
 
 Batches = list[dict[int, Any]]
 """For each shard, the batches of messages that it has for the others."""
+
+
+_SMALL = ("samples", "orders", "square_norms")
+_TRAFFIC = ("floats_sent", "bytes_sent", "edge_bytes")  # each edge and direction is counted by one shard
 
 
 class LostShard(KernelMeshError, RuntimeError):
@@ -48,10 +53,11 @@ class Spread:
         self.cpu_seconds = [0.0] * self.parts
         """CPU seconds that each shard has spent on rounds of the latest network."""
         self._runs += 1
-        own_streams = [[streams[i] for i in members] for members in self._members]
-        own_states = [None if states is None else [states[i] for i in members] for members in self._members]
-        each = zip(range(self.parts), own_streams, own_states, strict=True)
-        self._launch([Spec(agent, graph, part, self.placement, *own) for part, *own in each])
+        specs = []
+        for part, members in enumerate(self._members):
+            own = None if states is None else [states[i] for i in members]
+            specs.append(Spec(agent, graph, part, self.placement, [streams[i] for i in members], own))
+        self._launch(specs)
         return self
 
     @abstractmethod
@@ -118,25 +124,13 @@ class Spread:
         found: list[Seen] = self._deliver("step", said, number)
         self.batch_bytes += sum(seen.batch_bytes for seen in found)
         self.cpu_seconds = [spent + seen.cpu_seconds for spent, seen in zip(self.cpu_seconds, found, strict=True)]
+        everybody = range(len(self.placement))
         fetch = partial(self._fetched, self._runs, number)
-        states = RemoteStates(
-            lambda: cast(list[State], fetch("states", range(len(self.placement)))),
-            lambda agents: cast(list[Function], fetch("functions", agents)),
-            tuple(self._placed([seen.samples for seen in found])),
-            tuple(self._placed([seen.orders for seen in found])),
-            tuple(self._placed([seen.square_norms for seen in found])),
-        )
-        infos: list[Info | None] = self._placed([seen.infos for seen in found])
-        floats, sent = sum(seen.floats_sent for seen in found), sum(seen.bytes_sent for seen in found)
-        crossed = sum(seen.edge_bytes for seen in found)  # each direction is counted by one shard
-        return Round(
-            number=number, states=states, infos=tuple(infos), floats_sent=floats, bytes_sent=sent, edge_bytes=crossed
-        )
-
-    def _placed(self, found: Sequence[Sequence[Any]]) -> list[Any]:
-        """What shards have found for their agents, in the order of the graph."""
-        by_agent = {i: each for members, own in zip(self._members, found, strict=True) for i, each in zip(members, own, strict=True)}
-        return [by_agent[i] for i in range(len(by_agent))]
+        of = {name: [getattr(seen, name) for seen in found] for name in Seen._fields}
+        infos, *small = (_in_order(everybody, self._members, of[name]) for name in ("infos", *_SMALL))
+        states = RemoteStates(partial(fetch, "states", everybody), partial(fetch, "functions"), *small)
+        traffic = {name: np.sum(of[name], axis=0) for name in _TRAFFIC}
+        return Round(number=number, states=states, infos=infos, **traffic)
 
     def _fetched(self, run: int, number: int, method: str, agents: Sequence[int]) -> list[Any]:
         """The states or functions of these agents after a round of a network."""
@@ -148,8 +142,15 @@ class Spread:
         for i in agents:
             wanted.setdefault(self.placement[i], []).append(i)
         tables = self._call(method, {part: (number, own) for part, own in wanted.items()})
-        by_agent = {i: each for own, table in zip(wanted.values(), tables, strict=True) for i, each in zip(own, table, strict=True)}
-        return [by_agent[i] for i in agents]
+        return list(_in_order(agents, wanted.values(), tables))
+
+
+def _in_order(agents: Iterable[int], groups: Iterable[Sequence[int]], found: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """What was found for each group of agents, in the order of `agents`."""
+    by_agent: dict[int, Any] = {}
+    for group, own in zip(groups, found, strict=True):
+        by_agent.update(zip(group, own, strict=True))
+    return tuple(by_agent[i] for i in agents)
 
 
 def _check_streams(streams: Sequence[Iterable[Batch]]) -> None:
