@@ -21,7 +21,9 @@ from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.protocols import ConsensusProtocol, Heard, Local, Relay, StepInputs
 from kernelmesh.protocols.relay import Memory, PointList
 from kernelmesh.protocols.relay.agreement import POINTS, SCALED, candidates
+from kernelmesh.protocols.relay.hearing import hear
 from kernelmesh.protocols.relay.settings import Settings
+from kernelmesh.protocols.relay.speaking import is_settled, speak, tell
 from kernelmesh.registry import describe
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "diverged", "relay"]
@@ -258,7 +260,7 @@ class Agent:
         if state.memory is None:
             return True
         model = cast(LandmarksModel, state.model)
-        return not (model.changed or model.is_due) and cast(Relay, self.protocol).is_settled(state.memory)
+        return not (model.changed or model.is_due) and is_settled(state.memory)
 
     def tell(self, state: State, neighbor: Hashable) -> News | None:
         """What an agent that shares sums says to a neighbor before the next round."""
@@ -267,7 +269,7 @@ class Agent:
     def tell_all(self, state: State, neighbors: Sequence[Hashable]) -> list[News | None]:
         """What an agent that shares sums says to each neighbor before the next round."""
         assert state.memory is not None
-        return cast(Relay, self.protocol).tell(state.memory, neighbors)
+        return tell(state.memory, neighbors)
 
     def check_state(self, owner: str, state: State) -> None:
         """Reject a state that was started with other settings."""
@@ -329,10 +331,11 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     state.model.check_ownership()
     try:
         if state.memory is not None:
-            memory, sums = _hear(agent, state, heard)
+            settings = agent.relaying
+            memory, sums = _hear(agent, settings, state, heard)
             if memory.is_ready:
                 sums = cast(Landmarks, agent.learner).revisit(replace(sums, age=sums.age + 1), agent.loss)
-            return replace(state, model=_speak(agent, memory, sums), steps=state.steps + 1, memory=memory)
+            return replace(state, model=_speak(agent, settings, memory, sums), steps=state.steps + 1, memory=memory)
         model, update = state.model, agent.protocol.relay(state.model.function, heard)
         if not update.is_identity:
             model = agent.learner.absorb(model, update, samples=state.samples)
@@ -346,25 +349,24 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     return replace(state, model=model, steps=state.steps + 1, shown=agent.learner.shown(model))
 
 
-def _hear(agent: Agent, state: State, heard: Sequence[Heard]) -> tuple[Memory, LandmarksModel]:
+def _hear(agent: Agent, settings: Settings, state: State, heard: Sequence[Heard]) -> tuple[Memory, LandmarksModel]:
     """The first half of a tick: what neighbors have said, and the model with the sums that now count."""
     assert state.memory is not None
     model = cast(LandmarksModel, state.model)
     said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
-    memory, basis = cast(Relay, agent.protocol).hear(agent.relaying, state.memory, model.basis, said)
+    memory, basis = hear(settings, state.memory, model.basis, said)
     learner = cast(Landmarks, agent.learner)
     model = learner.adopt(model, basis, memory.others, memory.points.strength * learner.regularization)
     return memory, learner.begin(model, agent.loss) if memory.is_ready else model
 
 
-def _speak(agent: Agent, memory: Memory, model: LandmarksModel) -> LandmarksModel:
+def _speak(agent: Agent, settings: Settings, memory: Memory, model: LandmarksModel) -> LandmarksModel:
     """The second half of a tick: what is sent before the next."""
-    settings, points = agent.relaying, memory.points
+    points = memory.points
     if points.stage == SCALED < settings.stages and model.is_untried(min(len(points), POINTS)):
         model = model.tried(candidates(settings, points), agent.loss)
     own = model.shared(1 << memory.tree.name, learns=points.stage >= settings.stages)
-    protocol = cast(Relay, agent.protocol)
-    protocol.speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
+    speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
     return replace(model, changed=False, candidates=model.candidates[:0])
 
 
@@ -382,7 +384,8 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
     step_size, memory, model = agent.learner.step_size_at(state.samples), state.memory, state.model
     try:
         if memory is not None:
-            memory, model = _hear(agent, state, heard)
+            settings = agent.relaying
+            memory, model = _hear(agent, settings, state, heard)
         f = model.function
         cross = f.kernel(points, f.points)
         here = f.from_cross(cross)
@@ -404,7 +407,7 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
             )
             model, report = agent.learner.learn(model, inputs, lambda inputs: agent.protocol.move(inputs, heard))
         if memory is not None:
-            model = _speak(agent, memory, cast(LandmarksModel, model))
+            model = _speak(agent, settings, memory, cast(LandmarksModel, model))
     except FloatingPointError as error:
         _blame(heard)
         raise diverged(agent, state, step_size, str(error)) from None

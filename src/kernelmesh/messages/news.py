@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, finite
@@ -125,6 +126,22 @@ class News(Message, Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Points that the sender would like to be in the list."""
     standing: dict[Number, Annotated[int, Meta(ge=1, lt=1 << 31)]] | None = None
     """How often each member was forgotten and admitted again: odd numbers say that it is forgotten."""
+
+    def without_data(self) -> tuple[News, list[bytes]]:
+        """The message with nothing in its large fields, and what was in them."""
+        sums, part, proposals, data = self.sums, self.part, self.proposals, list[bytes]()
+        if sums is not None:
+            trials = [replace(trial, data=b"") for trial in sums.trials]
+            features = None if sums.features is None else replace(sums.features, data=b"")
+            data += [sums.data, *[trial.data for trial in sums.trials], *([sums.features.data] if sums.features else [])]
+            sums = replace(sums, data=b"", features=features, trials=trials)
+        if part is not None:
+            data += [part.roots, part.points.data]
+            part = replace(part, roots=b"", points=replace(part.points, data=b""))
+        if proposals is not None:
+            data.append(proposals.data)
+            proposals = replace(proposals, data=b"")
+        return replace(self, sums=sums, part=part, proposals=proposals), data
 
     @property
     def floats(self) -> int:

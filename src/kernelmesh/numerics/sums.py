@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import numpy as np
 
@@ -81,7 +80,7 @@ class Sums:
 
     def is_definite(self, tolerance: float) -> bool:
         """Whether Θ has no negative eigenvalues, up to this fraction of its diagonal."""
-        from scipy.linalg import lapack
+        import scipy.linalg.lapack as lapack
 
         if not self.order:
             return True
@@ -112,7 +111,7 @@ class Sums:
 
         Rounding, or numbers of 16 bits on the wire, may have made Θ slightly indefinite: then λ is raised until it is not.
         """
-        from scipy.linalg import lapack
+        import scipy.linalg.lapack as lapack
 
         if not self.order:
             return self.weights
@@ -132,22 +131,27 @@ def added(parts: Iterable[Sums], *, outputs: int) -> Sums:
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
-    order = max((part.order for part in parts), default=0)
+    order = max([len(part.weights) for part in parts], default=0)
     moments, weights = np.zeros(order * (order + 1) // 2), np.zeros((order, outputs))
     samples, roll, features, trials = 0.0, 0, None, []
     for part in parts:
         moments[: len(part.moments)] += part.moments
-        weights[: part.order] += part.weights
+        weights[: len(part.weights)] += part.weights
         samples += part.samples
         roll |= part.roll
         if part.features.size:
             features = part.features if features is None else features + part.features
         if part.trials:
             trials.append(part.trials)
-    # those over fewer points than others are out of date
-    newest = max((each[0].order for each in trials), default=0)
-    tried = tuple(added(each, outputs=outputs) for each in zip(*(t for t in trials if t[0].order == newest), strict=True))
-    return Sums(moments, weights, samples, roll, np.empty((0, 0)) if features is None else features, tried)
+    features = np.empty((0, 0)) if features is None else features
+    return Sums(moments, weights, samples, roll, features, _added_trials(trials, outputs) if trials else ())
+
+
+def _added_trials(trials: list[tuple[Sums, ...]], outputs: int) -> tuple[Sums, ...]:
+    """The sums of trials; those over fewer points than others are out of date."""
+    newest = max(each[0].order for each in trials)
+    current = [each for each in trials if each[0].order == newest]
+    return tuple(added(each, outputs=outputs) for each in zip(*current, strict=True))
 
 
 def _diagonal(order: int) -> Ints:
@@ -157,16 +161,18 @@ def _diagonal(order: int) -> Ints:
 
 def _lower(square: Floats) -> Floats:
     """The lower triangle of a symmetric matrix, row by row."""
-    from scipy.linalg import lapack
+    import scipy.linalg.lapack as lapack
 
     # in LAPACK's order, by columns, these are the columns of the upper triangle
-    return cast(Floats, lapack.dtrttp(square.T, uplo="U")[0])
+    packed: Floats = lapack.dtrttp(square.T, uplo="U")[0]
+    return packed
 
 
 def _upper(moments: Floats, order: int) -> Floats:
     """The matrix whose upper triangle, in LAPACK's order, has these entries; the rest is 0."""
-    from scipy.linalg import lapack
+    import scipy.linalg.lapack as lapack
 
     if not order:
         return np.empty((0, 0))
-    return cast(Floats, lapack.dtpttr(order, moments, uplo="U")[0])
+    upper: Floats = lapack.dtpttr(order, moments, uplo="U")[0]
+    return upper

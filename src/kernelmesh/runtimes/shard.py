@@ -4,7 +4,7 @@ A round has four parts: `take` mini-batches, `speak`, `answer` (if the agents as
 made before any is used, so the placement of agents does not change what they learn or send.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -92,10 +92,9 @@ class Shard:
             ties = self._ties[i]
             for tie, message in zip(ties, self._words(i, ties), strict=True):
                 if message is not None:
-                    self._count(message, i, tie.number)
-                    if (i, tie.number) not in plan.lost:
-                        said[i, tie.number] = message
-        return said
+                    said[i, tie.number] = message
+        self._count(said)
+        return _without(said, plan.lost)
 
     def _words(self, i: int, ties: Sequence[Tie]) -> Sequence[Message | None]:
         if self.agent.protocol.shares:
@@ -113,18 +112,19 @@ class Shard:
         for (i, j), question in questions.items():
             answer = self._outboxes[j].reply(question)
             if answer is not None:
-                self._count(answer, j, i)
-                if (j, i) not in self._plan.unanswered:
-                    said[j, i] = answer
-        return said
+                said[j, i] = answer
+        self._count(said)
+        return _without(said, self._plan.unanswered)
 
-    def _count(self, message: Message, sender: int, receiver: int) -> None:
-        size = wire_size(message)
-        self.floats[sender] += size.floats
-        self.bytes[sender] += size.bytes
-        edge = self._edges.get((sender, receiver))
-        if edge is not None:  # faults may connect agents without an edge in the graph
-            self.edge_bytes[edge] += size.bytes
+    def _count(self, said: Messages) -> None:
+        """Count numbers and bytes, from the shapes of what was said."""
+        for (sender, receiver), message in said.items():
+            size = wire_size(message)
+            self.floats[sender] += size.floats
+            self.bytes[sender] += size.bytes
+            edge = self._edges.get((sender, receiver))
+            if edge is not None:  # faults may connect agents without an edge in the graph
+                self.edge_bytes[edge] += size.bytes
 
     def step(self, number: int, said: Messages) -> Round:
         """Every agent hears what was said to it, and learns."""
@@ -161,3 +161,7 @@ class Shard:
             before = message
             self._replayed[sender, receiver] = lie.first, message
         return lie.told(message, before, sender, receiver)
+
+
+def _without(said: Messages, lost: Set[tuple[int, int]]) -> Messages:
+    return {pair: message for pair, message in said.items() if pair not in lost} if lost else said

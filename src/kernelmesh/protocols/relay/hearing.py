@@ -36,7 +36,7 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     for points in lists:
         if points.is_newer(memory.points):
             basis = _adopt(settings, memory, basis, points)
-    clock, near = tree.clock, [j for j, link in links.items() if j == tree.parent or _is_child(tree, link)]
+    clock, near = tree.clock, [j for j, link in links.items() if j == tree.parent or tree.leads(link)]
     _part_with_others(memory, near)
     own_roll = 1 << tree.name
     _select(memory, near, own_roll)
@@ -49,10 +49,6 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     return memory, basis
 
 
-def _is_child(tree: Tree, link: Neighbor) -> bool:
-    return link.hello is not None and link.hello.parent == tree.name and link.alive(tree.clock)
-
-
 def _part_with_others(memory: Memory, near: Sequence[int]) -> None:
     """What neighbors said before that are not next to this member in the tree does not count."""
     clock = memory.tree.clock
@@ -62,7 +58,7 @@ def _part_with_others(memory: Memory, near: Sequence[int]) -> None:
         if peer.counted is not None:
             peer.counted, peer.changed = None, clock
         peer.told, peer.sent, peer.proposals = -1, 0, None
-        if peer.newest is not None and not peer.link.alive(clock):
+        if clock > peer.link.until:
             peer.newest = None
 
 
@@ -73,11 +69,11 @@ def _receive(settings: Settings, memory: Memory, name: Hashable, news: News, lis
             return  # every member must have another number
         memory.numbers = {**memory.numbers, name: number}
     peer = memory.peers.setdefault(number, Peer(Neighbor()))
-    was_alive = peer.link.alive(memory.tree.clock)
+    was_alive = memory.tree.clock <= peer.link.until
     if peer.excluded or not heeded(memory.tree, peer.link, news.hello):
         return
     if number in memory.estates and news.sums is not None and news.sums.estate:
-        peer.link.left = True  # it repeats its farewell
+        peer.link.leave()  # it repeats its farewell
     elif not was_alive:  # it is new, or has come back
         if peer.counted is not None:
             peer.changed = memory.tree.clock + 1
@@ -126,7 +122,8 @@ def _keep(settings: Settings, memory: Memory, peer: Peer, news: News) -> None:
         if counts and memory.points.begins_with(news.length, news.digest) and not sums.roll & taken:  # until then, it stays
             memory.estates = {**others, news.hello.name: sums}
             memory.own_changed = memory.tree.clock + 1
-            peer.link.left, peer.newest = True, None
+            peer.link.leave()
+            peer.newest = None
     elif peer.newest is None or clock > peer.newest.clock:
         peer.newest = Received(clock, sums, news.length, news.digest)
 
@@ -202,7 +199,7 @@ def _adopt(settings: Settings, memory: Memory, old: Basis, points: PointList) ->
 def _select(memory: Memory, near: list[int], own_roll: int) -> None:
     """Which sums count: the newest of each tree neighbor, unless they overlap."""
     points, forgotten = memory.points, memory.forgotten
-    own_roll = _union(own_roll, *(sums.roll for sums in memory.estates.values()))
+    own_roll = _union(own_roll, *[sums.roll for sums in memory.estates.values()])
     chosen: dict[int, Received] = {}
     for j in near:
         peer = memory.peers[j]
@@ -219,9 +216,9 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
         peer, now = memory.peers[j], chosen.get(j)
         if now is not peer.counted:
             peer.counted, peer.changed, moved = now, memory.tree.clock, True
-    parts = [*memory.estates.values(), *(received.sums for received in chosen.values())]
+    parts = [*memory.estates.values(), *[received.sums for received in chosen.values()]]
     before = memory.others
-    if not moved and not any(part.roll & ~before.roll for part in parts):
+    if not moved and not _union(0, *[part.roll for part in parts]) & ~before.roll:
         return
     live = added(parts, outputs=before.weights.shape[1])
     # while the tree changes, members that are missing stay in use until a new sum has as many samples
@@ -240,7 +237,8 @@ def _disjoint(roll: int, newest: Mapping[int, Received]) -> dict[int, Received]:
     them for ever.
     """
     chosen: dict[int, Received] = {}
-    for j, received in sorted(newest.items(), key=lambda item: -item[1].sums.roll.bit_count()):
-        if not roll & received.sums.roll:
-            chosen[j], roll = received, roll | received.sums.roll
+    sizes = [(-received.sums.roll.bit_count(), place, j) for place, (j, received) in enumerate(newest.items())]
+    for _, _, j in sorted(sizes):
+        if not roll & newest[j].sums.roll:
+            chosen[j], roll = newest[j], roll | newest[j].sums.roll
     return chosen

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from kernelmesh.messages import NOBODY, Hello
 
-__all__ = ["Neighbor", "Tree", "greet", "grow", "heeded"]
+__all__ = ["Neighbor", "Tree", "grow", "heeded"]
 
 _NEVER = -(1 << 62)
 # A neighbor or a root is given up after twice its longest usual pause, and some ticks more.
@@ -44,6 +44,8 @@ class Neighbor(Struct):
     """When the newest hello came."""
     pause: float = 1.0
     """The longest usual pause between two hellos."""
+    until: float = _NEVER
+    """The last tick in which it counts as alive without another hello."""
     rose: int = _NEVER
     """When the neighbor last announced another root, or a higher count of the same."""
     left: bool = False
@@ -51,7 +53,11 @@ class Neighbor(Struct):
 
     def alive(self, clock: int) -> bool:
         """Whether it has said something lately."""
-        return self.hello is not None and not self.left and clock - self.at <= _PAUSES * self.pause + _GRACE
+        return clock <= self.until
+
+    def leave(self) -> None:
+        """It has said farewell."""
+        self.left, self.until = True, _NEVER
 
 
 class Tree(Struct):
@@ -82,26 +88,26 @@ class Tree(Struct):
         """Whether this member is the root."""
         return self.parent == NOBODY
 
+    def leads(self, neighbor: Neighbor) -> bool:
+        """Whether a neighbor is a child that is alive."""
+        hello = neighbor.hello
+        return hello is not None and hello.parent == self.name and self.clock <= neighbor.until
+
 
 def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
     """Take note of a hello; False if it is late or a duplicate."""
     before = neighbor.hello
-    if before is not None and hello.clock <= before.clock and (neighbor.left or neighbor.alive(tree.clock)):
+    if before is not None and hello.clock <= before.clock and (neighbor.left or tree.clock <= neighbor.until):
         return False  # a neighbor that was silent for long may have lost its clock
     if neighbor.at > _NEVER and tree.clock - neighbor.at != neighbor.pause:
         neighbor.pause = _longest(neighbor.pause, tree.clock - neighbor.at)
     if before is None or hello.root != before.root or hello.count > before.count:
         neighbor.rose = tree.clock
     neighbor.at, neighbor.hello, neighbor.left = tree.clock, hello, False
+    neighbor.until = tree.clock + _PAUSES * neighbor.pause + _GRACE
     if tree.root == tree.name:  # a root that has lost its state is believed when it counts on from what the others know
         tree.count = max(tree.count, hello.known)
     return True
-
-
-def greet(tree: Tree, heard: int, to: int) -> Hello:
-    """The hello to a neighbor whose newest sums are from its clock `heard`."""
-    known = tree.count if tree.root == to else tree.given_up.get(to, 0)
-    return Hello(tree.name, tree.clock, tree.root, tree.count, tree.hops, tree.parent, heard, known)
 
 
 def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
@@ -114,7 +120,7 @@ def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
         tree.given_up = {**tree.given_up, tree.root: max(tree.count, tree.given_up.get(tree.root, 0))}
         tree.root, tree.parent, tree.hops = tree.name, NOBODY, 0
         tree.count = max(tree.clock, tree.given_up.get(tree.name, 0)) + 1
-    options = {j: neighbor for j, neighbor in neighbors.items() if _can_lead(tree, j, neighbor)}
+    options = _leaders(tree, neighbors)
     if options:
         _follow(tree, options, limit)
     leader = neighbors[tree.parent].hello if tree.parent in neighbors else None
@@ -125,14 +131,19 @@ def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
         tree.waves = beat
 
 
-def _can_lead(tree: Tree, j: int, neighbor: Neighbor) -> bool:
-    hello = neighbor.hello
-    if hello is None or hello.parent == tree.name or hello.root > tree.root or hello.root >= tree.name:
-        return False
-    if hello.count <= tree.given_up.get(hello.root, -1) or not neighbor.alive(tree.clock):
-        return False
-    ahead = hello.count > tree.count or (hello.count == tree.count and hello.hops < tree.hops)
-    return hello.root < tree.root or j == tree.parent or ahead
+def _leaders(tree: Tree, neighbors: dict[int, Neighbor]) -> dict[int, Neighbor]:
+    """The neighbors that may be the parent."""
+    out = {}
+    for j, neighbor in neighbors.items():
+        hello = neighbor.hello
+        if hello is None or hello.parent == tree.name or hello.root > tree.root or hello.root >= tree.name:
+            continue
+        if hello.count <= tree.given_up.get(hello.root, -1) or tree.clock > neighbor.until:
+            continue
+        ahead = hello.count > tree.count or (hello.count == tree.count and hello.hops < tree.hops)
+        if hello.root < tree.root or j == tree.parent or ahead:
+            out[j] = neighbor
+    return out
 
 
 def _follow(tree: Tree, options: dict[int, Neighbor], limit: float) -> None:
