@@ -29,9 +29,22 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     memory = memory.copied()
     lists = [] if memory.next_points is None else [memory.next_points]
     memory.next_points = None
+    tree, numbers = memory.tree, memory.numbers
     for name, news in heard:
-        _receive(settings, memory, name, news, lists)
-    tree, links = memory.tree, memory.links
+        number = news.hello.name
+        if numbers.get(name) != number:
+            if number == tree.name or number in numbers.values():
+                continue  # every member must have another number
+            numbers[name] = number
+            memory.peers.setdefault(number, Peer(Neighbor()))
+        peer = memory.peers[number]
+        has_returned = tree.clock > peer.link.until
+        if peer.excluded or not heeded(tree, peer.link, news.hello):
+            continue
+        peer.length, peer.digest = news.length, news.digest
+        if has_returned or news.sums or news.part or news.proposals or news.standing:
+            _receive(settings, memory, peer, news, lists, has_returned=has_returned)
+    links = memory.links
     grow(tree, links)
     for points in lists:
         if points.is_newer(memory.points):
@@ -62,24 +75,18 @@ def _part_with_others(memory: Memory, near: Sequence[int]) -> None:
             peer.newest = None
 
 
-def _receive(settings: Settings, memory: Memory, name: Hashable, news: News, lists: list[PointList]) -> None:
+def _receive(
+    settings: Settings, memory: Memory, peer: Peer, news: News, lists: list[PointList], *, has_returned: bool
+) -> None:
+    """Take in what a neighbor has said besides a hello."""
     number = news.hello.name
-    if memory.numbers.get(name) != number:
-        if number == memory.tree.name or number in memory.numbers.values():
-            return  # every member must have another number
-        memory.numbers = {**memory.numbers, name: number}
-    peer = memory.peers.setdefault(number, Peer(Neighbor()))
-    was_alive = memory.tree.clock <= peer.link.until
-    if peer.excluded or not heeded(memory.tree, peer.link, news.hello):
-        return
     if number in memory.estates and news.sums is not None and news.sums.estate:
         peer.link.leave()  # it repeats its farewell
-    elif not was_alive:  # it is new, or has come back
+    elif has_returned:  # or is new
         if peer.counted is not None:
             peer.changed = memory.tree.clock + 1
         peer.newest = peer.counted = None
         memory.estates = {j: sums for j, sums in memory.estates.items() if j != number}
-    peer.length, peer.digest = news.length, news.digest
     try:
         if news.standing:
             _stand(memory, news.standing)
@@ -198,8 +205,9 @@ def _adopt(settings: Settings, memory: Memory, old: Basis, points: PointList) ->
 
 def _select(memory: Memory, near: list[int], own_roll: int) -> None:
     """Which sums count: the newest of each tree neighbor, unless they overlap."""
-    points, forgotten = memory.points, memory.forgotten
-    own_roll = _union(own_roll, *[sums.roll for sums in memory.estates.values()])
+    points, forgotten = memory.points, memory.forgotten if memory.standing else 0
+    if memory.estates:
+        own_roll = _union(own_roll, *[sums.roll for sums in memory.estates.values()])
     chosen: dict[int, Received] = {}
     for j in near:
         peer = memory.peers[j]

@@ -113,12 +113,12 @@ class Memory(Struct):
     def copied(self) -> Memory:
         """A copy for a step to change."""
         peers = {j: replace(peer, link=replace(peer.link)) for j, peer in self.peers.items()}
-        return replace(self, tree=replace(self.tree), peers=peers, outgoing={})
+        return replace(self, tree=replace(self.tree), peers=peers, numbers=dict(self.numbers), outgoing={})
 
     @property
     def forgotten(self) -> int:
         """The members that do not count, as a roll."""
-        return sum([1 << j for j, count in self.standing.items() if count % 2]) if self.standing else 0
+        return sum([1 << j for j, count in self.standing.items() if count % 2])
 
     @property
     def stands(self) -> bool:
@@ -133,7 +133,7 @@ class Memory(Struct):
     @property
     def links(self) -> dict[int, Neighbor]:
         """The neighbors that the tree may use."""
-        gone = self.forgotten
+        gone = self.forgotten if self.standing else 0
         return {j: peer.link for j, peer in self.peers.items() if not peer.excluded and not gone >> j & 1}
 
     def inbox(self, near: Sequence[int]) -> list[tuple[int, Sums]]:
