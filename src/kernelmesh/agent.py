@@ -252,14 +252,15 @@ class Agent:
         """Whether the agent is ready for a mini-batch; until its network stands, it takes only a few, to propose points."""
         if state.memory is None or state.memory.is_ready or state.samples == 0:
             return True
-        kept, most = len(cast(LandmarksModel, state.model).kept), cast(Landmarks, self.learner).keep
-        return not len(state.memory.points) and 2 * kept < most
+        assert isinstance(state.model, LandmarksModel)
+        return not len(state.memory.points) and 2 * len(state.model.kept) < cast(Landmarks, self.learner).keep
 
     def is_settled(self, state: State) -> bool:
         """Whether another round without samples would change nothing, here or at a neighbor."""
         if state.memory is None:
             return True
-        model = cast(LandmarksModel, state.model)
+        model = state.model
+        assert isinstance(model, LandmarksModel)
         return not (model.changed or model.is_due) and is_settled(state.memory)
 
     def tell(self, state: State, neighbor: Hashable) -> News | None:
@@ -352,7 +353,8 @@ def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
 def _hear(agent: Agent, settings: Settings, state: State, heard: Sequence[Heard]) -> tuple[Memory, LandmarksModel]:
     """The first half of a tick: what neighbors have said, and the model with the sums that now count."""
     assert state.memory is not None
-    model = cast(LandmarksModel, state.model)
+    model = state.model
+    assert isinstance(model, LandmarksModel)
     said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
     memory, basis = hear(settings, state.memory, model.basis, said)
     learner = cast(Landmarks, agent.learner)
@@ -363,9 +365,10 @@ def _hear(agent: Agent, settings: Settings, state: State, heard: Sequence[Heard]
 def _speak(agent: Agent, settings: Settings, memory: Memory, model: LandmarksModel) -> LandmarksModel:
     """The second half of a tick: what is sent before the next."""
     points = memory.points
-    if points.stage == SCALED < settings.stages and model.is_untried(min(len(points), POINTS)):
+    stages = settings.stages
+    if points.stage == SCALED < stages and model.is_untried(min(len(points), POINTS)):
         model = model.tried(candidates(settings, points), agent.loss)
-    own = model.shared(1 << memory.tree.name, learns=points.stage >= settings.stages)
+    own = model.shared(1 << memory.tree.name, learns=points.stage >= stages)
     speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
     return replace(model, changed=False, candidates=model.candidates[:0])
 
@@ -407,7 +410,8 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
             )
             model, report = agent.learner.learn(model, inputs, lambda inputs: agent.protocol.move(inputs, heard))
         if memory is not None:
-            model = _speak(agent, settings, memory, cast(LandmarksModel, model))
+            assert isinstance(model, LandmarksModel)
+            model = _speak(agent, settings, memory, model)
     except FloatingPointError as error:
         _blame(heard)
         raise diverged(agent, state, step_size, str(error)) from None

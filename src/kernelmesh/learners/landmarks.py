@@ -94,7 +94,8 @@ class LandmarksModel(Model):
 
     def shared(self, roll: int, *, learns: bool) -> Sums:
         """The sums to be added to those of others; before agents learn, those of the kept samples that they agree by."""
-        found, points = dataclasses.replace(self.own, roll=roll), self.kept.points
+        own, points = self.own, self.kept.points
+        found = Sums(own.moments, own.weights, own.samples, roll, own.features)
         if learns:
             return found
         with np.errstate(over="raise"):
@@ -298,12 +299,12 @@ class Landmarks(Learner):
         """The model with other sums of the others, over a list of points and with a λ that may have changed."""
         if basis is model.basis and others is model.others and regularization == model.regularization:
             return model
-        model = dataclasses.replace(model, regularization=regularization)
         if basis is not model.basis:
             if not model.own.samples:
                 model = dataclasses.replace(model, candidates=model.kept.points[:_CANDIDATES])
-            model = _rebased(model, basis)
-        return _solved(dataclasses.replace(model, others=others))
+            model = _rebased(dataclasses.replace(model, regularization=regularization), basis)
+        solution = _solution(basis, model.own, others, regularization)
+        return dataclasses.replace(model, others=others, regularization=regularization, **solution)
 
     def begin(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
         """Learn from what was kept while there were no points."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Sums:
     weights: Floats
     samples: float = 0.0
     roll: int = 0
-    features: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    features: Floats = field(default_factory=partial(np.empty, (0, 0)))
     trials: tuple[Sums, ...] = ()
 
     @classmethod
@@ -82,10 +83,11 @@ class Sums:
         """Whether Θ has no negative eigenvalues, up to this fraction of its diagonal."""
         import scipy.linalg.lapack as lapack
 
-        if not self.order:
+        order = self.order
+        if not order:
             return True
-        upper = _upper(self.moments, self.order)
-        diagonal = upper.T.reshape(-1)[:: self.order + 1]
+        upper = _upper(self.moments, order)
+        diagonal = upper.T.reshape(-1)[:: order + 1]
         diagonal *= 1.0 + tolerance
         # where the truth is 0, sums in other coordinates may be less by rounding; sums of no samples are 0 everywhere
         diagonal += max(1e-12 * float(diagonal.max()), np.finfo(float).tiny)
@@ -113,12 +115,13 @@ class Sums:
         """
         import scipy.linalg.lapack as lapack
 
-        if not self.order:
+        order = self.order
+        if not order:
             return self.weights
         extra = 0.0
         for _ in range(60):
-            upper = _upper(self.moments, self.order)
-            upper.T.reshape(-1)[:: self.order + 1] += regularization + extra
+            upper = _upper(self.moments, order)
+            upper.T.reshape(-1)[:: order + 1] += regularization + extra
             factor, failed = lapack.dpotrf(upper, lower=0, clean=0, overwrite_a=1)
             if not failed:
                 return np.ascontiguousarray(lapack.dpotrs(factor, self.weights, lower=0)[0])
@@ -131,7 +134,7 @@ def added(parts: Iterable[Sums], *, outputs: int) -> Sums:
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
-    order = max([len(part.weights) for part in parts], default=0)
+    order = max(map(len, [part.weights for part in parts]), default=0)
     moments, weights = np.zeros(order * (order + 1) // 2), np.zeros((order, outputs))
     samples, roll, features, trials = 0.0, 0, None, []
     for part in parts:

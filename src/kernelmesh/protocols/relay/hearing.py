@@ -49,7 +49,7 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     for points in lists:
         if points.is_newer(memory.points):
             basis = _adopt(settings, memory, basis, points)
-    clock, near = tree.clock, [j for j, link in links.items() if j == tree.parent or tree.leads(link)]
+    clock, near = tree.clock, tree.near(links)
     _part_with_others(memory, near)
     own_roll = 1 << tree.name
     _select(memory, near, own_roll)
@@ -57,8 +57,9 @@ def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple
     if shape != memory.shape or roll != memory.roll:
         memory.shape, memory.roll, memory.since = shape, roll, clock
     # samples of which none is worth a point are not waited for
-    agreed = memory.points.stage >= settings.stages and len(memory.points) > 0
-    memory.is_ready = memory.is_ready or (memory.stands and agreed) or clock - memory.since >= PATIENCE
+    if not memory.is_ready:
+        agreed = memory.points.stage >= settings.stages and len(memory.points) > 0
+        memory.is_ready = (memory.stands and agreed) or clock - memory.since >= PATIENCE
     return memory, basis
 
 

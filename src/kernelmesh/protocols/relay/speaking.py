@@ -36,12 +36,13 @@ def speak(settings: Settings, memory: Memory, basis: Basis, own: Sums, *, change
         memory.own_changed = tree.clock
     outputs = own.weights.shape[1]
     mine = added([own, *memory.estates.values()], outputs=outputs) if memory.estates else own
-    _propose(settings, memory, basis, candidates, own)
+    _propose(settings, memory, basis, candidates, own, near)
     if memory.leaving:
         sums, proposals = {_heir(memory, near): packed(mine, bits=settings.bits, estate=True)}, None
     else:
-        sums = {j: packed(value, bits=settings.bits) for j, value in _due(settings, memory, mine, near)}
-        proposals = _proposed(settings, memory)
+        due = _due(settings, memory, mine, near)
+        sums = {j: packed(value, bits=settings.bits) for j, value in due} if due else {}
+        proposals = None if memory.proposals is None else _proposed(settings, memory, memory.proposals)
     for j, peer in memory.peers.items():
         lacks = peer.digest != memory.points.digest and not peer.excluded and tree.clock <= peer.link.until
         out = sums.get(j), _part(memory, peer) if lacks else None, proposals if j == tree.parent else None
@@ -60,7 +61,7 @@ def _heir(memory: Memory, near: Sequence[int]) -> int:
 def tell(memory: Memory, names: Iterable[Hashable]) -> list[News | None]:
     """The message to each neighbor, from the memory after a step; None to one that was excluded."""
     tree, points, standing, silent = memory.tree, memory.points, memory.standing or None, Outgoing()
-    length, said = len(points), list[News | None]()
+    length, said = len(points.points), list[News | None]()
     for name in names:
         number = memory.numbers.get(name, NOBODY)
         peer = memory.peers.get(number)
@@ -90,9 +91,10 @@ def is_settled(memory: Memory) -> bool:
 # -- points ------------------------------------------------------------------------------------------------------------
 
 
-def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Floats, own: Sums) -> None:
+def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Floats, own: Sums, near: Sequence[int]) -> None:
     """Which points this member proposes; a root whose tree stands adds them to the list, and decides what is agreed on."""
-    tree, points, decides = memory.tree, memory.points, memory.tree.is_root and memory.stands
+    tree, points = memory.tree, memory.points
+    decides = tree.is_root and memory.stands
     if settings.scales and points.stage < SCALED:
         total = added([own, memory.others], outputs=own.weights.shape[1])
         if decides and total.samples > 1 and total.features.size:
@@ -100,8 +102,8 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
         memory.proposals = candidates[:POOL] if memory.proposals is None else memory.proposals
         return
     compares = points.stage < settings.stages
-    room = min(settings.max_order, POINTS if compares else settings.max_order) - len(points)
-    pools = [memory.proposals, candidates, *[memory.peers[j].proposals for j in memory.near if j != tree.parent]]
+    room = min(settings.max_order, POINTS if compares else settings.max_order) - len(points.points)
+    pools = [memory.proposals, candidates, *[memory.peers[j].proposals for j in near if j != tree.parent]]
     fresh = [pool for pool in pools if pool is not None and len(pool)]
     for peer in memory.peers.values():
         peer.proposals = None
@@ -122,13 +124,13 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
             memory.next_points = tuned(settings, points, total.trials, tree.name)
 
 
-def _proposed(settings: Settings, memory: Memory) -> Rows | None:
+def _proposed(settings: Settings, memory: Memory, proposals: Floats) -> Rows | None:
     """The proposals that are sent to the parent now."""
     clock = memory.tree.clock
-    if memory.tree.is_root or memory.proposals is None or (memory.proposed and clock - memory.proposed < settings.every):
+    if memory.tree.is_root or (memory.proposed and clock - memory.proposed < settings.every):
         return None
     memory.proposed = clock
-    return Rows.of(memory.proposals[:_PROPOSALS])
+    return Rows.of(proposals[:_PROPOSALS])
 
 
 def _part(memory: Memory, peer: Peer) -> ListPart | None:
@@ -162,15 +164,17 @@ def _due(settings: Settings, memory: Memory, mine: Sums, near: Sequence[int]) ->
         # what the neighbor has may be older than what was sent last, if that says the same
         is_late = hello is not None and hello.heard < peer.sent and 2 * pause > every
         # a root decides what is agreed on when rolls have been calm for a while: nobody may hold them back until then
-        is_due = roll != peer.told and pause >= (1 if memory.points.stage < settings.stages else max(1, every // 4))
+        is_due = roll != peer.told and pause >= (max(1, every // 4) if memory.points.stage >= settings.stages else 1)
         if not is_due and (is_wave or is_late):
             news = memory.changed_for(j)
             is_lost = is_late and hello is not None and hello.heard < news and _by_lot(tree.clock)
             is_due = is_lost or (is_wave and (news > peer.sent or not peer.sent))
         if is_due:
             due.append(j)
+    if not due:
+        return []
     out = []
-    for j, value in _all_but_one(mine, inbox, due) if due else ():
+    for j, value in _all_but_one(mine, inbox, due):
         memory.peers[j].sent, memory.peers[j].told = tree.clock, value.roll
         if j != tree.parent:  # only the root decides what is agreed on
             value = replace(value, features=np.empty((0, 0)), trials=())

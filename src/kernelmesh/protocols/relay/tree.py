@@ -88,10 +88,14 @@ class Tree(Struct):
         """Whether this member is the root."""
         return self.parent == NOBODY
 
-    def leads(self, neighbor: Neighbor) -> bool:
-        """Whether a neighbor is a child that is alive."""
-        hello = neighbor.hello
-        return hello is not None and hello.parent == self.name and self.clock <= neighbor.until
+    def near(self, neighbors: dict[int, Neighbor]) -> list[int]:
+        """The tree neighbors: the parent, and the children that are alive."""
+        near = []
+        for j, neighbor in neighbors.items():
+            hello = neighbor.hello
+            if j == self.parent or (hello and hello.parent == self.name and self.clock <= neighbor.until):
+                near.append(j)
+        return near
 
 
 def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
@@ -148,14 +152,16 @@ def _leaders(tree: Tree, neighbors: dict[int, Neighbor]) -> dict[int, Neighbor]:
 
 def _follow(tree: Tree, options: dict[int, Neighbor], limit: float) -> None:
     """Follow the smallest root; the parent stays unless it is gone, lags behind, or is a hop farther than need be."""
-    said = {j: neighbor.hello for j, neighbor in options.items() if neighbor.hello is not None}
-    root = min([hello.root for hello in said.values()])
-    same = {j: hello for j, hello in said.items() if hello.root == root}
-    fresh = [j for j in same if tree.clock - options[j].rose <= limit] or list(same)
-    *_, nearest = min([(same[j].hops, -same[j].count, j) for j in fresh])
-    if tree.parent not in fresh or same[nearest].hops < same[tree.parent].hops:
+    ranks = []
+    for j, neighbor in options.items():
+        if (hello := neighbor.hello) is not None:
+            ranks.append((hello.root, tree.clock - neighbor.rose > limit, hello.hops, -hello.count, j))
+    root, is_stale, hops, _, nearest = min(ranks)
+    stays = [rank for rank in ranks if rank[-1] == tree.parent and rank[:2] == (root, is_stale)]
+    if not stays or hops < stays[0][2]:
         tree.parent = nearest
-    chosen = same[tree.parent]
+    chosen = options[tree.parent].hello
+    assert chosen is not None
     if root != tree.root:
         tree.root, tree.count, tree.rose = root, chosen.count, tree.clock
     elif chosen.count > tree.count:
