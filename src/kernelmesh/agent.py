@@ -233,7 +233,8 @@ class Agent:
     @property
     def relaying(self) -> Settings:
         """What a protocol that shares sums needs to know of this agent."""
-        learner, protocol = cast(Landmarks, self.learner), cast(Relay, self.protocol)
+        learner: Any = self.learner
+        protocol: Any = self.protocol
         return Settings(
             every=protocol.every,
             bits=protocol.bits,
@@ -355,9 +356,8 @@ def _hear(agent: Agent, settings: Settings, state: State, heard: Sequence[Heard]
     assert state.memory is not None
     model = state.model
     assert isinstance(model, LandmarksModel)
-    said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
-    memory, basis = hear(settings, state.memory, model.basis, said)
-    learner = cast(Landmarks, agent.learner)
+    memory, basis = hear(settings, state.memory, model.basis, heard)
+    learner: Any = agent.learner
     model = learner.adopt(model, basis, memory.others, memory.points.strength * learner.regularization)
     return memory, learner.begin(model, agent.loss) if memory.is_ready else model
 

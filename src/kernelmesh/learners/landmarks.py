@@ -394,7 +394,7 @@ def _gained(
     root = np.maximum(np.maximum(curvature_root(loss, "curvature", here, targets), 1e-12), least)
     size = np.sqrt(weights)[:, None]
     pull = root[:, None] * here - slope / root[:, None]
-    return Sums.of(size * root[:, None] * features, size * pull, samples=float(weights.sum()))
+    return Sums.of(size * root[:, None] * features, size * pull, samples=float(np.add.reduce(weights)))
 
 
 def _trials(arrays: Mapping[str, NDArray[Any]], outputs: int) -> tuple[Sums, ...]:

@@ -134,7 +134,9 @@ def added(parts: Iterable[Sums], *, outputs: int) -> Sums:
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
-    order = max(map(len, [part.weights for part in parts]), default=0)
+    order = 0
+    for part in parts:
+        order = max(order, len(part.weights))
     moments, weights = np.zeros(order * (order + 1) // 2), np.zeros((order, outputs))
     samples, roll, features, trials = 0.0, 0, None, []
     for part in parts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import ListPart, News, unpacked
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.sums import Sums, added
+from kernelmesh.protocols.base import Heard
 from kernelmesh.protocols.relay.agreement import CANDIDATES, scaled
 from kernelmesh.protocols.relay.memory import REREAD, Memory, Peer, Received
 from kernelmesh.protocols.relay.point_list import PointList, merged
@@ -24,13 +25,16 @@ __all__ = ["exclude", "forget", "hear"]
 _ROUNDING = 1e-2
 
 
-def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple[Hashable, News]]) -> tuple[Memory, Basis]:
+def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[Heard]) -> tuple[Memory, Basis]:
     """The memory after a tick, and the basis over the list of points that holds now."""
     memory = memory.copied()
     lists = [] if memory.next_points is None else [memory.next_points]
     memory.next_points = None
     tree, numbers = memory.tree, memory.numbers
-    for name, news in heard:
+    for said in heard:
+        name, news = said.neighbor, said.reply
+        if not isinstance(news, News):
+            continue
         number = news.hello.name
         if numbers.get(name) != number:
             if number == tree.name or number in numbers.values():
@@ -225,9 +229,10 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
         peer, now = memory.peers[j], chosen.get(j)
         if now is not peer.counted:
             peer.counted, peer.changed, moved = now, memory.tree.clock, True
-    parts = [*memory.estates.values(), *[received.sums for received in chosen.values()]]
-    before = memory.others
-    if not moved and not _union(0, *[part.roll for part in parts]) & ~before.roll:
+    before, roll, parts = memory.others, 0, [*memory.estates.values(), *[received.sums for received in chosen.values()]]
+    for part in parts:
+        roll |= part.roll
+    if not moved and not roll & ~before.roll:
         return
     live = added(parts, outputs=before.weights.shape[1])
     # while the tree changes, members that are missing stay in use until a new sum has as many samples
