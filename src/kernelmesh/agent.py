@@ -238,8 +238,7 @@ class Agent:
         return Settings(
             every=protocol.every,
             bits=protocol.bits,
-            scales=protocol.scales and not math.isinf(learner.novelty),
-            tunes=protocol.tunes and not math.isinf(learner.novelty),
+            stages=0 if math.isinf(learner.novelty) else protocol.scales + protocol.tunes,
             novelty=learner.novelty,
             max_order=learner.max_order,
             kernel=self.kernel,

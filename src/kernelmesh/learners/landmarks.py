@@ -314,7 +314,7 @@ class Landmarks(Learner):
     def learn(self, model: Model, inputs: StepInputs, move: Move) -> tuple[LandmarksModel, CompressionReport]:
         """Learn from a mini-batch."""
         assert isinstance(model, LandmarksModel)
-        points, basis, before = inputs.points, model.basis, model.basis.order
+        points, basis, before = inputs.points, model.basis, len(model.basis.points)
         features, candidates = basis.lifted(inputs.cross), model.candidates
         new = basis.novel(points, novelty=self.novelty, room=self.max_order - before, features=features)
         if len(new) and inputs.grows:
@@ -327,7 +327,7 @@ class Landmarks(Learner):
         if share < 1.0:
             own, frozen = own.times(share), frozen.times(share)
             kept = dataclasses.replace(kept, weights=share * kept.weights)
-        order = basis.order
+        order = len(basis.points)
         if self.keep or not order:
             kept = kept.plus(points, inputs.targets, inputs.here, ones)
         solution = {}

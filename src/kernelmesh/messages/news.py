@@ -163,7 +163,7 @@ def packed(sums: Sums, *, bits: int, estate: bool = False) -> PackedSums:
 
 def _packed(sums: Sums, bits: int) -> tuple[int, int, int, float, bytes]:
     """The fields of a trial."""
-    data = _narrow(sums) if bits == 16 else b"".join(_floats(table, bits).tobytes() for table in (sums.moments, sums.weights))
+    data = _narrow(sums) if bits == 16 else _floats(sums.moments, bits).tobytes() + _floats(sums.weights, bits).tobytes()
     return sums.order, sums.weights.shape[1], bits, sums.samples, data
 
 

@@ -29,7 +29,7 @@ def _blas() -> Any:
 def product(left: Floats, right: Floats) -> Floats:
     """left @ right, C-ordered; neither is copied when each is C-ordered or the transpose of one that is."""
     if left.size * right.shape[1] <= _SMALL:
-        out: Floats = np.dot(left, right)
+        out: Floats = left @ right
         return out
     # (A B)ᵀ = Bᵀ Aᵀ, and dgemm returns Fortran order: its transpose is what we want
     a, flip_a = (right.T, 0) if right.T.flags.f_contiguous else (right, 1)

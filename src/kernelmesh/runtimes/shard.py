@@ -88,17 +88,18 @@ class Shard:
         """What our agents say to all others, from their states before the round: sums, functions or questions."""
         self._plan, said = plan, Messages()
         self._ties = self._usual if plan.ties is None else plan.ties
+        shares = self.agent.protocol.shares
         for i in self.members if plan.talks else ():
             ties = self._ties[i]
-            for tie, message in zip(ties, self._words(i, ties), strict=True):
+            names = [tie.name for tie in ties]
+            words = self.agent.tell_all(self.states[i], names) if shares else self._words(i, ties)
+            for tie, message in zip(ties, words, strict=True):
                 if message is not None:
                     said[i, tie.number] = message
         self._count(said)
         return _without(said, plan.lost)
 
     def _words(self, i: int, ties: Sequence[Tie]) -> Sequence[Message | None]:
-        if self.agent.protocol.shares:
-            return self.agent.tell_all(self.states[i], [tie.name for tie in ties])
         points, _ = self._batches.get(i, (None, None))
         outbox = self._outboxes[i] = Outbox(self.agent, self.states[i], points)
         if self.agent.protocol.question is not None:

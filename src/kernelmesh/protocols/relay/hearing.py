@@ -220,6 +220,9 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
         for received in (peer.newest, peer.counted):
             if received is None or received.sums.roll & forgotten:
                 continue
+            if received is peer.counted and memory.extended < memory.tree.clock:  # it has counted with this list before
+                chosen[j] = received
+                break
             if points.begins_with(received.length, received.digest):
                 chosen[j] = received
                 break

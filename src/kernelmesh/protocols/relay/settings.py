@@ -23,10 +23,9 @@ class Settings:
     """k, the ticks between two waves."""
     bits: int
     """The size of a number on the wire."""
-    scales: bool
-    """Whether the members agree on the scales of the features."""
-    tunes: bool
-    """Whether they then agree on the width of the kernel and on λ."""
+    stages: int
+    """The stage of a list of points with which members learn: 1 if they first agree on the scales of the features, 2 if then
+    on the width of the kernel and on λ."""
     novelty: float
     max_order: int
     kernel: Kernel
@@ -39,6 +38,6 @@ class Settings:
     """The most samples that a member may claim."""
 
     @property
-    def stages(self) -> int:
-        """The stage of a list of points with which members learn."""
-        return self.scales + self.tunes
+    def scales(self) -> bool:
+        """Whether the members agree on the scales of the features."""
+        return self.stages > 0

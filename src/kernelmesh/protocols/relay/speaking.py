@@ -95,7 +95,7 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
     """Which points this member proposes; a root whose tree stands adds them to the list, and decides what is agreed on."""
     tree, points = memory.tree, memory.points
     decides = tree.is_root and memory.stands
-    if settings.scales and points.stage < SCALED:
+    if points.stage < SCALED <= settings.stages:
         total = added([own, memory.others], outputs=own.weights.shape[1])
         if decides and total.samples > 1 and total.features.size:
             memory.next_points = standardized(settings, points, total, tree.name)
