@@ -16,7 +16,7 @@ from kernelmesh.learners.landmarks import LandmarksModel
 from kernelmesh.messages import Message, News
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.function import Function
-from kernelmesh.numerics.kernels import Kernel, Weighted, check_kernel, largest_value
+from kernelmesh.numerics.kernels import Kernel, Weighted, check_kernel
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.protocols import ConsensusProtocol, Heard, Local, Relay, StepInputs
 from kernelmesh.protocols.relay import Memory, PointList
@@ -245,7 +245,7 @@ class Agent:
             regularization=learner.regularization,
             typical_curvature=getattr(self.loss, "typical_curvature", 1.0),
             max_samples=protocol.max_samples,
-            limit=getattr(self.loss, "most_curved", math.inf) * largest_value(self.kernel),
+            most_curved=getattr(self.loss, "most_curved", math.inf),
         )
 
     def wants(self, state: State) -> bool:
@@ -358,7 +358,7 @@ def _hear(agent: Agent, settings: Settings, state: State, heard: Sequence[Heard]
     memory, basis = hear(settings, state.memory, model.basis, heard)
     learner: Any = agent.learner
     model = learner.adopt(model, basis, memory.others, memory.points.strength * learner.regularization)
-    return memory, learner.begin(model, agent.loss) if memory.is_ready else model
+    return memory, learner.begin(model, agent.loss) if memory.is_ready and not model.own.samples else model
 
 
 def _speak(agent: Agent, settings: Settings, memory: Memory, model: LandmarksModel) -> LandmarksModel:

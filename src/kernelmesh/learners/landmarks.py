@@ -308,7 +308,7 @@ class Landmarks(Learner):
 
     def begin(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
         """Learn from what was kept while there were no points."""
-        is_new = not model.own.samples and model.basis.order and len(model.kept)
+        is_new = model.basis.order and len(model.kept)
         return self._revisited(dataclasses.replace(model, trials=()), loss) if is_new else model
 
     def learn(self, model: Model, inputs: StepInputs, move: Move) -> tuple[LandmarksModel, CompressionReport]:
@@ -376,10 +376,10 @@ def _regained(loss: Loss, features: Floats, here: Floats, rows: KeptRows) -> Sum
     2 (ℓ(z) − ℓ(z') − ℓ'(z')ᵀ(z − z')) / ‖z − z'‖²: where a loss is flat, Newton steps go too far and back without end.
     """
     move = here - rows.outputs
-    far = np.maximum((move**2).sum(axis=1), 1e-12)
+    far = np.maximum(np.add.reduce(move**2, axis=1), 1e-12)
     before, old_slope = loss.value_and_slope(rows.outputs, rows.targets)
     value, slope = loss.value_and_slope(here, rows.targets)
-    rise = value - before - (old_slope * move).sum(axis=1)
+    rise = value - before - np.add.reduce(old_slope * move, axis=1)
     met = np.clip(2.0 * rise / far, 0.0, getattr(loss, "most_curved", math.inf))
     return _gained(loss, features, here, slope, rows.targets, rows.weights, least=np.sqrt(met))
 

@@ -83,7 +83,7 @@ class Sums:
         """Whether Θ has no negative eigenvalues, up to this fraction of its diagonal."""
         import scipy.linalg.lapack as lapack
 
-        order = self.order
+        order = len(self.weights)
         if not order:
             return True
         upper = _upper(self.moments, order)
@@ -115,7 +115,7 @@ class Sums:
         """
         import scipy.linalg.lapack as lapack
 
-        order = self.order
+        order = len(self.weights)
         if not order:
             return self.weights
         extra = 0.0

@@ -232,9 +232,11 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
         peer, now = memory.peers[j], chosen.get(j)
         if now is not peer.counted:
             peer.counted, peer.changed, moved = now, memory.tree.clock, True
-    before, roll, parts = memory.others, 0, [*memory.estates.values(), *[received.sums for received in chosen.values()]]
-    for part in parts:
-        roll |= part.roll
+    before, roll, parts = memory.others, 0, list(memory.estates.values())
+    for received in chosen.values():
+        parts.append(received.sums)
+        roll |= received.sums.roll
+    roll |= _union(0, *[sums.roll for sums in memory.estates.values()]) if memory.estates else 0
     if not moved and not roll & ~before.roll:
         return
     live = added(parts, outputs=before.weights.shape[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.kernels import Kernel, largest_value
 
 __all__ = ["CALM", "PATIENCE", "POOL", "Settings"]
 
@@ -32,10 +32,15 @@ class Settings:
     regularization: float
     typical_curvature: float
     """The curvature of the loss of most samples, by which a squared error stands for it."""
-    limit: float = math.inf
-    """The most that one sample can add to tr Θ."""
+    most_curved: float = math.inf
+    """The largest curvature of the loss."""
     max_samples: float = math.inf
     """The most samples that a member may claim."""
+
+    @property
+    def limit(self) -> float:
+        """The most that one sample can add to tr Θ."""
+        return self.most_curved * largest_value(self.kernel)
 
     @property
     def scales(self) -> bool:

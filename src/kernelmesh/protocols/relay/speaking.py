@@ -103,12 +103,13 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
         return
     compares = points.stage < settings.stages
     room = min(settings.max_order, POINTS if compares else settings.max_order) - len(points.points)
-    pools = [memory.proposals, candidates]
+    fresh = [] if memory.proposals is None else [memory.proposals]
+    if len(candidates):
+        fresh.append(candidates)
     for j, peer in memory.peers.items():
-        if j in near and j != tree.parent:
-            pools.append(peer.proposals)
+        if peer.proposals is not None and j in near and j != tree.parent:
+            fresh.append(peer.proposals)
         peer.proposals = None
-    fresh = [pool for pool in pools if pool is not None and len(pool)]
     if room > 0 and fresh:
         pool = np.concatenate(fresh)
         if memory.proposals is None or len(pool) > len(memory.proposals) or memory.filtered != points.digest:
