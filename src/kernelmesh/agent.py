@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -267,7 +267,7 @@ class Agent:
         """What an agent that shares sums says to a neighbor before the next round."""
         return self.tell_all(state, [neighbor])[0]
 
-    def tell_all(self, state: State, neighbors: Sequence[Hashable]) -> list[News | None]:
+    def tell_all(self, state: State, neighbors: Iterable[Hashable]) -> list[News | None]:
         """What an agent that shares sums says to each neighbor before the next round."""
         assert state.memory is not None
         return tell(state.memory, neighbors)
@@ -430,12 +430,13 @@ def _advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Se
     info = Info(
         batch_size=len(points),
         loss=loss,
-        order=model.function.order,
+        order=len(model.function.points),
         norm=math.sqrt(model.square_norm),
         step_size=step_size,
         penalty=agent.protocol.penalty(state.samples),
         heard=len(heard),
-        **report.facts(),
+        over_budget=report.over_budget,
+        **vars(report),
     )
     return after, info
 

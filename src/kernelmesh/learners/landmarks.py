@@ -434,5 +434,6 @@ def _solution(basis: Basis, own: Sums, others: Sums, regularization: float) -> d
     coordinates[: len(found)] = found
     if not math.isfinite(float(np.add.reduce(coordinates, axis=None))):
         raise FloatingPointError("the function is no longer finite")
-    norm = float(np.vdot(coordinates, coordinates))
+    flat = coordinates.reshape(-1)
+    norm = float(flat @ flat)
     return {"coordinates": coordinates, "function": basis.function(coordinates), "square_norm": norm}

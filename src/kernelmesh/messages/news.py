@@ -199,7 +199,7 @@ def _floats(table: Floats, bits: int) -> NDArray[np.floating]:
     """As so many bits; numbers that are too large for them become the largest."""
     kind = np.dtype(f"<f{bits // 8}")
     largest = float(np.finfo(kind).max)
-    return table.clip(-largest, largest).astype(kind)
+    return np.maximum(np.minimum(table, largest), -largest).astype(kind)
 
 
 def _narrow(sums: Sums) -> bytes:

@@ -13,7 +13,19 @@ from msgspec import Meta, Struct
 from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import RefusedMessage
 
-__all__ = ["KINDS", "VERSION", "Message", "Points", "SentFunction", "Values", "WireSize", "added_bytes", "decode", "encode", "wire_size"]
+__all__ = [
+    "KINDS",
+    "VERSION",
+    "Message",
+    "Points",
+    "SentFunction",
+    "Values",
+    "WireSize",
+    "added_bytes",
+    "decode",
+    "encode",
+    "wire_size",
+]
 
 VERSION = 5
 """Of the wire format."""

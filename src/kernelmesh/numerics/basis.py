@@ -113,8 +113,8 @@ def _solved(root: Floats, rows: Floats, *, transposed: bool = False) -> Floats:
     found, failed = lapack.dtrtrs(root.T, np.ascontiguousarray(rows).T, lower=0, trans=0 if transposed else 1)
     if failed:
         raise FloatingPointError("the values of the kernel are no longer positive definite")
-    rows = found.T
-    return rows
+    solved: Floats = found.T
+    return solved
 
 
 def _factor(square: Floats) -> Floats:

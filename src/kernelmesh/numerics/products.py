@@ -8,8 +8,6 @@ want Fortran order: the transpose of a C-ordered matrix is one, so nothing is co
 from functools import cache
 from typing import Any, cast
 
-import numpy as np
-
 from kernelmesh.checks import Floats
 
 __all__ = ["accumulate", "product"]

@@ -5,6 +5,7 @@ made before any is used, so the placement of agents does not change what they le
 """
 
 from collections.abc import Iterable, Sequence, Set
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -91,8 +92,7 @@ class Shard:
         shares = self.agent.protocol.shares
         for i in self.members if plan.talks else ():
             ties = self._ties[i]
-            names = [tie.name for tie in ties]
-            words = self.agent.tell_all(self.states[i], names) if shares else self._words(i, ties)
+            words = self.agent.tell_all(self.states[i], map(attrgetter("name"), ties)) if shares else self._words(i, ties)
             for tie, message in zip(ties, words, strict=True):
                 if message is not None:
                     said[i, tie.number] = message

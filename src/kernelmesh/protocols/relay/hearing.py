@@ -17,7 +17,7 @@ from kernelmesh.protocols.relay.agreement import CANDIDATES, scaled
 from kernelmesh.protocols.relay.memory import REREAD, Memory, Peer, Received
 from kernelmesh.protocols.relay.point_list import PointList, merged
 from kernelmesh.protocols.relay.settings import PATIENCE, POOL, Settings
-from kernelmesh.protocols.relay.tree import Neighbor, Tree, grow, heeded
+from kernelmesh.protocols.relay.tree import Neighbor, grow, heeded
 
 __all__ = ["exclude", "forget", "hear"]
 
@@ -213,20 +213,18 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
     points, forgotten = memory.points, memory.forgotten if memory.standing else 0
     if memory.estates:
         own_roll = _union(own_roll, *[sums.roll for sums in memory.estates.values()])
-    chosen: dict[int, Received] = {}
+    found = []
     for j in near:
         peer = memory.peers[j]
         # sums over points that are still on their way count when these have arrived
         for received in (peer.newest, peer.counted):
             if received is None or received.sums.roll & forgotten:
                 continue
-            if received is peer.counted and memory.extended < memory.tree.clock:  # it has counted with this list before
-                chosen[j] = received
+            was_counted = received is peer.counted and memory.extended < memory.tree.clock  # over the same list
+            if was_counted or points.begins_with(received.length, received.digest):
+                found.append((-received.sums.roll.bit_count(), len(found), j, received))
                 break
-            if points.begins_with(received.length, received.digest):
-                chosen[j] = received
-                break
-    chosen = _disjoint(own_roll, chosen)
+    chosen = _disjoint(own_roll, sorted(found))
     moved = False
     for j in near:
         peer, now = memory.peers[j], chosen.get(j)
@@ -249,15 +247,14 @@ def _union(*rolls: int) -> int:
     return functools.reduce(operator.or_, rolls)
 
 
-def _disjoint(roll: int, newest: Mapping[int, Received]) -> dict[int, Received]:
-    """Of sums that overlap, the larger ones.
+def _disjoint(roll: int, ranked: Iterable[tuple[int, int, int, Received]]) -> dict[int, Received]:
+    """Of sums that overlap, the larger ones, which come first in this list.
 
     Earlier sums are no way out: two neighbors that each keep one, because the newest of the other contains it, would keep
     them for ever.
     """
     chosen: dict[int, Received] = {}
-    sizes = [(-received.sums.roll.bit_count(), place, j) for place, (j, received) in enumerate(newest.items())]
-    for _, _, j in sorted(sizes):
-        if not roll & newest[j].sums.roll:
-            chosen[j], roll = newest[j], roll | newest[j].sums.roll
+    for _, _, j, received in ranked:
+        if not roll & received.sums.roll:
+            chosen[j], roll = received, roll | received.sums.roll
     return chosen

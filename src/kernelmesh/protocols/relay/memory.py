@@ -138,11 +138,7 @@ class Memory(Struct):
 
     def inbox(self, near: Sequence[int]) -> list[tuple[int, Sums]]:
         """The sums of the tree neighbors that count."""
-        found = []
-        for j in near:
-            if (received := self.peers[j].counted) is not None:
-                found.append((j, received.sums))
-        return found
+        return [(j, received.sums) for j in near if (received := self.peers[j].counted) is not None]
 
     def changed_for(self, j: int) -> int:
         """When the sum of everything but what came from neighbor j last changed, if only by what no longer counts."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class Relay(ConsensusProtocol):
 
     def begin(self, number: int, points: PointList, outputs: int) -> Memory:
         """The memory of a new member with this number."""
-        return Memory(Tree(number), points, Sums.zero(outputs))
+        return Memory(Tree(number, number), points, Sums.zero(outputs))
 
     def forgotten(self, memory: Memory, number: int, *, forgotten: bool = True) -> Memory:
         """The memory without any samples of a member, or admitting them again; the network hears of it."""

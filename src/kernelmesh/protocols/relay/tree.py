@@ -25,14 +25,9 @@ _AHEAD = 50  # ticks by which waves may run ahead of the root's beats
 _COAST = 8
 
 
-def _patience(pause: float) -> float:
-    """After how many ticks nothing more is expected."""
-    return _PAUSES * pause + _GRACE
-
-
 def _longest(pause: float, last: int) -> float:
     """The longest usual pause after another one; a pause that was given up counts no more than patience lasts."""
-    counted = min(float(last), _patience(pause))
+    counted = min(float(last), _PAUSES * pause + _GRACE)
     return max(counted, pause + _MEMORY * (counted - pause))
 
 
@@ -65,8 +60,9 @@ class Tree(Struct):
 
     name: int
     """Its number."""
+    root: int
+    """The root that it follows, at first itself."""
     clock: int = 0
-    root: int = NOBODY
     count: int = 0
     hops: int = 0
     parent: int = NOBODY
@@ -78,10 +74,6 @@ class Tree(Struct):
     """Roots that were given up, and their counts then: they are believed again only when they count on."""
     waves: int = 0
     """An estimate of the root's count, which runs on between its hellos."""
-
-    def __post_init__(self) -> None:
-        if self.root == NOBODY:
-            self.root = self.name
 
     @property
     def is_root(self) -> bool:
@@ -117,7 +109,7 @@ def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
 def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
     """A tick: count if this is the root, give up a root that is silent, and choose the parent."""
     tree.clock += 1
-    limit = _patience(tree.pause)
+    limit = _PAUSES * tree.pause + _GRACE  # ticks after which nothing more is expected
     if tree.root == tree.name:
         tree.count = max(tree.count + 1, tree.clock)
     elif tree.clock - tree.rose > limit:
