@@ -330,13 +330,13 @@ class Landmarks(Learner):
         order = len(basis.points)
         if self.keep or not order:
             kept = kept.plus(points, inputs.targets, inputs.here, ones)
-        solution = {}
+        solution: dict[str, Any] = {}
         if order:
             gained = _gained(inputs.loss, features, inputs.here, inputs.slope, inputs.targets, ones)
             own = added([own, gained], outputs=own.weights.shape[1])
             frozen = frozen if self.keep else own
             solution = _solution(basis, own, model.others, model.regularization)
-        learned = {"basis": basis, "own": own, "frozen": frozen, "kept": kept, "candidates": candidates}
+        learned: dict[str, Any] = {"basis": basis, "own": own, "frozen": frozen, "kept": kept, "candidates": candidates}
         model = dataclasses.replace(model, **learned, **solution, changed=True, age=model.age + 1)
         model = self.revisit(model, inputs.loss)
         joined = order - before
@@ -365,7 +365,14 @@ class Landmarks(Learner):
             own = added([frozen, _regained(loss, features, here, kept)], outputs=here.shape[1])
         kept = dataclasses.replace(kept, outputs=here)
         solution = _solution(model.basis, own, model.others, model.regularization)
-        now = {"kept": kept, "frozen": frozen, "own": own, "revisited": model.coordinates, "age": 0, "changed": True}
+        now: dict[str, Any] = {
+            "kept": kept,
+            "frozen": frozen,
+            "own": own,
+            "revisited": model.coordinates,
+            "age": 0,
+            "changed": True,
+        }
         return dataclasses.replace(model, **now, **solution)
 
 

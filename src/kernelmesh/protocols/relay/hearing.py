@@ -213,7 +213,7 @@ def _select(memory: Memory, near: list[int], own_roll: int) -> None:
     points, forgotten = memory.points, memory.forgotten if memory.standing else 0
     if memory.estates:
         own_roll = _union(own_roll, *[sums.roll for sums in memory.estates.values()])
-    found = []
+    found: list[tuple[int, int, int, Received]] = []
     for j in near:
         peer = memory.peers[j]
         # sums over points that are still on their way count when these have arrived
