@@ -25,12 +25,17 @@ class RemoteStates(Sequence[State]):
         orders: tuple[int, ...],
         square_norms: tuple[float, ...],
     ) -> None:
-        self._fetch, self.functions = fetch, functions
+        self._fetch, self.functions_of = fetch, functions
         self.samples, self.orders, self.square_norms = samples, orders, square_norms
 
     @cached_property
     def _all(self) -> list[State]:
         return self._fetch()
+
+    @cached_property
+    def functions(self) -> tuple[Function, ...]:
+        """The functions of all agents."""
+        return tuple(self.functions_of(range(len(self))))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -84,12 +89,12 @@ class Round:
     @property
     def functions(self) -> tuple[Function, ...]:
         """The function that each agent has learned so far, as immutable values."""
-        return tuple(self.functions_of(range(len(self.states))).values())
+        return self.states.functions if isinstance(self.states, RemoteStates) else tuple(s.function for s in self.states)
 
     def functions_of(self, agents: Sequence[int]) -> dict[int, Function]:
         """The functions of some agents, by number; if agents are in other processes, only these are fetched."""
         if isinstance(self.states, RemoteStates):
-            return dict(zip(agents, self.states.functions(agents), strict=True))
+            return dict(zip(agents, self.states.functions_of(agents), strict=True))
         return {i: self.states[i].function for i in agents}
 
     @property
