@@ -123,7 +123,7 @@ def keep(folder, protocol, *, every, upto=STEPS):
 
 def told(entry):
     """Everything that an entry says, to compare it with others."""
-    words = [(*said[1:], None if said.reply is None else encode(said.reply)) for said in entry.heard]
+    words = [(said.weight, said.neighbor, None if said.reply is None else encode(said.reply)) for said in entry.heard]
     batch = [(table.dtype, table.shape, table.tobytes()) for table in map(np.asarray, entry.batch)]
     return entry.step, entry.position, entry.traffic, batch, words
 
@@ -194,7 +194,7 @@ def test_killed_at_any_byte_of_the_journal(protocol, every, tmp_path):
 def test_replies_are_recorded_as_they_arrived(tmp_path):
     entry = history("penalty")[3]
     arrived = Values(entry.heard[0].reply.values + 1.0)
-    unheard = [said._replace(reply=None) for said in entry.heard]
+    unheard = [msgspec.structs.replace(said, reply=None) for said in entry.heard]
     with journal.create(tmp_path / "journal") as file:
         for heard in (entry.heard, unheard):
             record = msgspec.structs.replace(entry, heard=heard, replies={"b": encode(arrived)})

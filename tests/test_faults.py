@@ -23,9 +23,7 @@ FAULTS = {
 
 def run(protocol, streams, faults=None):
     learner = Gradient(step_size=2.0, compression=Komp(budget=0.05))
-    agent = Agent(
-        dimension=2, outputs=3, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), learner=learner, protocol=protocol
-    )
+    agent = Agent(dimension=2, outputs=3, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), learner=learner, protocol=protocol)
     return simulate(agent, GRAPH, streams, faults=faults)
 
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from kernelmesh import (
     Agent,
@@ -166,7 +167,7 @@ class Jealous(Diffusion):
     """The first neighbor that is heard counts twice."""
 
     def move(self, inputs, heard):
-        first = [said._replace(weight=2 * said.weight) for said in heard[:1]]
+        first = [replace(said, weight=2 * said.weight) for said in heard[:1]]
         return super().move(inputs, [*first, *heard[1:]])
 
 

@@ -185,6 +185,9 @@ def run(
     experiment, chosen = _prepared(name, folder, config, given, change or [], everything=everything)
     where = chosen_engine("run", engine, workers, address)
     how: dict[str, Any] = {"table": everything, "resume": resume, "engine": where}
+    from kernelmesh.runtimes.threads import use_one_thread
+
+    use_one_thread()
     with reported("run"):
         finished = _watched(experiment, chosen, folder, port if watch else None, **how)
     _leave(finished)
