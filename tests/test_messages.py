@@ -376,3 +376,33 @@ def test_news_take_little_more_memory_than_they_have():
     finally:
         tracemalloc.stop()
     assert peak < 1.5 * len(data) + 10_000
+
+
+COUNTS = st.integers(0, (1 << 62) - 1)
+
+
+@st.composite
+def sums_over(draw, order, trials=()):
+    outputs, features = draw(st.integers(1, 4)), draw(st.sampled_from([np.empty((0, 0)), np.zeros((2, 3))]))
+    roll = draw(st.integers(0, (1 << 600) - 1))
+    return Sums(np.ones(order * (order + 1) // 2), np.ones((order, outputs)), draw(st.floats(0, 1e6)), roll, features, trials)
+
+
+@st.composite
+def news(draw):
+    """Short and long messages: the lengths of 256 and 65,536 bytes are where the encoding of a length grows."""
+    hello = Hello(*draw(st.tuples(st.integers(0, 65535), COUNTS, st.integers(0, 65535), COUNTS)), 3, -1, draw(COUNTS))
+    orders = st.sampled_from([0, 1, 5, 6, 7, 40, 90, 130, 200])
+    bits = draw(st.sampled_from([16, 32, 64]))
+    trials = tuple(draw(st.lists(sums_over(draw(orders)), max_size=2)))
+    wire = draw(st.none() | orders.flatmap(lambda order: sums_over(order, trials)).map(lambda each: packed(each, bits=bits)))
+    rows = st.none() | st.integers(0, 5000).map(lambda many: Rows.of(np.zeros((many, 2))))
+    tail = draw(rows)
+    part = tail and ListPart(0, 1, 2, 1.0, 3, bytes(16), bytes(8 * (len(tail.data) // 16)), tail)
+    standing = draw(st.none() | st.dictionaries(st.integers(0, 65535), st.integers(1, 1 << 30), max_size=20))
+    return News(hello, draw(st.integers(0, 8191)), draw(st.integers(0, (1 << 32) - 1)), wire, part, draw(rows), standing)
+
+
+@given(news())
+def test_sizes_of_news_are_found_without_encoding_them(message):
+    assert wire_size(message).bytes == len(encode(message))
