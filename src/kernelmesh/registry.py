@@ -94,6 +94,18 @@ def _origin(kind: Any) -> Any:
 def kinds(role: str) -> dict[str, Any]:
     """All kinds of a role by name: first the built-in ones, then those of other packages.
 
+    Parameters
+    ----------
+    role : str
+        One of those of `register`.
+
+    Returns
+    -------
+    dict
+        The registered classes by name.
+
+    Examples
+    --------
     >>> kinds("loss")["Hinge"].__name__
     'Hinge'
     """
