@@ -75,7 +75,7 @@ class TestRounds:
             "loss": Logistic(),
             "learner": Landmarks(),
         }
-        agents = [Agent(**settings, protocol=protocol) for protocol in (Relay(), Local())]
+        agents = [Agent(**settings, learner=Landmarks(), protocol=protocol) for protocol in (Relay(), Local())]
         streams = [ArrayStream(*mixture.sample(32 * (self.WARM + 2 * self.MEASURED), rng=rng)) for _ in range(20)]
         return *agents, graph, streams
 
