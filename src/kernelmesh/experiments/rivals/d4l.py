@@ -58,7 +58,7 @@ def d4l(data: Data, *, atoms: int, step: float, sparsity: float = 0.1, ridge: fl
                 pull[j] -= dual_step * gap
         dictionary = np.stack([_in_ball(d) for d in dictionary - rate * (slopes[0] + pulls[0])])
         classifier = classifier - rate * (10.0 * slopes[1] + pulls[1])
-        sent += 2 * len(graph.edges) * (wire_size(SentFunction(dictionary[0], dictionary[0]))[1] // 2)
+        sent += 2 * len(graph.edges) * (wire_size(SentFunction(dictionary[0], dictionary[0])).bytes // 2)
         sent += 2 * len(graph.edges) * 8 * classifier[0].size
     stored = (width + data.classes) * atoms
     return record.finish(seen // agents, judge, points=atoms, stored=stored, traffic=sent / seen)

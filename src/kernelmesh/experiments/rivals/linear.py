@@ -39,7 +39,7 @@ def _learn(
         weights = np.tensordot(mixing, stepped, axes=1)
         if not diffuse:
             weights -= step * slopes
-        sent += 2 * len(graph.edges) * wire_size(Values(weights[0]))[1]
+        sent += 2 * len(graph.edges) * wire_size(Values(weights[0])).bytes
         record.take(seen // len(graph), judge, weights.shape[1])
     kept = stored if folded else stored + weights[0].size
     return record.finish(seen // len(graph), judge, points=weights.shape[1], stored=kept, traffic=sent / seen)
