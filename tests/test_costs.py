@@ -68,13 +68,7 @@ class TestRounds:
     def agents(self):
         rng = np.random.default_rng(0)
         mixture, graph = Mixture.draw(classes=3, rng=rng), Graph.geometric(20, degree=6.8, rng=rng)
-        settings = {
-            "dimension": 2,
-            "outputs": 3,
-            "kernel": Gaussian(bandwidth=0.6),
-            "loss": Logistic(),
-            "learner": Landmarks(),
-        }
+        settings = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6), "loss": Logistic()}
         agents = [Agent(**settings, learner=Landmarks(), protocol=protocol) for protocol in (Relay(), Local())]
         streams = [ArrayStream(*mixture.sample(32 * (self.WARM + 2 * self.MEASURED), rng=rng)) for _ in range(20)]
         return *agents, graph, streams
