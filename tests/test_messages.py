@@ -23,6 +23,7 @@ from kernelmesh.messages import (
     Rows,
     SentFunction,
     Values,
+    WireSize,
     decode,
     encode,
     packed,
@@ -101,7 +102,7 @@ news = st.builds(
 def test_news_round_trip_and_size(message):
     data = encode(message)
     assert decode(data) == message
-    assert wire_size(message) == (message.floats, len(data))
+    assert wire_size(message) == WireSize(message.floats, len(data))
 
 
 def written(found):
@@ -155,7 +156,7 @@ def parts(message):
 def test_round_trip_and_size(message):
     data = encode(message)
     assert parts(decode(data)) == parts(message)
-    assert wire_size(message) == (sum(getattr(message, name).size for name in message.tables), len(data))
+    assert wire_size(message) == WireSize(sum(getattr(message, name).size for name in message.tables), len(data))
 
 
 @pytest.mark.parametrize("floats", [0, 1, 31, 32, 33, 8191, 8192, 8193])

@@ -65,7 +65,7 @@ def wire_size(message: Message) -> WireSize:
 
     >>> import numpy as np
     >>> message = Points(np.zeros((32, 2)))
-    >>> wire_size(message) == (64, len(encode(message)))
+    >>> wire_size(message) == WireSize(64, len(encode(message)))
     True
     """
     if not isinstance(message, News):

@@ -123,7 +123,7 @@ def wire_size(message: Message) -> WireSize:
     """The numbers and bytes of a message on the wire, computed without encoding its matrices.
 
     >>> message = Points(np.zeros((32, 2)))
-    >>> wire_size(message) == (64, len(encode(message)))
+    >>> wire_size(message) == WireSize(64, len(encode(message)))
     True
     """
     return _size(type(message).shapes(message))

@@ -95,7 +95,8 @@ def simulate(
     # checked at the call: the generator below only starts with the first round
     graph = _checked(agent, graph, streams, states, faults, engine)
     rest = None if settle is None else integer("simulate", "settle", settle, minimum=0)
-    return _rounds(agent, graph, streams, None if states is None else _numbered(agent, states), faults, engine, rest)
+    states = None if states is None else _numbered(agent, states)
+    return _rounds(agent, graph, streams, states, faults=faults, engine=engine, settle=rest)
 
 
 def _rounds(
@@ -103,6 +104,7 @@ def _rounds(
     graph: Graph,
     streams: Sequence[Iterable[Batch]],
     states: Sequence[State] | None,
+    *,
     faults: Faults | None,
     engine: Engine | None,
     settle: int | None,
