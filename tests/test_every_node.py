@@ -5,31 +5,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kernelmesh import Agent, Diffusion, Gaussian, Gradient, Graph, Komp, Local, Logistic, simulate
+from kernelmesh import Diffusion, Graph, Local, simulate
 from kernelmesh.metrics import accuracies
 from kernelmesh.runtimes.frames import Header, decode_frame
 from kernelmesh.runtimes.mailbox import Arrival
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.streams import ArrayStream, Mixture
+from test_node import ArraySource, kind, make, same
 from virtual import World, question
 
 SELDOM = [Diffusion(every=2), Diffusion(every=4)]
 NAMES = ("a", "b", "c")
-
-
-def label(protocol):
-    return f"{type(protocol).__name__}-{protocol.every}"
-
-
-def make(protocol):
-    return Agent(
-        dimension=2,
-        outputs=3,
-        kernel=Gaussian(bandwidth=0.6),
-        loss=Logistic(),
-        learner=Gradient(step_size=2.0, compression=Komp(budget=0.05)),
-        protocol=protocol,
-    )
 
 
 def data(seed, rows, *, only=None):
@@ -38,47 +24,14 @@ def data(seed, rows, *, only=None):
     return points[kept], labels[kept]
 
 
-class Timed:
-    """Mini-batches one after the other, not before their time: a source of so many per second."""
-
-    refused, pending = 0, None
-
-    def __init__(self, world, points, targets, *, seconds=0.0, passes=1):
-        self.batches = list(ArrayStream(points, targets, batch_size=16, passes=passes))
-        self._world, self._seconds, self._next = world, seconds, 0
-        self._due = 0.0
-
-    @property
-    def ended(self):
-        return self._next == len(self.batches)
-
-    @property
-    def position(self):
-        return {"next": self._next}
-
-    def take(self):
-        if self.ended or self._world.now < self._due:
-            return None
-        self._next, self._due = self._next + 1, max(self._due, self._world.now) + self._seconds
-        return self.batches[self._next - 1]
-
-    def give_back(self):
-        self._next -= 1
-
-    def seek(self, position, pending=None):
-        self._next = position["next"]
-
-    def close(self):
-        """There is nothing to close."""
+def timed(world, samples, **options):
+    """Mini-batches one after the other, not before their time."""
+    return ArraySource(*samples, batch_size=16, world=world, **options)
 
 
 def ring(**options):
     others = {name: {other: "" for other in NAMES if other != name} for name in NAMES}
     return [Membership(name=name, listen="tcp/127.0.0.1:1", neighbors=others[name], **options) for name in NAMES]
-
-
-def same(f, g):
-    return f.points.tobytes() == g.points.tobytes() and f.weights.tobytes() == g.weights.tobytes()
 
 
 def count_questions(world):
@@ -95,13 +48,13 @@ def count_questions(world):
     return asked
 
 
-@pytest.mark.parametrize("protocol", SELDOM, ids=label)
+@pytest.mark.parametrize("protocol", SELDOM, ids=kind)
 class TestLockStep:
     def test_nobody_is_asked_in_the_other_rounds(self, protocol):
         world, agent = World(), make(protocol)
         asked = count_questions(world)
         for i, member in enumerate(ring(lock_step=True)):
-            world.add(agent, member, Timed(world, *data(i, 160)), stay=False)
+            world.add(agent, member, timed(world, data(i, 160)), stay=False)
         world.run()
         pairs = [(a, b) for a in NAMES for b in NAMES if a != b]
         steps = range(protocol.every, 11, protocol.every)
@@ -119,7 +72,7 @@ class TestLockStep:
                 world.at(world.now + 1.9, lambda: ahead.extend(world.runs[n][0].node.state.steps for n in "bc"))
 
         for i, member in enumerate(ring(lock_step=True)):
-            world.add(agent, member, Timed(world, *data(i, 320)), stay=False, each=stop_for_a_while if i == 0 else None)
+            world.add(agent, member, timed(world, data(i, 320)), stay=False, each=stop_for_a_while if i == 0 else None)
         for run, state in zip(world.run().values(), last.states, strict=True):
             assert same(run.node.state.function, state.function)
             assert run.runner.status().out_of_step == ()
@@ -132,7 +85,7 @@ class TestLockStep:
         world, agent, k = World(), make(protocol), protocol.every
         puppet = world.puppet("b", ["a"], lambda sender, frame, answer: answer(b""))
         member = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""}, lock_step=True)
-        runner, took = world.add(agent, member, Timed(world, *data(0, 16 * (2 * k)), seconds=1.0)), []
+        runner, took = (world.add(agent, member, timed(world, data(0, 16 * (2 * k)), seconds=1.0)), [])
         asked = Arrival("b", question(Header(step=2 * k + beyond, share=0.5)))
         world.at(k - 0.5, lambda: runner.mailbox.put(asked))  # between two mini-batches
         world.at(k - 0.4, lambda: took.append((runner.node.state.steps, len(puppet.replies))))
@@ -143,13 +96,13 @@ class TestLockStep:
         assert len(puppet.replies) == (not out)
 
 
-@pytest.mark.parametrize("protocol", SELDOM, ids=label)
+@pytest.mark.parametrize("protocol", SELDOM, ids=kind)
 class TestFreeRunning:
     def test_each_asks_before_every_kth_of_its_own_steps(self, protocol):
         world, agent = World(seed=1), make(protocol)
         asked = count_questions(world)
         for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.15, 0.2), strict=True)):
-            world.add(agent, member, Timed(world, *data(i, 320), seconds=seconds))
+            world.add(agent, member, timed(world, data(i, 320), seconds=seconds))
         world.stop_at_the_end()
         world.run()
         assert {step % protocol.every for _, _, step in asked} == {0}
@@ -161,7 +114,7 @@ class TestFreeRunning:
         """One class each, at paces of their own."""
         world, agent = World(seed=3, **faults), make(protocol)
         for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.12, 0.15), strict=True)):
-            world.add(agent, member, Timed(world, *data(i, 600, only=i), seconds=seconds, passes=6))
+            world.add(agent, member, timed(world, data(i, 600, only=i), seconds=seconds, passes=6))
         world.stop_at_the_end()
         runs = world.run()
         assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
@@ -175,7 +128,7 @@ class TestFreeRunning:
             member = Membership(name=name, listen="tcp/127.0.0.1:1", neighbors=dict.fromkeys(line[name], ""), patience=0.05)
             points, labels = data(i, 480)
             kept = {"a": labels == 0, "b": labels < 0, "c": labels > 0}[name]
-            world.add(agent, member, Timed(world, points[kept], labels[kept], seconds=0.1, passes=6 if name == "a" else 3))
+            world.add(agent, member, timed(world, (points[kept], labels[kept]), seconds=0.1, passes=6 if name == "a" else 3))
         world.stop_at_the_end()
         runs = world.run()
         relayed = runs["b"].node.state
@@ -187,7 +140,7 @@ class TestFreeRunning:
     def test_neighbors_are_known_to_be_there_between_exchanges(self, protocol):
         world, agent, alive = World(), make(protocol), []
         for i, member in enumerate(ring(patience=0.05)):
-            world.add(agent, member, Timed(world, *data(i, 160), seconds=2.5))
+            world.add(agent, member, timed(world, data(i, 160), seconds=2.5))
         for when in np.arange(4.0, 24.0, 0.7):
             world.at(when, lambda: alive.extend(n.alive for n in world.runs["a"][0].runner.status().neighbors.values()))
         world.stop_at_the_end()
@@ -202,7 +155,7 @@ class TestFreeRunning:
             gaps.append(runner.status().disagreement)
 
         for i, member in enumerate(ring(patience=0.05)):
-            world.add(agent, member, Timed(world, *data(i, 320), seconds=0.1), each=each if i == 0 else None)
+            world.add(agent, member, timed(world, data(i, 320), seconds=0.1), each=each if i == 0 else None)
         world.stop_at_the_end()
         world.run()
         known = [gap is not None for gap in gaps]

@@ -22,18 +22,18 @@ from kernelmesh import (
     registry,
     simulate,
 )
-from kernelmesh.agent import advance, relay
+from kernelmesh.agent import relay
 from kernelmesh.checks import positive
 from kernelmesh.errors import InvalidArgument, RefusedMessage
 from kernelmesh.exchange import Outbox, disagreement, read_question, read_reply
 from kernelmesh.messages import Points, SentFunction, Values, encode
 from kernelmesh.numerics.compression import Update
-from kernelmesh.numerics.schedules import Doubling
 from kernelmesh.protocols import ConsensusProtocol, Heard
-from kernelmesh.protocols.base import Tuning
-from kernelmesh.registry import describe, kinds, register, restore
+from kernelmesh.registry import register
 from kernelmesh.streams import ArrayStream, Mixture
 from kernelmesh.testing import check_protocol
+from test_node import assert_simulated, run_lock_step, simulated
+from virtual import World
 
 MAX = 1 << 20
 
@@ -129,56 +129,8 @@ def learned(protocol, name="a"):
     return agent, state
 
 
-class Runtime:
-    """All that a runtime must do, over bytes: another one than `simulate`, which it is compared with."""
-
-    def __init__(self, agent, graph):
-        self.agent, self.graph, self.ties = agent, graph, Faults().ties(graph, 1)
-        self.states = [agent.start(name=name) for name in graph.names]
-        self.bytes = np.zeros(len(graph), int)
-
-    def round(self, batches):
-        outboxes = [
-            Outbox(self.agent, state, None if batch is None else batch.points)
-            for state, batch in zip(self.states, batches, strict=True)
-        ]
-        said = {}
-        for i, ties in enumerate(self.ties):
-            for tie in ties if batches[i] is not None else ():
-                question = outboxes[i].question
-                data = b"" if question is None else encode(question)
-                answer = outboxes[tie.number].reply(read_question(self.agent, data, max_bytes=MAX))
-                packed = said[tie.number, i] = None if answer is None else encode(answer)
-                self.bytes[i] += len(data)
-                self.bytes[tie.number] += len(packed or b"")
-        heard = [[self.hear(tie, said.get((tie.number, i)), batches[i]) for tie in ties] for i, ties in enumerate(self.ties)]
-        for i, batch in enumerate(batches):
-            if batch is not None:
-                checked = self.agent.check(*batch)
-                self.states[i], _ = advance(self.agent, self.states[i], *checked, heard[i])
-
-    def hear(self, tie, data, batch):
-        reply = None if data is None else read_reply(self.agent, data, rows=len(batch.points), max_bytes=MAX)
-        return Heard(reply, tie.weight, tie.name)
-
-
 @every_protocol
 class TestEvery:
-    @pytest.mark.parametrize("rows", [(96, 96, 96, 96), (96, 32, 0, 70)], ids=["equal", "unequal"])
-    def test_whoever_speaks_through_the_exchange_layer_equals_the_simulation(self, protocol, rows):
-        graph, agent = Graph.star(4), make(protocol)
-        runtime = Runtime(agent, graph)
-        streams = [[*ArrayStream(*data(i, own))] for i, own in enumerate(rows)]
-        number = 0
-        for number, round in enumerate(simulate(agent, graph, [list(s) for s in streams])):
-            runtime.round([own[number] if number < len(own) else None for own in streams])
-            for ours, theirs in zip(round.states, runtime.states, strict=True):
-                np.testing.assert_array_equal(ours.function.points, theirs.function.points)
-                np.testing.assert_array_equal(ours.function.weights, theirs.function.weights)
-                np.testing.assert_array_equal(ours.sent.weights, theirs.sent.weights)
-            np.testing.assert_array_equal(round.bytes_sent, runtime.bytes)
-        assert number == 2
-
     def test_an_outbox_says_what_was_declared_and_nothing_else(self, protocol):
         agent, state = learned(protocol)
         points = data(9, 8)[0]
@@ -221,24 +173,6 @@ class TestEvery:
             assert after.sent is before
         # a state that was relayed from belongs to the past, and the new one goes on
         agent.step(after, *data(10, 8))
-
-    def test_its_settings_survive_as_data(self, protocol):
-        assert kinds("protocol")[type(protocol).__name__] is type(protocol)
-        assert restore(describe(protocol)) == protocol
-
-    def test_it_chooses_settings_for_a_network_itself(self, protocol):
-        tuning = Tuning(
-            step_size=2.0,
-            coupling=Doubling(start=0.01, every=200),
-            limit=0.5,
-            kernel=Gaussian(bandwidth=0.6),
-            batches=[data(i, 32)[0] for i in range(3)],
-            stiffness=3.0,
-        )
-        tuned = type(protocol).tuned(tuning)
-        assert type(tuned) is type(protocol)
-        limit = protocol.max_stable_penalty(tuning.kernel, tuning.batches, 2.0, 3.0)
-        assert max(tuned.penalty(samples) for samples in range(0, 10_000, 100)) <= 0.5 * limit
 
 
 POINTS, VALUES = np.zeros((8, 2)), np.zeros((8, 3))
@@ -326,6 +260,11 @@ def test_disagreement_is_with_whatever_was_heard():
 class TestTheirs:
     def test_it_obeys_the_laws(self, protocol):
         check_protocol(protocol)
+
+    def test_on_hosts_in_lock_step_its_rounds_are_those_of_the_simulation(self, protocol):
+        rows = (48, 24, 0, 40)
+        runs = run_lock_step(World(seed=1, loss=0.1), make(protocol), Graph.star(4), rows)
+        assert_simulated(runs, simulated(make(protocol), Graph.star(4), rows), counts=False)
 
     def test_it_learns_in_a_network_with_faults(self, protocol):
         streams = [ArrayStream(*data(i, 640)) for i in range(5)]

@@ -13,7 +13,6 @@ from kernelmesh.deploy.watching import _status_remarks
 from kernelmesh.errors import InvalidArgument, UnreadableFile
 from kernelmesh.messages import SentFunction, encode
 from kernelmesh.runtimes.expiry import Expiry
-from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.name_list import NameList, read_names
 from kernelmesh.streams import Paced
@@ -118,22 +117,6 @@ class TestCommands:
         assert path.read_text() == "# ours\nelsewhere # of another mesh\nagent-0\n"
         with pytest.raises(InvalidArgument, match="did you mean agent-2"):
             exclude(tmp_path / "mesh", "agent2")
-
-
-def test_the_table_names_who_it_was():
-    huge = encode(SentFunction(*function(600)))
-    status = run_with(make(Diffusion()), saying(huge)).runner.status()
-    remarks = list(_status_remarks(status, stale=False))
-    assert f"refused: {status.neighbors['b'].refused} from b" in remarks
-
-
-def test_the_log_counts_along(caplog):
-    guard = Guard()
-    for _ in range(120):
-        guard.offend("south", 7, UnreadableFile("no"), now=0.0)
-    assert [line for line in caplog.messages if "so far" in line] == [
-        f"{count} messages from south have been refused so far" for count in (10, 100)
-    ]
 
 
 class TestExpiry:

@@ -22,7 +22,7 @@ from kernelmesh.runtimes.name_list import NameList
 from kernelmesh.runtimes.node import attempt as module
 from kernelmesh.runtimes.runner import AgentRunner
 from kernelmesh.streams import Mixture
-from test_node import ArraySource
+from test_node import ArraySource, memberships
 from virtual import World
 
 CLASSES = 4
@@ -62,18 +62,6 @@ def alone(agent, rows):
     return accuracy(state)
 
 
-class PacedSource(ArraySource):
-    """Mini-batches that come at a rate, in a world's time."""
-
-    def __init__(self, world, points, targets, *, rate):
-        super().__init__(points, targets)
-        self._world, self._rate, self._start = world, rate, world.now
-
-    def take(self):
-        due = (self._world.now - self._start) * self._rate
-        return super().take() if self._next < due else None
-
-
 class Nobody:
     """A stream without samples."""
 
@@ -92,21 +80,12 @@ class Nobody:
         pass
 
 
-def members(graph, **options):
-    names = [f"agent-{i}" for i in range(len(graph))]
-    around = [{names[j]: "tcp/127.0.0.1:2" for j in graph.neighbors[i]} for i in range(len(graph))]
-    return [
-        Membership(name=name, number=i, listen="tcp/127.0.0.1:1", neighbors=near, **options)
-        for i, (name, near) in enumerate(zip(names, around, strict=True))
-    ]
-
-
 def source(world, i, rows, *, rate=30.0):
-    return PacedSource(world, *of_one_class(i, rows), rate=rate) if rows else Nobody()
+    return ArraySource(*of_one_class(i, rows), world=world, seconds=1.0 / rate) if rows else Nobody()
 
 
 def start(world, agent, graph, rows, *, rate=30.0, membership=None, **options):
-    for i, member in enumerate(members(graph, **(membership or {}))):
+    for i, member in enumerate(memberships(graph, **(membership or {}))):
         world.add(agent, member, source(world, i, rows[i], rate=rate), **options)
 
 
@@ -137,7 +116,7 @@ def simulated(agent, graph, rows):
 
 
 def run_lock_step(world, agent, graph, rows, **options):
-    for i, member in enumerate(members(graph, lock_step=True)):
+    for i, member in enumerate(memberships(graph, lock_step=True)):
         batches = ArraySource(*of_one_class(i, rows[i])) if rows[i] else Nobody()
         world.add(agent, member, batches, stay=False, **options)
     return world.run()
@@ -208,10 +187,10 @@ def record(world, sizes):
 @pytest.mark.parametrize("rate", [4000.0, 20_000.0])
 def test_no_agent_sends_more_than_it_may_in_any_ten_seconds(rate):
     world, agent = World(seed=4, delay=0.05), make(learner=Landmarks(max_order=60), protocol=Relay(every=2))
-    sizes, rows = [], [3000] * 4
+    sizes, rows = [], [1000] * 3
     record(world, sizes)
-    start(world, agent, Graph.ring(4), rows, rate=25.0, membership={"max_bytes_per_second": rate})
-    found = run_freely(world, 90.0)
+    start(world, agent, Graph.ring(3), rows, rate=25.0, membership={"max_bytes_per_second": rate})
+    found = run_freely(world, 40.0)
     for name in found:
         own = np.array([(when, size) for when, sender, size in sizes if sender == name])
         times, bytes_before = own[:, 0], np.concatenate([[0.0], np.cumsum(own[:, 1])])
@@ -224,13 +203,13 @@ def test_a_thin_link_does_not_slow_a_stream_down():
     speeds = []
     for rate in (None, 4000.0):
         world, agent = World(), make()
-        start(world, agent, Graph.ring(3), [4000] * 3, rate=100.0, membership={"max_bytes_per_second": rate})
-        speeds.append(min(state.samples for state in run_freely(world, 12.0).values()))
+        start(world, agent, Graph.ring(3), [2000] * 3, rate=50.0, membership={"max_bytes_per_second": rate})
+        speeds.append(min(state.samples for state in run_freely(world, 10.0).values()))
     assert speeds[1] >= 0.95 * speeds[0]
 
 
 def test_a_rate_at_which_sums_could_never_be_sent_is_refused():
-    member = members(Graph.line(2), max_bytes_per_second=500.0)[0]
+    member = memberships(Graph.line(2), max_bytes_per_second=500.0)[0]
     with pytest.raises(InvalidArgument, match="max_bytes_per_second must be at least"):
         AgentRunner(make(), member, Nobody(), World().network.carrier("agent-0", []))
 
@@ -243,7 +222,7 @@ def test_without_a_number_no_sums_are_shared():
 
 def test_a_killed_agent_resumes_to_the_last_bit_and_its_clock_never_runs_backward(tmp_path):
     world, agent, graph = World(seed=5, delay=0.01), make(), Graph.ring(3)
-    everywhere, rows = members(graph), [400, 240, 320]
+    everywhere, rows = memberships(graph), [200, 120, 160]
     last, resumed = {}, []
 
     def begin(i):
@@ -261,7 +240,7 @@ def test_a_killed_agent_resumes_to_the_last_bit_and_its_clock_never_runs_backwar
         begin(i)
     for number, i in enumerate([0, 1, 2, 0, 0, 1]):
         world.at(2.0 + 2.3 * number, lambda i=i: kill(i))
-    found = run_freely(world, 60.0)
+    found = run_freely(world, 35.0)
     assert resumed == [True] * 6
     assert [state.samples for state in found.values()] == rows
     assert_exact(found, agent)
@@ -269,7 +248,7 @@ def test_a_killed_agent_resumes_to_the_last_bit_and_its_clock_never_runs_backwar
 
 def test_a_quarantined_member_is_forgotten_by_all_until_it_is_released(tmp_path):
     world, agent, quarantine = World(), make(), tmp_path / "quarantine.txt"
-    for i, member in enumerate(members(Graph.ring(4))):
+    for i, member in enumerate(memberships(Graph.ring(4))):
         world.add(agent, member, source(world, i, 120), quarantine=NameList(quarantine))
     during = {}
     world.at(10.0, lambda: quarantine.write_text("agent-1\n"))
@@ -288,7 +267,7 @@ def test_a_member_released_while_nobody_ran_is_admitted_again(tmp_path):
 
     def session(seconds):
         world = World()
-        for i, member in enumerate(members(graph)):
+        for i, member in enumerate(memberships(graph)):
             store = CheckpointStore(tmp_path / str(i), agent=agent)
             world.add(agent, member, source(world, i, 80), store=store, quarantine=NameList(quarantine))
         return run_freely(world, seconds)
@@ -304,7 +283,7 @@ def test_a_member_released_while_nobody_ran_is_admitted_again(tmp_path):
 @pytest.mark.parametrize("leaver", [0, 2], ids=["root", "other"])
 def test_the_samples_of_an_agent_that_leaves_stay(graph, leaver):
     world, agent = World(seed=6, loss=0.05, delay=0.02), make()
-    for i, member in enumerate(members(graph)):
+    for i, member in enumerate(memberships(graph)):
         rows = 80 if i == leaver else 400
         world.add(agent, member, source(world, i, rows), stay=i != leaver)
     gone = []
@@ -333,7 +312,7 @@ def test_when_all_leave_the_last_one_has_what_all_had():
 
 
 def test_an_agent_that_is_back_after_it_left_counts_once(tmp_path):
-    world, agent, everywhere = World(seed=9), make(), members(Graph.ring(3))
+    world, agent, everywhere = World(seed=9), make(), memberships(Graph.ring(3))
     for i, member in enumerate(everywhere):
         store = CheckpointStore(tmp_path / str(i), agent=agent)
         world.add(agent, member, source(world, i, 80), store=store, stay=i != 1)
@@ -352,9 +331,9 @@ def test_an_agent_that_is_back_after_it_left_counts_once(tmp_path):
 @pytest.mark.parametrize("slow", [0.3, 1.0])
 def test_a_slow_agent_slows_nobody_down_and_is_learned_from(slow):
     world, agent = World(), make()
-    start(world, agent, Graph.ring(3), [800] * 3, rate=50.0)
+    start(world, agent, Graph.ring(3), [400] * 3, rate=50.0)
     freeze(world, world.newest("agent-1"), slow)
-    found = run_freely(world, 150.0)
+    found = run_freely(world, 90.0)
     assert_exact(found, agent)
 
 
@@ -423,7 +402,7 @@ STRANGE = {
 
 def beside_a_member_that_says(agent, **words):
     """Two agents between whom a third one says the same over and over."""
-    world, everywhere = World(), members(Graph.ring(3))
+    world, everywhere = World(), memberships(Graph.ring(3))
     honest = [world.add(agent, everywhere[i], source(world, i, 200)) for i in range(2)]
     world.puppet("agent-2", ["agent-0", "agent-1"], lambda *_: None)
     clock = itertools.count(1)
@@ -464,7 +443,7 @@ def test_agents_go_on_whatever_a_member_says(strange, agrees):
     "error", [MemoryError("no room"), FloatingPointError("nan"), np.linalg.LinAlgError("singular")], ids=repr
 )
 def test_a_step_that_fails_with_the_words_of_one_neighbor_is_taken_without_them(error, tmp_path, monkeypatch):
-    world, agent, everywhere = World(), make(), members(Graph.ring(3))
+    world, agent, everywhere = World(), make(), memberships(Graph.ring(3))
 
     def failing(agent, state, points, targets, heard=(), *, advance=module.advance):
         if state.name == "agent-0" and any(said.neighbor == "agent-2" and said.reply is not None for said in heard):
@@ -475,8 +454,8 @@ def test_a_step_that_fails_with_the_words_of_one_neighbor_is_taken_without_them(
     store = CheckpointStore(tmp_path, agent=agent, every=1000)
     for i, member in enumerate(everywhere):
         world.add(agent, member, source(world, i, 200), store=store if i == 0 else None)
-    world.at(1.0, lambda: world.kill(world.newest("agent-0")))
-    run_freely(world, 2.0)
+    world.at(1.6, lambda: world.kill(world.newest("agent-0")))
+    run_freely(world, 2.5)
     first = world.newest("agent-0").runner
     assert first.status(1.0).neighbors["agent-2"].refused > 0
     assert (first.recoveries, first.state.samples) == (0, 200)
@@ -487,7 +466,7 @@ def test_a_step_that_fails_with_the_words_of_one_neighbor_is_taken_without_them(
 
 
 def test_after_a_step_that_fails_for_itself_an_agent_continues_from_its_last_checkpoint(tmp_path, monkeypatch):
-    world, agent, everywhere = World(), make(), members(Graph.ring(3))
+    world, agent, everywhere = World(), make(), memberships(Graph.ring(3))
     clocks = []
 
     def failing(agent, state, points, targets, heard=(), *, advance=module.advance):
@@ -513,7 +492,7 @@ def test_after_a_step_that_fails_for_itself_an_agent_continues_from_its_last_che
 @pytest.mark.parametrize("payload", [b"", b"noise", encode(Values(np.zeros((8, 3))))], ids=["nothing", "noise", "values"])
 def test_other_messages_than_news_are_refused(payload):
     world, agent = World(), make()
-    runner = world.add(agent, members(Graph.line(2))[0], source(world, 0, 80))
+    runner = world.add(agent, memberships(Graph.line(2))[0], source(world, 0, 80))
     world.puppet("agent-1", ["agent-0"], lambda *_: None)
     frame = Frame(Prefix(5, False, 0), Header(1, runner.node._model), payload)
     for when in range(5):
@@ -525,7 +504,7 @@ def test_other_messages_than_news_are_refused(payload):
 
 def test_agents_of_other_settings_are_not_listened_to():
     world = World()
-    first, second = members(Graph.line(2))
+    first, second = memberships(Graph.line(2))
     world.add(make(), first, source(world, 0, 80))
     world.add(make(learner=Landmarks(max_order=61)), second, source(world, 1, 80))
     found = run_freely(world, 20.0)

@@ -30,7 +30,7 @@ from kernelmesh.protocols.relay.memory import load, store
 
 __all__ = ["pack", "read", "understood", "unpack", "write"]
 
-VERSION = "5"
+VERSION = "1"
 _LATEST = 1 << 62  # the largest plausible count
 
 
@@ -40,7 +40,7 @@ def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
         total.update(f"{name}={metadata[name]}\n".encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        total.update(f"{name}:{array.dtype.str}:{array.shape}\n".encode())
+        total.update(f"{name}:{array.dtype.str}:{','.join(map(str, array.shape))}\n".encode())
         total.update(array.tobytes())
     return total.hexdigest()
 

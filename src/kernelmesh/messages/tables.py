@@ -15,7 +15,7 @@ from kernelmesh.errors import RefusedMessage
 
 __all__ = ["KINDS", "VERSION", "Message", "Points", "SentFunction", "Values", "WireSize", "decode", "encode", "wire_size"]
 
-VERSION = 5
+VERSION = 1
 """Of the wire format."""
 
 _Length = Annotated[int, Meta(ge=0, lt=1 << 31)]

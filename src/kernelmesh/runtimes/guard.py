@@ -32,7 +32,7 @@ class Guard:
     >>> from kernelmesh.errors import RefusedMessage
     >>> guard = Guard()
     >>> for _ in range(4):
-    ...     guard.offend("south", 7, RefusedMessage("message: must be one of format 5"), now=0.0)
+    ...     guard.offend("south", 7, RefusedMessage("message: must be one of format 1"), now=0.0)
     >>> guard.ignores("south", 7, now=0.5), guard.ignores("south", 8, now=0.5), guard.ignores("south", 7, now=1.5)
     (True, False, False)
     """

@@ -4,20 +4,18 @@ A journal begins with four bytes that identify its format, followed by records: 
 incomplete record was being written when the process was killed.
 """
 
-import json
 import os
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from kernelmesh.checks import integer
 from kernelmesh.errors import KernelMeshError, UnreadableFile
 from kernelmesh.messages import Message, decode, encode
 from kernelmesh.protocols import Heard
@@ -45,21 +43,20 @@ class _Neighbor(Struct, array_like=True, forbid_unknown_fields=True):
     reply: bytes | None
 
 
+class _Array(Struct, array_like=True, forbid_unknown_fields=True):
+    is_integer: bool
+    """Whether these are integers, such as class numbers, rather than floating-point numbers; of 8 bytes each."""
+    shape: Annotated[list[_Count], Meta(min_length=1, max_length=2)]
+    data: bytes
+
+
 class _Step(Struct, array_like=True, forbid_unknown_fields=True):
     settings: _Count
-    step: _Count
-    rows: _Count
-    columns: _Count
-    points: bytes
-    labels: bool
-    """Whether the targets are class numbers."""
-    outputs: _Count
-    """Columns of the targets; 0 for a vector."""
-    targets: bytes
-    position: bytes
-    """As JSON."""
-    floats_sent: _Count
-    bytes_sent: _Count
+    step: Annotated[int, Meta(ge=1)]
+    points: _Array
+    targets: _Array
+    position: dict[str, Any] | None
+    traffic: tuple[_Count, _Count]
     heard: list[_Neighbor]
 
 
@@ -78,27 +75,26 @@ def create(path: Path) -> BinaryIO:
 def append(file: BinaryIO, record: Record) -> None:
     """Append a record and pass it to the operating system."""
     entry = record.entry
-    points, targets = entry.batch
-    step = _Step(
-        record.settings,
-        entry.step,
-        len(points),
-        points.shape[1],
-        points.tobytes(),
-        targets.dtype.kind == "i",
-        targets.shape[1] if targets.ndim == 2 else 0,
-        targets.tobytes(),
-        msgspec.json.encode(None if entry.position is None else dict(entry.position)),
-        entry.traffic.floats,
-        entry.traffic.bytes,
-        [
-            _Neighbor(str(said.neighbor), said.weight, None if said.reply is None else encode(said.reply))
-            for said in entry.heard
-        ],
-    )
+    points, targets = map(_array, entry.batch)
+    position = None if entry.position is None else dict(entry.position)
+    heard = [_neighbor(said) for said in entry.heard]
+    step = _Step(record.settings, entry.step, points, targets, position, entry.traffic, heard)
     data = _encoder.encode(step)
     file.write(_PREFIX.pack(len(data), zlib.crc32(data)) + data)
     file.flush()
+
+
+def _neighbor(said: Heard) -> _Neighbor:
+    return _Neighbor(str(said.neighbor), said.weight, None if said.reply is None else encode(said.reply))
+
+
+def _array(table: NDArray[Any]) -> _Array:
+    is_integer = table.dtype.kind == "i"
+    return _Array(is_integer, list(table.shape), table.astype("<i8" if is_integer else "<f8").tobytes())
+
+
+def _table(array: _Array) -> NDArray[Any]:
+    return np.frombuffer(array.data, "<i8" if array.is_integer else "<f8").reshape(array.shape)
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -119,23 +115,13 @@ def read(path: Path) -> Iterator[Record]:
 def _record(path: Path, data: bytes) -> Record:
     try:
         step = _decoder.decode(data)
-        integer("journal", "step", step.step, minimum=1)
-        position = json.loads(step.position)
-        if position is not None and not isinstance(position, dict):
-            raise UnreadableFile("position must be an object")
-        points = np.frombuffer(step.points, "<f8").reshape(step.rows, step.columns)
-        targets: NDArray[np.float64 | np.int64] = np.frombuffer(step.targets, "<i8" if step.labels else "<f8")
-        targets = targets.reshape(step.rows, step.outputs) if step.outputs else targets.reshape(step.rows)
+        batch = Batch(_table(step.points), _table(step.targets))
+        if step.points.is_integer or batch.points.ndim != 2 or len(batch.points) != len(batch.targets):
+            raise UnreadableFile("a mini-batch must have a target for each point")
         heard = [Heard(_message(said.reply), said.weight, said.name) for said in step.heard]
     except (KernelMeshError, msgspec.DecodeError, ValueError, MemoryError, RecursionError) as error:
         raise UnreadableFile(f"{path}: must be a journal ({error})") from None
-    entry = Entry(
-        step=step.step,
-        batch=Batch(points, targets),
-        position=position,
-        heard=heard,
-        traffic=Traffic(step.floats_sent, step.bytes_sent),
-    )
+    entry = Entry(step=step.step, batch=batch, position=step.position, heard=heard, traffic=Traffic(*step.traffic))
     return Record(entry, step.settings)
 
 

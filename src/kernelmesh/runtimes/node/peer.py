@@ -1,17 +1,15 @@
 """What a node knows of one neighbor, and the states that a neighbor can be in.
 
-    ABSENT ──listens──▸ IDLE ──asked──▸ ASKED ──waited──▸ LATE
-      ▴ ◂────gone──────  │ ▴              │ │               │
-      │                  │ ├───given up───┼─┴───given up────┘
-      │                heard               │
-      │                  ▾ │stepped        ▾
-      │                 HEARD ◂──────────heard (LATE too)
-      │                  │ ▴
-      │               gone listens
-    stepped              ▾ │
-      └──────────────── PARTED ◂──heard── ABSENT
+               listens            asked            waited
+      ABSENT ───────────▸ IDLE ──────────▸ ASKED ──────────▸ LATE
+         ▴  ◂────gone────  │▴ ◂──given up──  │  ◂─given up─┐  │
+         │            heard││stepped         │heard        └──┤
+  stepped│                 ▾│                ▾                │heard
+      PARTED ◂──gone────  HEARD ◂───────────────◂─────────────┘
+             ───listens─▸
 
-    quarantined leads from every state to EXCLUDED, released from there to IDLE; who is gone while ASKED or LATE is ABSENT.
+ABSENT becomes PARTED when it is heard, ASKED and LATE become ABSENT when they are gone, and HEARD is ASKED for something
+newer if it answered late. Quarantined leads from every state to EXCLUDED, released from there to IDLE.
 
 ASKED and LATE exist only where neighbors are asked. Everything that changes a state is an event in `TRANSITIONS`, and
 `Peer.on` is the only place that changes one. What is not in the table cannot happen.
@@ -59,37 +57,28 @@ class Event(enum.Enum):
     RELEASED = "the operator has released it"
 
 
-_S, _E = PeerState, Event
-TRANSITIONS: Mapping[PeerState, Mapping[Event, PeerState]] = {
-    _S.ABSENT: {_E.LISTENS: _S.IDLE, _E.GONE: _S.ABSENT, _E.HEARD: _S.PARTED, _E.QUARANTINED: _S.EXCLUDED},
-    _S.IDLE: {_E.LISTENS: _S.IDLE, _E.GONE: _S.ABSENT, _E.ASKED: _S.ASKED, _E.HEARD: _S.HEARD, _E.QUARANTINED: _S.EXCLUDED},
-    _S.ASKED: {
-        _E.LISTENS: _S.ASKED,
-        _E.GONE: _S.ABSENT,
-        _E.WAITED: _S.LATE,
-        _E.HEARD: _S.HEARD,
-        _E.GIVEN_UP: _S.IDLE,
-        _E.QUARANTINED: _S.EXCLUDED,
-    },
-    _S.LATE: {_E.LISTENS: _S.LATE, _E.GONE: _S.ABSENT, _E.HEARD: _S.HEARD, _E.GIVEN_UP: _S.IDLE, _E.QUARANTINED: _S.EXCLUDED},
-    _S.HEARD: {
-        _E.LISTENS: _S.HEARD,
-        _E.GONE: _S.PARTED,
-        _E.ASKED: _S.ASKED,  # for something newer, because what it said came late
-        _E.HEARD: _S.HEARD,
-        _E.STEPPED: _S.IDLE,
-        _E.QUARANTINED: _S.EXCLUDED,
-    },
-    _S.PARTED: {
-        _E.LISTENS: _S.HEARD,
-        _E.GONE: _S.PARTED,
-        _E.HEARD: _S.PARTED,
-        _E.STEPPED: _S.ABSENT,
-        _E.QUARANTINED: _S.EXCLUDED,
-    },
-    # who has been released is asked at once, and is absent again if it does not listen
-    _S.EXCLUDED: {_E.LISTENS: _S.EXCLUDED, _E.GONE: _S.EXCLUDED, _E.RELEASED: _S.IDLE},
-}
+# A point: this cannot happen. Who is released is asked at once, and found absent if it does not listen.
+_TABLE = """
+            LISTENS   GONE      ASKED  WAITED  HEARD   GIVEN_UP  STEPPED  QUARANTINED  RELEASED
+  ABSENT    IDLE      ABSENT    .      .       PARTED  .         .        EXCLUDED     .
+  IDLE      IDLE      ABSENT    ASKED  .       HEARD   .         .        EXCLUDED     .
+  ASKED     ASKED     ABSENT    .      LATE    HEARD   IDLE      .        EXCLUDED     .
+  LATE      LATE      ABSENT    .      .       HEARD   IDLE      .        EXCLUDED     .
+  HEARD     HEARD     PARTED    ASKED  .       HEARD   .         IDLE     EXCLUDED     .
+  PARTED    HEARD     PARTED    .      .       PARTED  .         ABSENT   EXCLUDED     .
+  EXCLUDED  EXCLUDED  EXCLUDED  .      .       .       .         .        .            IDLE
+"""
+
+
+def _transitions(table: str) -> Mapping[PeerState, Mapping[Event, PeerState]]:
+    events, *rows = (line.split() for line in table.splitlines() if line)
+    return {
+        PeerState[state]: {Event[event]: PeerState[name] for event, name in zip(events, names, strict=True) if name != "."}
+        for state, *names in rows
+    }
+
+
+TRANSITIONS = _transitions(_TABLE)
 
 
 class IllegalTransition(AssertionError):
