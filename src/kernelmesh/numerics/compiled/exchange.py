@@ -80,8 +80,8 @@ def _entering(lower: Floats, gained: Floats) -> tuple[Floats, Floats]:
 
 @compile_on_first_call()
 def apply(
+    out: OwnMatrix,
     inverse: Matrix,
-    order: int,
     movers: Indices,
     gaps: Indices,
     slots: Indices,
@@ -90,10 +90,14 @@ def apply(
     rows: Matrix,
     block: Matrix,
     less: Matrix,
-) -> OwnMatrix:
-    """P + YᵀY − QᵀQ over the points that remain, each in its place, with the rows of the entering points; less GᵀG."""
+) -> None:
+    """P + YᵀY − QᵀQ over the points that remain, each in its place, with the rows of the entering points; less GᵀG.
+
+    The caller allocates `out`: NumPy asks for large pages, without which new memory would cost more than the product.
+    """
+    order = len(out)
     if order == 0:
-        return np.empty((0, 0))
+        return
     shared = min(order, len(inverse))
     split, total = len(gained), len(gained) + len(lost)
     terms = np.zeros((total + len(less), order))
@@ -112,7 +116,7 @@ def apply(
     for a in range(split, len(terms)):
         for j in range(order):
             signed[a, j] = -terms[a, j]
-    out: Floats = np.dot(transposed(terms), signed)
+    np.dot(transposed(terms), signed, out)
     _add_old(out, inverse, shared, movers, gaps, slots)
     for a in range(slots.size):
         row = np.zeros(order)
@@ -127,7 +131,6 @@ def apply(
             out[j, slots[a]] += row[j]
         for b in range(slots.size):
             out[slots[a], slots[b]] += block[a, b]
-    return out
 
 
 @compiled()
