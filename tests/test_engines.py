@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 import typer
-from kernelmesh.cli.engines import chosen_engine
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from kernelmesh import (
@@ -37,6 +36,7 @@ from kernelmesh.runtimes.engines import LostShard, Processes
 from kernelmesh.runtimes.engines.host import StaleRound
 from kernelmesh.runtimes.engines.partition import crossing, partition
 from kernelmesh.runtimes.threads import use_one_thread
+from kernelmesh_experiments.cli.engines import chosen_engine
 
 GRADIENT = Gradient(step_size=2.0, compression=Komp(budget=0.05))
 AGENTS = {

@@ -118,7 +118,6 @@ def test_edges_are_asked_for_once_in_each_round():
         *(({"absent": {0: each}}, r"absent\[0\] must be") for each in ((5, 10), 5, [(0, 3)], [(5, 3)])),
         ({"absent": [(1, 2)]}, "absent must be a mapping"),
     ],
-    ids=str,
 )
 def test_refuses(settings, reason):
     with pytest.raises(ValueError, match=f"Faults: {reason}"):
