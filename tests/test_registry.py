@@ -211,7 +211,7 @@ class TestSettings:
         ids=["find", "kinds", "restore"],
     )
     def test_an_unknown_role_is_refused_with_those_that_are_known(self, call, owner):
-        with pytest.raises(InvalidArgument, match=f"{owner}: role must be one of kernel, loss, .*experiment, got 'nope'"):
+        with pytest.raises(InvalidArgument, match=f"{owner}: role must be one of kernel, loss, .*stream, got 'nope'"):
             call()
 
     def test_what_nobody_registered_cannot_be_described(self):
