@@ -227,6 +227,6 @@ EXPERIMENTS = (
         about="all learners and other methods in one table; on the textures with --set task=textures, which needs the images",
         config=Config,
         run=run,
-        takes="3 min",
+        takes="1 min",
     ),
 )

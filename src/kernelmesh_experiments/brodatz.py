@@ -166,6 +166,6 @@ EXPERIMENTS = (
         run=run,
         table=table,
         trains=True,
-        takes="3 min, 20 min with --all",
+        takes="2 min, 20 min with --all",
     ),
 )

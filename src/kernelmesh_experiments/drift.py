@@ -202,4 +202,4 @@ def _figure(found: Mapping[tuple[str, str], Mapping[str, Any]], config: Config) 
 
 
 _ABOUT = "online learners under concept drift: a rotating mixture, classes that come and go, permuted labels"
-EXPERIMENTS = (Experiment(name="drift", about=_ABOUT, config=Config, run=run, takes="4 min"),)
+EXPERIMENTS = (Experiment(name="drift", about=_ABOUT, config=Config, run=run, takes="2 min"),)

@@ -95,4 +95,4 @@ def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
 
 
 _ABOUT = "agents that each see one class of five: alone, with the paper's update, and with relay sums"
-EXPERIMENTS = (Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, takes="20 s"),)
+EXPERIMENTS = (Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, takes="10 s"),)

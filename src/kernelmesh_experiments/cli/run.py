@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,9 +68,8 @@ def run(
     To view the results, use `kernelmesh dashboard DIR`; to write them as one HTML file, use `kernelmesh report DIR`.
     """
     options = {"seed": seed, "agents": agents, "protocol": protocol, "learner": learner, "images": images, "samples": samples}
-    changes = [f"{key}={value}" for key, value in options.items() if value is not None] + (change or [])
     folder = out or Path("runs") / name
-    experiment, chosen = _prepared(name, folder, config, changes)
+    experiment, chosen = _prepared(name, folder, config, options, change or [])
     where = chosen_engine("run", engine, workers, address)
     how: dict[str, Any] = {"table": everything, "resume": resume, "engine": where}
     with reported("run"):
@@ -107,12 +106,17 @@ def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None
     return finished
 
 
-def _prepared(name: str, folder: Path, config: Path | None, changes: Sequence[str]) -> tuple[Experiment, Any]:
+def _prepared(
+    name: str, folder: Path, config: Path | None, options: Mapping[str, Any], changes: Sequence[str]
+) -> tuple[Experiment, Any]:
     """The experiment and its validated settings, with its folder created; exits if something is wrong."""
     try:
         experiment = find("run", name)
-        before = read_file(experiment, config) if config is not None else []
-        settings = experiment.config(**read_settings("run", experiment, [*before, *changes]))
+        given = read_settings("run", experiment, read_file(experiment, config) if config is not None else [])
+        for option, value in options.items():
+            if value is not None:
+                given |= read_settings("run", experiment, [f"{option}={value}"], f"--{option}")
+        settings = experiment.config(**given | read_settings("run", experiment, changes))
         check_writable(folder)
     except (TypeError, ValueError) as error:
         fail(error, code=2)

@@ -48,6 +48,6 @@ EXPERIMENTS = (
         config=Config,
         run=run,
         table=table,
-        takes="1 min, 10 min with --all",
+        takes="30 s, 10 min with --all",
     ),
 )
