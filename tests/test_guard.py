@@ -95,7 +95,7 @@ def test_a_flood_of_made_up_senders_takes_no_more_memory_than_a_few(made_up, cap
             reason = f"reason {number}" if made_up == "reasons" else "reason"
             guard.offend(name, token, reason, now=0.0)
     assert guard.total == flood + 3
-    assert sum(len(held) for held in vars(guard).values()) < 1000
+    assert sum(len(held) for held in vars(guard).values() if hasattr(held, "__len__")) < 1000
     assert max(len(name) for name in guard.refused) <= 64
     assert len(caplog.records) <= 200
 

@@ -37,9 +37,6 @@ __all__ = ["Checkpoint", "CheckpointStore", "in_use"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
-_KEPT = 2  # checkpoints
-_ASIDE = 10  # inputs of steps that failed
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Checkpoint:
@@ -205,7 +202,7 @@ class CheckpointStore:
         with contextlib.suppress(OSError):  # it is not needed to go on
             with journal.create(path) as file:
                 journal.append(file, journal.Record(entry, self._fingerprint))
-            for old in sorted(self.folder.glob("poisoned-*.bin"))[:-_ASIDE]:
+            for old in sorted(self.folder.glob("poisoned-*.bin"))[:-10]:
                 old.unlink(missing_ok=True)
         return path
 
@@ -242,7 +239,7 @@ class CheckpointStore:
                 self.trouble = f"{error.strerror or error} ({self.folder})"
 
     def _tidy(self) -> None:
-        checkpoints = sorted(self._numbered("checkpoint-*.safetensors"))[:-_KEPT]
+        checkpoints = sorted(self._numbered("checkpoint-*.safetensors"))[:-2]  # two are kept
         for step in checkpoints:
             self._path("checkpoint", step).unlink(missing_ok=True)
         oldest = min(self._numbered("checkpoint-*.safetensors"))

@@ -26,7 +26,6 @@ __all__ = ["Record", "append", "create", "read"]
 
 _MAGIC = b"kmj1"
 _PREFIX = struct.Struct("<II")
-_MAX_MESSAGE = 1 << 31
 _Count = Annotated[int, Meta(ge=0)]
 
 
@@ -126,5 +125,5 @@ def _record(path: Path, data: bytes) -> Record:
 
 
 def _message(data: bytes | None) -> Message | None:
-    message: Message | None = None if data is None else decode(data, max_bytes=_MAX_MESSAGE)
+    message: Message | None = None if data is None else decode(data, max_bytes=len(data))
     return message
