@@ -12,7 +12,6 @@ from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import read_question, read_reply
 from kernelmesh.messages import Points, SentFunction, Values, encode
 from kernelmesh.protocols import Heard
-from kernelmesh.runtimes import journal
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.frames import Header
 from kernelmesh.runtimes.mailbox import Arrival, Request
@@ -170,20 +169,6 @@ class TestPoisonedJournal:
         with contextlib.closing(CheckpointStore(folder, agent=agent, every=1000)) as store:
             return restarted(agent, member, ArraySource(*data(0, 80)), store)
 
-    def test_words_that_are_too_large_now_are_set_aside(self, tmp_path, caplog):
-        agent = make(Diffusion())
-        before = self.crashed(agent, tmp_path, encode(SentFunction(*function(9))))
-        again = self.start(agent, tmp_path, max_points=8)
-        assert again.state.samples == before.samples
-        aside = sorted(tmp_path.glob("poisoned-*.bin"))
-        assert aside
-        assert any(len(said.reply.weights) == 9 for record in journal.read(aside[0]) for said in record.entry.heard)
-        assert any("set aside" in line for line in caplog.messages)
-        caplog.clear()
-        third = self.start(agent, tmp_path, max_points=8)
-        assert same(third.state.function, again.state.function)
-        assert not any("set aside" in line for line in caplog.messages), "a restart must not fail again"
-
     def test_a_step_that_cannot_be_taken_again_ends_the_replay(self, tmp_path, monkeypatch):
         agent = make(Diffusion())
         before = self.crashed(agent, tmp_path, b"")
@@ -198,29 +183,6 @@ class TestPoisonedJournal:
         again = self.start(agent, tmp_path)
         assert again.state.steps == 4 < before.steps
         assert [path.name for path in tmp_path.glob("poisoned-*")] == ["poisoned-000000005.bin"]
-
-    def test_a_step_that_kills_processes_is_taken_without_words_and_then_not_at_all(self, tmp_path, monkeypatch):
-        agent = make(Diffusion())
-        before = self.crashed(agent, tmp_path, encode(SentFunction(*function(3))))
-
-        class Killed(BaseException):
-            """As sudden as the end of a process."""
-
-        from kernelmesh.runtimes.node import AskingNode as Node
-
-        def replay(node, entry, *, replay=Node.replay):
-            if entry.step == 5 and any(said.reply for said in entry.heard):
-                raise Killed
-            return replay(node, entry)
-
-        monkeypatch.setattr(Node, "replay", replay)
-        for _ in range(3):
-            with pytest.raises(Killed):
-                self.start(agent, tmp_path)
-        again = self.start(agent, tmp_path)
-        assert again.state.steps == before.steps
-        assert [path.name for path in tmp_path.glob("poisoned-*")] == ["poisoned-000000005.bin"]
-        assert not (tmp_path / "replaying").exists()
 
 
 def test_hostile_questions_are_counted_by_neighbor():

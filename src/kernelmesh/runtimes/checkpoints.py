@@ -74,7 +74,6 @@ class CheckpointStore:
         self.trouble = ""
         """Why the last write failed; empty if it succeeded."""
         self._journal: BinaryIO | None = None
-        self._deaths: dict[int, int] | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 (held as long as the store lives)
@@ -205,25 +204,6 @@ class CheckpointStore:
             for old in sorted(self.folder.glob("poisoned-*.bin"))[:-10]:
                 old.unlink(missing_ok=True)
         return path
-
-    def replaying(self, step: int) -> int:
-        """Record that a step is about to be replayed; returns how many processes have died while replaying it."""
-        path = self.folder / "replaying"
-        if self._deaths is None:
-            self._deaths = {}
-            with contextlib.suppress(OSError, ValueError):
-                lines = path.read_text(encoding="ascii").splitlines()
-                self._deaths = {int(before): int(count) for before, count in map(str.split, lines)}
-        deaths = self._deaths.get(step, 0)
-        with contextlib.suppress(OSError):
-            counts = {**self._deaths, step: deaths + 1}
-            path.write_text("".join(f"{key} {count}\n" for key, count in counts.items()), encoding="ascii")
-        return deaths
-
-    def replayed(self) -> None:
-        """Record that all steps have been replayed."""
-        with contextlib.suppress(OSError):
-            (self.folder / "replaying").unlink(missing_ok=True)
 
     def _broken(self, error: OSError) -> None:
         # a journal with a hole is worth nothing behind it: none is kept until the next checkpoint
