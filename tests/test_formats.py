@@ -122,14 +122,13 @@ def test_a_checkpoint_with_its_journal(tmp_path):
         "learner": "Gradient",
         "protocol": "Diffusion",
     }
-    counts = {"floats_sent": 9, "bytes_sent": 99}
-    settings = {"name": "north", "settings": identity, "position": {"row": 96}, "excluded": ["south"], "counts": counts}
+    settings = {"name": "north", "settings": identity, "position": {"row": 96}, "excluded": ["south"], "traffic": [9, 99]}
     metadata = {"format": "kernelmesh", "version": "1", "kind": "agent", "settings": json.dumps(settings)}
     arrays = {
-        "state/clock": ("I64", [2], struct.pack("<2q", 96, 3)),
-        "state/baseline_loss": ("F64", [1], struct.pack("<d", 0.5)),
-        "state/function.points": ("F64", [3, 2], floats(*POINTS)),
-        "state/function.weights": ("F64", [3, 1], floats(*WEIGHTS)),
+        "clock": ("I64", [2], struct.pack("<2q", 96, 3)),
+        "baseline_loss": ("F64", [1], struct.pack("<d", 0.5)),
+        "function.points": ("F64", [3, 2], floats(*POINTS)),
+        "function.weights": ("F64", [3, 1], floats(*WEIGHTS)),
     }
     (tmp_path / "checkpoint-000000003.safetensors").write_bytes(safetensors(metadata, arrays))
     batch = [array(False, [2, 2], floats(*POINTS[:2])), array(False, [2, 1], floats([1.0], [2.0]))]
