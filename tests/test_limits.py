@@ -50,12 +50,12 @@ class TestLimits:
             read_question(agent, asked, max_bytes=1 << 20, max_points=10)
         assert read_question(agent, asked, max_bytes=1 << 20, max_points=11) is not None
 
-    def test_answers_to_a_large_mini_batch_of_ones_own_pass(self):
+    def test_answers_to_a_large_own_mini_batch_are_accepted(self):
         values = encode(Values(np.zeros((11, 3))))
         agent = make(Penalty(coupling=0.05))
         assert read_reply(agent, values, rows=11, max_bytes=1 << 20, max_points=10).values.shape == (11, 3)
 
-    def test_a_client_that_asks_for_too_much_is_told_so(self):
+    def test_a_request_for_too_many_points_is_refused(self):
         refusals = []
         request = Request("predict", encode(Points(np.zeros(((1 << 17) + 1, 2)))), refusals.append, refusals.append)
         run_with(make(Diffusion()), saying(b""), at=[(0.0, request)])
@@ -73,11 +73,11 @@ class TestWithin:
         rng = np.random.default_rng(seed)
         return [Heard(SentFunction(rng.normal(size=(n, 2)), np.ones((n, 3))), 0.3, f"n{i}") for i, n in enumerate(orders)]
 
-    def test_what_fits_is_left_alone(self):
+    def test_all_messages_are_used_if_they_fit(self):
         heard = self.heard(5, 5)
         assert within(heard, self.state(), 10) == (heard, [])
 
-    def test_the_rest_waits_and_everybody_has_a_turn(self):
+    def test_the_rest_waits_and_each_neighbor_has_its_turn(self):
         heard, late = self.heard(6, 6, 6), set()
         for steps in range(3):
             out, names = within(heard, self.state(steps), 12)
@@ -86,7 +86,7 @@ class TestWithin:
             late |= set(names)
         assert late == {"n0", "n1", "n2"}
 
-    def test_points_that_several_have_count_once(self):
+    def test_common_points_count_once(self):
         one = self.heard(6)[0]
         heard = [one._replace(neighbor=f"n{i}") for i in range(4)]
         assert within(heard, self.state(), 6) == (heard, [])
@@ -106,19 +106,19 @@ class TestAttempt:
         return [Heard(Values(np.zeros((1, 1))), 0.2, f"n{i}") for i in range(count)]
 
     @pytest.mark.parametrize("bad", [set(), {"n0"}, {"n1", "n3"}, {"n0", "n1", "n2", "n3"}])
-    def test_exactly_the_offenders_are_left_out(self, bad):
+    def test_exactly_the_offenders_are_excluded(self, bad):
         heard = self.heard()
         trial = attempt(self.take(bad), make(Diffusion()).start(), heard)
         assert set(trial.offenders) == bad
         assert set(trial.result) == {"n0", "n1", "n2", "n3"} - bad
         assert trial.heard == without(heard, bad)
 
-    def test_who_are_only_together_too_much_are_all_left_out(self):
+    def test_neighbors_that_fail_only_together_are_all_excluded(self):
         trial = attempt(self.take(set(), together=3), make(Diffusion()).start(), self.heard())
         assert trial.result == []
         assert len(trial.offenders) == 4
 
-    def test_what_is_nobodys_fault_is_raised(self):
+    def test_an_error_without_offenders_is_raised(self):
         with pytest.raises(MemoryError):
             attempt(self.take(set(), together=0), make(Diffusion()).start(), self.heard())
         with pytest.raises(MemoryError):

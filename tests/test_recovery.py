@@ -49,7 +49,7 @@ def run(agent, folder, *, scale=None, at=90, rows=2400, every=25):
 
 @pytest.mark.parametrize("protocol", [Penalty(coupling=0.05), Diffusion()], ids=kind)
 @pytest.mark.parametrize("scale", [1e3, 1e30])
-def test_it_goes_back_and_learns_on(protocol, scale, tmp_path, caplog):
+def test_a_diverged_agent_returns_to_a_checkpoint(protocol, scale, tmp_path, caplog):
     """1e3: its loss is far above that of predicting nothing; 1e30: no step can be taken at all."""
     agent = make(protocol, explosion=1e6)
     calm = run(agent, tmp_path / "calm")
@@ -62,7 +62,7 @@ def test_it_goes_back_and_learns_on(protocol, scale, tmp_path, caplog):
     assert "went back to an earlier function 1×" in list(_status_remarks(status, stale=False))
 
 
-def test_it_is_good_after_a_restart_too(tmp_path):
+def test_after_a_return_the_restart_is_good(tmp_path):
     agent = make(Diffusion(), explosion=1e6)
     runner = run(agent, tmp_path, scale=1e3, rows=1000)
     store = CheckpointStore(tmp_path, agent=agent, every=25)
@@ -74,14 +74,14 @@ def test_it_is_good_after_a_restart_too(tmp_path):
     store.close()
 
 
-def test_without_a_good_checkpoint_it_begins_anew(tmp_path, caplog):
+def test_without_a_good_checkpoint_it_starts_from_scratch(tmp_path, caplog):
     agent = make(Diffusion(), explosion=1e6)
     runner = run(agent, tmp_path, scale=1e3, at=10)
     assert any("starting from scratch" in line for line in caplog.messages)
     assert accuracy(runner.state) > 0.8
 
 
-def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
+def test_with_unstable_settings_it_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
     from kernelmesh.runtimes.node import attempt as module
 
     def failing(agent, state, *rest, advance=module.advance, **options):
@@ -100,7 +100,7 @@ def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, ca
     ]
 
 
-def test_honest_trouble_is_no_reason(tmp_path):
+def test_a_change_of_the_stream_is_no_divergence(tmp_path):
     """A stream that changes from one moment to the next raises the loss, but not that far."""
     agent, world = make(Diffusion()), World()
     world.puppet("b", ["a"], silent)
