@@ -83,9 +83,9 @@ def compare(signals: np.ndarray, edges: list[tuple[int, int]], rows: int) -> dic
     who = np.repeat(list(regions), rows)
     found = {"the last value": np.array([1 - np.mean((X[:, -1] - y) ** 2) / y.var() for X, y in later])}
     graph = Graph.of(edges)
-    learner = Landmarks(regularization=0.6, novelty=0.03, max_order=60)  # with the network's defaults
-    for name, protocol in {"alone": Local(), "network": None}.items():
-        mesh = KernelMeshRegressor(graph=graph, protocol=protocol, learner=learner, random_state=0).fit(X, y, agents=who)
+    alone = {"protocol": Local(), "learner": Landmarks(regularization=0.6, novelty=0.03, max_order=60)}
+    for name, settings in {"alone": alone, "network": {"max_order": 60}}.items():
+        mesh = KernelMeshRegressor(graph=graph, random_state=0, **settings).fit(X, y, agents=who)
         found[name] = np.array([mesh.score(*later[i], agent=i) for i in regions])
     everything = OnlineKernelRegressor(random_state=0).fit(X, y)
     found["one learner, all samples"] = np.array([everything.score(*pair) for pair in later])

@@ -77,9 +77,9 @@ def compare(X: np.ndarray, y: np.ndarray, who: np.ndarray, left_out: list[int]) 
     watches = [int(person) for person in np.unique(who[~test])]
     ring = list(zip(watches, [*watches[1:], watches[0]], strict=True))
     found = {}
-    learner = Landmarks(regularization=0.05, novelty=0.03, max_order=200)  # with the network's defaults
-    for name, protocol in {"alone": Local(), "network": None}.items():
-        mesh = KernelMeshClassifier(graph=ring, protocol=protocol, learner=learner, random_state=0)
+    alone = {"protocol": Local(), "learner": Landmarks(regularization=0.05, novelty=0.03, max_order=200)}
+    for name, settings in {"alone": alone, "network": {"max_order": 200}}.items():
+        mesh = KernelMeshClassifier(graph=ring, random_state=0, **settings)
         mesh.fit(X[~test], y[~test], agents=who[~test])
         found[name] = [mesh.score(X[test], y[test], agent=watch) for watch in watches]
     everything = OnlineKernelClassifier(random_state=0).fit(X[~test], y[~test])

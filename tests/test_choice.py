@@ -56,13 +56,14 @@ def outputs(model, X):
 
 def agent_for(kind, *, bandwidth, factor=1.0):
     """With the default λ times a factor."""
-    classifies, usual = kind is OnlineKernelClassifier, defaults_of(SecondOrder)
+    classifies = kind is OnlineKernelClassifier
+    usual = defaults_of(SecondOrder, classifies=classifies)
     return Agent(
         dimension=2,
         outputs=2 if classifies else 1,
         kernel=Gaussian(bandwidth=bandwidth),
         loss=Logistic() if classifies else Squared(),
-        learner=SecondOrder(regularization=factor * usual.regularization.of(classifies), budget=usual.budget.of(classifies)),
+        learner=SecondOrder(regularization=factor * usual.regularization, **usual.settings),
     )
 
 

@@ -19,11 +19,14 @@ from kernelmesh import (
     Constant,
     Diffusion,
     Gaussian,
+    Gradient,
     InverseRoot,
     Komp,
+    Landmarks,
     Local,
     Logistic,
     Penalty,
+    Relay,
     SecondOrder,
     Squared,
     registry,
@@ -36,7 +39,7 @@ from kernelmesh.deploy.sections import SECTIONS
 from kernelmesh.deploy.toml_positions import locate
 from kernelmesh.errors import InvalidConfig, Problem
 from kernelmesh.numerics.kernels import Linear, Sum
-from kernelmesh.numerics.schedules import Schedule, as_schedule
+from kernelmesh.numerics.schedules import Schedule, check_schedule
 from kernelmesh.registry import kinds
 from kernelmesh.schema import at_least, setting, settings_of
 from kernelmesh.streams import FileStream, LineSource, StreamKind, ZenohStream
@@ -57,10 +60,8 @@ agent-2 = ""
 [model]
 dimension = 2
 outputs = 5
-regularization = 1e-6
-step_size = 3.0
 loss = { kind = "Logistic" }
-compression = { kind = "Komp", budget = 0.2 }
+learner = { kind = "Gradient", step_size = 3.0, compression = { kind = "Komp", budget = 0.2 } }
 
 [model.kernel]
 kind = "Gaussian"
@@ -79,14 +80,30 @@ rate = 0
 folder = "state/agent-0"
 every = 100
 """
+SHORT = """\
+name = "a"
+listen = "tcp/localhost:1"
+[model]
+dimension = 1
+outputs = 1
+kernel.kind = "Gaussian"
+loss.kind = "Squared"
+[stream]
+kind = "stdin"
+points = ["x"]
+targets = ["y"]
+[checkpoint]
+folder = "state"
+"""
+KERNEL = '\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6'
+ZENOH = [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "a/**"'), ("follow = false\n", "")]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("config")
-    (folder / "data.csv").write_text("x1,x2,label\n")
-    (folder / "data.txt").write_text("x1,x2,label\n")
-    (folder / "data.parquet").write_bytes(b"")
+    for name in ("data.csv", "data.txt", "data.parquet"):
+        (folder / name).write_text("x1,x2,label\n")
     return folder
 
 
@@ -110,90 +127,68 @@ def mistakes_of(folder, text):
     lines = str(refused.value).split("\n")
     assert tuple(lines) == tuple(map(str, refused.value.problems))
     for line in lines:
-        assert re.match(
-            re.escape(f"{path}:") + r"\d+: \S.* (must .*, got |is missing|is not valid TOML: |cannot be used: )", line
-        ), line
+        ending = r"\d+: \S.* (must .*, got |is missing|is not valid TOML: |cannot be used: )"
+        assert re.match(re.escape(f"{path}:") + ending, line), line
     return [line.removeprefix(f"{path}:") for line in lines]
 
 
 def line_with(text, marker):
-    found = [number for number, line in enumerate(text.split("\n"), 1) if marker in line]
-    assert found, marker
-    return found[0]
+    return next(number for number, line in enumerate(text.split("\n"), 1) if marker in line)
 
 
-def test_a_file_says_what_it_says(folder):
-    made = read(write(folder, BASE))
+def test_a_file_is_read_relative_to_itself(folder, monkeypatch):
+    write(folder, BASE)
+    monkeypatch.chdir(folder.parent)
+    made = read(Path(folder.name) / "agent.toml")
     assert made.path == folder / "agent.toml"
-    assert (made.agent.kernel, made.agent.loss, made.agent.step_size) == (Gaussian(bandwidth=0.6), Logistic(), Constant(3.0))
-    assert made.agent.protocol == Diffusion()
+    assert (made.agent.kernel, made.agent.loss, made.agent.protocol) == (Gaussian(bandwidth=0.6), Logistic(), Diffusion())
+    assert made.agent.learner == Gradient(step_size=3.0, compression=Komp(budget=0.2, max_order=500))
     assert (made.membership.name, made.membership.mesh, made.membership.lock_step) == ("agent-0", "demo", False)
     assert dict(made.membership.neighbors) == {"agent-1": "tcp/127.0.0.1:7451", "agent-2": ""}
-    assert made.stream.kind == FileStream(path=folder / "data.csv", format="csv")
+    assert made.stream.kind == FileStream(path=folder / "data.csv")
     assert (made.stream.points, made.stream.targets) == (("x1", "x2"), ("label",))
     assert (made.checkpoint.folder, made.checkpoint.every) == (folder / "state/agent-0", 100)
     assert (made.stay, made.log) == (True, "info")
     assert made == read(write(folder, BASE))
 
 
-def test_paths_are_relative_to_the_file_and_not_to_the_shell(folder, monkeypatch):
-    write(folder, BASE)
-    monkeypatch.chdir(folder.parent)
-    made = read(Path(folder.name) / "agent.toml")
-    assert made.stream.kind.path.is_absolute()
-    assert made.stream.kind.path.is_file()
-    assert made.checkpoint.folder == folder / "state/agent-0"
-
-
-SHORT = """\
-name = "a"
-listen = "tcp/localhost:1"
-[model]
-dimension = 1
-outputs = 1
-step_size = 0.5
-kernel.kind = "Gaussian"
-loss.kind = "Squared"
-compression = { kind = "Komp", parsimony = 0.1 }
-[stream]
-kind = "stdin"
-points = ["x"]
-targets = ["y"]
-[checkpoint]
-folder = "state"
-"""
-
-
-def test_what_is_left_out_has_a_default(folder):
+def test_what_is_omitted_has_a_default(folder):
     made = read(write(folder, SHORT))
-    assert (made.membership.mesh, made.membership.patience, made.membership.neighbors, made.membership.tls) == (
-        "mesh",
-        0.5,
-        {},
-        None,
-    )
+    member = made.membership
+    assert (member.mesh, member.patience, member.neighbors, member.tls) == ("mesh", 0.5, {}, None)
     assert (made.stay, made.log, made.checkpoint.every) == (True, "info", 100)
     assert (made.stream.kind.format, made.stream.batch_size, made.stream.rate, made.stream.classes) == ("csv", 32, 0.0, ())
-    assert made.agent.protocol == Local()
-    assert made.agent.compression == Komp.parsimonious(0.5, parsimony=0.1, max_order=500)
     assert made.agent.loss == Squared()
 
 
 NEIGHBOR = ("[model]", '[neighbors]\nb = ""\n[model]')
-KOMP = '{ kind = "Komp", parsimony = 0.1 }'
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("learner", "neighbor", "expected"),
     [
-        ([NEIGHBOR], Diffusion()),
-        ([NEIGHBOR, (KOMP, '{ kind = "Uncompressed" }')], Diffusion()),
-        ([NEIGHBOR, (KOMP, KOMP + '\nconsensus = { kind = "Penalty", coupling = 0.1 }')], Penalty(coupling=0.1)),
-        ([(KOMP, '{ kind = "Uncompressed" }')], Local()),
+        ("", False, (SecondOrder(max_order=2000), Local())),
+        ("", True, (Landmarks(), Relay())),
+        ('learner = { kind = "SecondOrder", max_order = 100 }', False, (SecondOrder(max_order=100), Local())),
+        ('learner = { kind = "Landmarks" }', True, (Landmarks(), Relay())),
+        (
+            'learner = { kind = "Averaged", step_size = 2, half_life = 5000 }',
+            True,
+            (Averaged(step_size=2.0, half_life=5000, compression=Komp(max_order=500)), Diffusion()),
+        ),
+        (
+            'learner = { kind = "Gradient", step_size = 1 }\nprotocol = { kind = "Penalty", coupling = 0.1 }',
+            True,
+            (Gradient(step_size=1.0, compression=Komp(max_order=500)), Penalty(coupling=0.1)),
+        ),
     ],
 )
-def test_the_protocol_where_none_is_named(folder, changes, expected):
-    assert read(write(folder, changed(SHORT, *changes))).agent.protocol == expected
+def test_learner_and_protocol_choose_each_other(folder, learner, neighbor, expected):
+    text = changed(SHORT, ("outputs = 1\n", f"outputs = 1\n{learner}\n"))
+    if neighbor:
+        text = changed(text, NEIGHBOR, ('name = "a"', 'name = "a"\nnumber = 0'))
+    agent = read(write(folder, text)).agent
+    assert (agent.learner, agent.protocol) == expected
 
 
 @pytest.mark.parametrize(
@@ -204,17 +199,19 @@ def test_the_protocol_where_none_is_named(folder, changes, expected):
         ([('"stay"', '"leave"')], lambda made: not made.stay),
         ([('"info"', '"debug"')], lambda made: made.log == "debug"),
         ([('"info"', '"info"\nmax_bytes = 2048')], lambda made: made.membership.max_bytes == 2048),
+        ([('"info"', '"info"\nmax_points = 9')], lambda made: made.membership.max_points == 9),
+        ([('"info"', '"info"\nnumber = 3')], lambda made: made.membership.number == 3),
+        ([('"info"', '"info"\nquarantine = "q"')], lambda made: made.quarantine.name == "q"),
         ([('"info"', '"info"\ninsecure = true'), ("tcp/127.0.0.1:7450", "tcp/10.0.0.1:1")], lambda m: m.membership.insecure),
         (
             [("step_size = 3.0", 'step_size = { kind = "InverseRoot", scale = 2 }')],
-            lambda m: m.agent.step_size == InverseRoot(scale=2),
+            lambda m: m.agent.learner.step_size == InverseRoot(scale=2),
         ),
-        ([("step_size = 3.0", "step_size = 3.0\nradius = 10")], lambda made: made.agent.radius == 10),
-        ([("step_size = 3.0", "step_size = 3.0\nexplosion = inf")], lambda made: made.agent.explosion == float("inf")),
-        ([("budget = 0.2", "budget = 0.2, max_order = 9")], lambda made: made.agent.compression.max_order == 9),
-        ([("budget = 0.2", "budget = 0.2, watch = 9")], lambda made: made.agent.compression.watch == 9),
+        ([("step_size = 3.0", "step_size = 3.0, radius = 10")], lambda made: made.agent.learner.radius == 10),
+        ([("outputs = 5", "outputs = 5\nexplosion = inf")], lambda made: made.agent.explosion == float("inf")),
+        ([("budget = 0.2", "budget = 0.2, max_order = 9")], lambda made: made.agent.learner.compression.max_order == 9),
         (
-            [('kind = "Gaussian"\nbandwidth = 0.6', 'kind = "Sum"\nfirst = { kind = "Gaussian" }\nsecond.kind = "Linear"')],
+            [(KERNEL, 'kernel = { kind = "Sum", first = { kind = "Gaussian" }, second.kind = "Linear" }')],
             lambda made: made.agent.kernel == Sum(Gaussian(), Linear()),
         ),
         ([("batch_size = 32", "batch_size = 8")], lambda made: made.stream.batch_size == 8),
@@ -222,369 +219,120 @@ def test_the_protocol_where_none_is_named(folder, changes, expected):
         ([("follow = false", "follow = true")], lambda made: made.stream.kind.follow),
         ([("follow = false", 'classes = ["a", "b", "c", "d", "e"]')], lambda made: made.stream.classes == tuple("abcde")),
         ([('"data.csv"', '"data.txt"\nformat = "ndjson"')], lambda made: made.stream.kind.format == "ndjson"),
-        ([('"data.csv"', '"data.parquet"')], lambda made: made.stream.kind.format == "parquet"),
-        (
-            [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "a/**"'), ("follow = false\n", "")],
-            lambda m: m.stream.kind == ZenohStream(key="a/**"),
-        ),
-        (
-            [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "a/b"'), ("follow = false\n", "")],
-            lambda m: m.stream.kind.format == "ndjson",
-        ),
+        ([('"data.csv"', '"data.parquet"')], lambda made: made.stream.kind.path.suffix == ".parquet"),
+        (ZENOH, lambda m: m.stream.kind == ZenohStream(key="a/**")),
         ([("every = 100", "every = 5")], lambda made: made.checkpoint.every == 5),
     ],
 )
-def test_every_option_is_read(folder, changes, seen):
+def test_every_setting_is_read(folder, changes, seen):
     assert seen(read(write(folder, changed(BASE, *changes))))
     assert not seen(read(write(folder, BASE)))
 
 
 # What is changed, a text on the line that must be named (None: the first line), the key, and words of the mistake.
-TABLE = [
-    ("no name", [('name = "agent-0"\n', "")], None, "name", ['name is missing; for example name = "north"']),
-    ("name of bad letters", [('"agent-0"\nmesh', '"agent 0"\nmesh')], "agent 0", "name", ["letters", "'agent 0'"]),
-    ("name of wrong type", [('name = "agent-0"', "name = 3")], "name = 3", "name", ["letters", "got 3"]),
-    ("bad mesh", [('mesh = "demo"', 'mesh = "a/b"')], "a/b", "mesh", ["letters"]),
-    ("bad endpoint", [("tcp/127.0.0.1:7450", "127.0.0.1:7450")], "listen", "listen", ["be tcp/HOST:PORT"]),
-    ("bad port", [("127.0.0.1:7450", "127.0.0.1:99999")], "listen", "listen", ["be tcp/HOST:PORT"]),
-    ("listen is a number", [('listen = "tcp/127.0.0.1:7450"', "listen = 7450")], "listen", "listen", ["got 7450"]),
-    ("open network", [("127.0.0.1:7450", "10.0.0.1:7450")], "listen", "listen", ["loopback", "insecure = true"]),
-    ("tls address without tls", [("tcp/127.0.0.1:7450", "tls/127.0.0.1:7450")], "listen", "listen", ["without TLS files"]),
-    ("mode", [('"free"', '"fre"')], "fre", "mode", ["be one of free, lock-step", "'fre'", "did you mean free?"]),
-    ("patience in lock step", [('"free"', '"lock-step"')], "patience", "patience", ["be omitted", "lock-step"]),
-    ("patience", [("patience = 0.5", "patience = 0")], "patience", "patience", ["be a finite number > 0, got 0"]),
-    ("patience nan", [("patience = 0.5", "patience = nan")], "patience", "patience", ["be a finite number > 0, got nan"]),
-    ("patience huge", [("patience = 0.5", "patience = 1e9")], "patience", "patience", ["be at most 3600 seconds"]),
-    ("at_end", [('"stay"', '"go"')], "at_end", "at_end", ["be one of stay, leave", "'go'"]),
-    ("log", [('"info"', '"loud"')], "loud", "log", ["debug, info, warning, error"]),
-    ("insecure", [('"info"', '"info"\ninsecure = 1')], "insecure", "insecure", ["be true or false, got 1"]),
-    ("max_bytes", [('"info"', '"info"\nmax_bytes = 10')], "max_bytes", "max_bytes", [">= 1024"]),
+MISTAKES = [
+    ([('name = "agent-0"\n', "")], None, "name", 'is missing; for example name = "north"'),
+    ([('"agent-0"\nmesh', '"agent 0"\nmesh')], "agent 0", "name", "letters"),
+    ([('name = "agent-0"', "name = 3")], "name = 3", "name", "got 3"),
+    ([("127.0.0.1:7450", "127.0.0.1:99999")], "listen", "listen", "be tcp/HOST:PORT"),
+    ([("127.0.0.1:7450", "10.0.0.1:7450")], "listen", "listen", "loopback"),
+    ([("tcp/127.0.0.1:7450", "tls/127.0.0.1:7450")], "listen", "listen", "without TLS files"),
+    ([('"free"', '"fre"')], "fre", "mode", "be one of free, lock-step, got 'fre'; did you mean free?"),
+    ([('"free"', '"lock-step"')], "patience", "patience", "be omitted with mode"),
+    ([("patience = 0.5", "patience = nan")], "patience", "patience", "be a finite number > 0, got nan"),
+    ([("patience = 0.5", "patience = 1e9")], "patience", "patience", "be at most 3600 seconds"),
+    ([('"info"', '"info"\ninsecure = 1')], "insecure", "insecure", "be true or false, got 1"),
+    ([('"info"', '"info"\nmax_bytes = 10')], "max_bytes", "max_bytes", ">= 1024"),
+    ([('"info"', '"info"\nmax_bytes_per_second = 10')], "max_bytes_p", "max_bytes_per_second", "with the protocol Diffusion"),
+    ([("patience = 0.5", "pateince = 0.5")], "pateince", "pateince", "an unknown key; did you mean patience?"),
+    ([("[checkpoint]", "[checkpiont]")], "checkpiont", "checkpiont", "unknown table; did you mean checkpoint?"),
+    ([("[checkpoint]", "[checkpiont]")], None, "checkpoint", "is missing; add a table [checkpoint]"),
+    ([("[model]", "[[modle]]"), (KERNEL, "")], "[[modle]]", "modle", "be one of neighbors, model, stream, checkpoint, tls"),
+    ([('mode = "free"', 'modle = "free"')], "modle", "modle", "be one of name, mesh, number, listen, mode"),
     (
-        "unknown key",
-        [("patience = 0.5", "pateince = 0.5")],
-        "pateince",
-        "pateince",
-        ["an unknown key", "did you mean patience?"],
-    ),
-    (
-        "unknown table",
-        [("[checkpoint]", "[checkpiont]")],
-        "checkpiont",
-        "checkpiont",
-        ["unknown table", "did you mean checkpoint?"],
-    ),
-    (
-        "unknown table like a key",
-        [("[model]", "[modle]"), ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', "")],
-        "[modle]",
-        "modle",
-        ["be one of neighbors, model, stream, checkpoint, tls, got an unknown table; did you mean model?"],
-    ),
-    (
-        "unknown tables like a key",
-        [("[model]", "[[modle]]"), ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', "")],
-        "[[modle]]",
-        "modle",
-        ["got an unknown table; did you mean model?"],
-    ),
-    (
-        "unknown key like a table",
-        [('mode = "free"', 'modle = "free"')],
-        "modle",
-        "modle",
-        ["be one of name, mesh, number, listen, mode", "got an unknown key; did you mean mode?"],
-    ),
-    (
-        "unknown key like a key of another table",
-        [("every = 100", "every = 100\nbatch_sise = 77")],
+        [("every = 100", "every = 100\nbatch_sise = 7")],
         "batch_sise",
         "checkpoint.batch_sise",
-        ["be one of folder, every, got an unknown key"],
+        "folder, every, got an unknown",
     ),
+    ([("[model.kernel]", "[model.kernle]")], "kernle", "model.kernle", "an unknown table; did you mean kernel?"),
+    ([("every = 100", "every = 100\n[checkpoint.f]")], "[checkpoint.f]", "checkpoint.f", "be one of folder, every"),
+    ([("[model.kernel]", "[kernel]")], "[kernel]", "kernel", "kernel belongs in [model]"),
+    ([("every = 100", 'every = 100\nlisten = "x"')], 'listen = "x"', "checkpoint.listen", "belongs at the top"),
+    ([("every = 100", "every = 100\nrate = 7")], "rate = 7", "checkpoint.rate", "belongs in [stream]"),
+    ([("7451", "x")], "agent-1", "neighbors.agent-1", "be tcp/HOST:PORT"),
+    ([('agent-2 = ""', '"a b" = ""')], '"a b"', 'neighbors."a b"', "letters"),
+    ([('agent-2 = ""', 'agent-0 = ""')], 'agent-0 = ""', "neighbors.agent-0", "be an agent other than this one"),
+    ([('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7451"')], "agent-2", "neighbors.agent-2", "different address from agent-1"),
+    ([('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7450"')], "agent-2", "neighbors.agent-2", "different address from this"),
     (
-        "unknown table in a table",
-        [("[model.kernel]", "[model.kernle]")],
-        "[model.kernle]",
-        "model.kernle",
-        ["be one of rule, step_size, kernel, loss, compression, protocol, ", "got an unknown table; did you mean kernel?"],
-    ),
-    (
-        "unknown table where there are none",
-        [("every = 100", "every = 100\n[checkpoint.folders]")],
-        "folders",
-        "checkpoint.folders",
-        ["be one of folder, every, got an unknown table"],
-    ),
-    ("table of another table", [("[model.kernel]", "[kernel]")], "[kernel]", "kernel", ["kernel belongs in [model]"]),
-    ("no such table", [("[checkpoint]", "[checkpiont]")], None, "checkpoint", ["is missing; add a table [checkpoint]"]),
-    (
-        "key in the wrong table",
-        [("every = 100", 'every = 100\nlisten = "x"')],
-        'listen = "x"',
-        "checkpoint.listen",
-        ["at the top"],
-    ),
-    (
-        "key of another table",
-        [("every = 100", "every = 100\nbatch_size = 77")],
-        "batch_size = 77",
-        "checkpoint.batch_size",
-        ["belongs in [stream]"],
-    ),
-    ("neighbor's address", [("7451", "x")], "agent-1", "neighbors.agent-1", ["be tcp/HOST:PORT"]),
-    ("neighbor's type", [('agent-2 = ""', "agent-2 = 4")], "agent-2", "neighbors.agent-2", ["got 4"]),
-    ("neighbor's name", [('agent-2 = ""', '"a b" = ""')], '"a b"', 'neighbors."a b"', ["letters"]),
-    (
-        "oneself as neighbor",
-        [('agent-2 = ""', 'agent-0 = ""')],
-        'agent-0 = ""',
-        "neighbors.agent-0",
-        ["be an agent other than this one"],
-    ),
-    (
-        "address twice",
-        [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7451"')],
-        "agent-2",
-        "neighbors.agent-2",
-        ["a different address from agent-1"],
-    ),
-    (
-        "own address",
-        [('agent-2 = ""', 'agent-2 = "tcp/127.0.0.1:7450"')],
-        "agent-2",
-        "neighbors.agent-2",
-        ["a different address from this agent"],
-    ),
-    (
-        "neighbors no table",
-        [('[neighbors]\nagent-1 = "tcp/127.0.0.1:7451"\nagent-2 = ""', ""), ("log", 'neighbors = ["b"]\nlog')],
+        [('[neighbors]\nagent-1 = "tcp/127.0.0.1:7451"\nagent-2 = ""', ""), ("log", "neighbors = 1\nlog")],
+        "nei",
         "neighbors",
-        "neighbors",
-        ["be a table"],
+        "table",
     ),
-    ("dimension", [("dimension = 2", "dimension = 0")], "dimension", "model.dimension", ["be an integer >= 1, got 0"]),
-    ("dimension true", [("dimension = 2", "dimension = true")], "dimension", "model.dimension", ["got True"]),
-    ("no outputs", [("outputs = 5\n", "")], "[model]", "model.outputs", ["is missing", "for example outputs = 5"]),
-    ("one class", [("outputs = 5", "outputs = 1")], "outputs", "model.outputs", [">= 2 with a classification loss"]),
-    ("regularization", [("1e-6", "-1.0")], "regularization", "model.regularization", [">= 0, got -1.0"]),
-    ("radius", [("step_size = 3.0", "step_size = 3.0\nradius = 0")], "radius", "model.radius", ["> 0, got 0"]),
-    (
-        "step size",
-        [("step_size = 3.0", "step_size = -3.0")],
-        "step_size",
-        "model.step_size",
-        ["be a number >= 0 or a schedule"],
-    ),
-    ("step size of text", [("step_size = 3.0", 'step_size = "fast"')], "step_size", "model.step_size", ["'fast'"]),
-    ("step size too large", [("step_size = 3.0", "step_size = 1e7")], "step_size", "model.step_size", ["1/regularization"]),
-    (
-        "schedule's option",
-        [("step_size = 3.0", 'step_size = { kind = "InverseRoot", scale = 0 }')],
-        "step_size",
-        "model.step_size.scale",
-        ["> 0, got 0"],
-    ),
-    (
-        "schedule without",
-        [("step_size = 3.0", 'step_size = { kind = "InverseRoot" }')],
-        "step_size",
-        "model.step_size.scale",
-        ["is missing"],
-    ),
-    (
-        "kernel's bandwidth",
-        [("bandwidth = 0.6", "bandwidth = -1")],
-        "bandwidth",
-        "model.kernel.bandwidth",
-        ["be a finite number > 0, got -1"],
-    ),
-    (
-        "kernel's kind",
-        [('"Gaussian"', '"gausian"')],
-        "gausian",
-        "model.kernel.kind",
-        ["be one of Gaussian, Weighted", "did you mean Gaussian?"],
-    ),
-    (
-        "kernel's option",
-        [("bandwidth = 0.6", "degree = 2")],
-        "degree",
-        "model.kernel.degree",
-        ["be one of kind, bandwidth", "unknown key"],
-    ),
-    (
-        "kernel without kind",
-        [('kind = "Gaussian"\n', "")],
-        "[model.kernel]",
-        "model.kernel.kind",
-        ["is missing; it is one of Gaussian, Weighted"],
-    ),
-    (
-        "kernel no table",
-        [('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', 'kernel = "Gaussian"')],
-        "kernel =",
-        "model.kernel",
-        ["be a table such as { kind"],
-    ),
-    (
-        "kernel as loss",
-        [('"Logistic"', '"Gaussian"')],
-        "loss",
-        "model.loss.kind",
-        ["be one of Logistic, Hinge, SquaredHinge, Squared, Huber"],
-    ),
-    (
-        "loss' option",
-        [('"Logistic" }', '"Huber", threshold = 0 }'), ("outputs = 5", "outputs = 1")],
-        "Huber",
-        "model.loss.threshold",
-        ["> 0"],
-    ),
-    ("budget", [("budget = 0.2", "budget = -0.2")], "compression", "model.compression.budget", [">= 0"]),
-    (
-        "max_order",
-        [("budget = 0.2", "budget = 0.2, max_order = 0")],
-        "compression",
-        "model.compression.max_order",
-        [">= 1, got 0"],
-    ),
-    (
-        "budget and parsimony",
-        [("budget = 0.2", "budget = 0.2, parsimony = 0.04")],
-        "compression",
-        "model.compression.parsimony",
-        ["be omitted"],
-    ),
-    ("parsimony", [("budget = 0.2", "parsimony = -1")], "compression", "model.compression.parsimony", [">= 0"]),
-    (
-        "no compression",
-        [('compression = { kind = "Komp", budget = 0.2 }\n', "")],
-        "[model]",
-        "model.compression",
-        ["is missing", 'for example compression = { kind = "Komp"'],
-    ),
-    (
-        "protocol",
-        [("\n[model.kernel]", 'protocol = { kind = "Penalty" }\n[model.kernel]')],
-        "Penalty",
-        "model.protocol.coupling",
-        ["is missing"],
-    ),
-    (
-        "protocol' every",
-        [("\n[model.kernel]", 'protocol = { kind = "Diffusion", every = 0 }\n[model.kernel]')],
-        "Diffusion",
-        "model.protocol.every",
-        ["be an integer >= 1, got 0"],
-    ),
-    ("stream's kind", [('"file"', '"fiel"')], "fiel", "stream.kind", ["be one of file, stdin, zenoh", "did you mean file?"]),
-    ("no path", [('path = "data.csv"\n', "")], "[stream]", "stream.path", ["is missing"]),
-    ("no such file", [('"data.csv"', '"gone.csv"')], "gone", "stream.path", ["be a file that exists"]),
-    ("path too long", [('"data.csv"', f'"{"x" * 5000}.csv"')], "path", "stream.path", ["be a file that exists"]),
-    ("folder as file", [('"data.csv"', '"."\nformat = "csv"')], "path", "stream.path", ["be a file"]),
-    (
-        "format not told",
-        [('"data.csv"', '"data.txt"')],
-        "[stream]",
-        "stream.format",
-        ["is missing", "one of csv, ndjson, parquet"],
-    ),
-    ("format", [('"data.csv"', '"data.csv"\nformat = "xls"')], "format", "stream.format", ["be one of csv, ndjson, parquet"]),
-    (
-        "follow with stdin",
-        [('"file"', '"stdin"'), ('path = "data.csv"\n', "")],
-        "follow",
-        "stream.follow",
-        ["be omitted", 'only kind = "file" takes it'],
-    ),
-    (
-        "parquet from stdin",
-        [('kind = "file"\npath = "data.csv"', 'kind = "stdin"\nformat = "parquet"'), ("follow = false\n", "")],
-        "parquet",
-        "stream.format",
-        ["be one of csv, ndjson,"],
-    ),
-    (
-        "zenoh's key",
-        [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"\nkey = "/a//b"'), ("follow = false\n", "")],
-        "key =",
-        "stream.key",
-        ["single slashes"],
-    ),
-    (
-        "no zenoh key",
-        [('kind = "file"\npath = "data.csv"', 'kind = "zenoh"'), ("follow = false\n", "")],
-        "[stream]",
-        "stream.key",
-        ["is missing"],
-    ),
-    ("points", [('["x1", "x2"]', '["x1"]')], "points", "stream.points", ["model.dimension = 2"]),
-    ("points of numbers", [('["x1", "x2"]', "[1, 2]")], "points", "stream.points", ["list of strings"]),
-    (
-        "a point twice",
-        [('["x1", "x2"]', '["x1", "x1"]')],
-        "points",
-        "stream.points",
-        ["list each name only once", "'x1' appears twice"],
-    ),
-    ("targets", [('"label"', '["a", "b"]')], "targets", "stream.targets", ["be one column"]),
-    ("targets among points", [('"label"', '"x1"')], "targets", "stream.targets", ["columns that are not points", "'x1'"]),
-    ("targets of numbers", [('"Logistic"', '"Squared"')], "targets", "stream.targets", ["model.outputs = 5"]),
-    ("classes", [("follow = false", 'classes = ["a"]')], "classes", "stream.classes", ["model.outputs = 5"]),
-    (
-        "classes of numbers",
-        [('"Logistic"', '"Squared"'), ("outputs = 5", "outputs = 1"), ("follow = false", 'classes = ["a"]')],
-        "classes",
-        "stream.classes",
-        ["be omitted with Squared"],
-    ),
-    ("batch_size", [("batch_size = 32", "batch_size = 0.5")], "batch_size", "stream.batch_size", ["integer >= 1, got 0.5"]),
-    ("rate", [("rate = 0", "rate = -1")], "rate", "stream.rate", [">= 0, got -1"]),
-    ("follow", [("follow = false", 'follow = "no"')], "follow", "stream.follow", ["be true or false, got 'no'"]),
-    ("folder", [('folder = "state/agent-0"', "folder = 1")], "folder", "checkpoint.folder", ["be a nonempty string"]),
-    ("file as folder", [('"state/agent-0"', '"data.csv"')], "folder", "checkpoint.folder", ["be a folder"]),
-    ("every", [("every = 100", "every = 0")], "every", "checkpoint.every", [">= 1, got 0"]),
-    ("a giant", [("every = 100", "every = 0x" + "f" * 4000)], "every", "checkpoint.every", ["64 bits"]),
-    ("date", [("dimension = 2", "dimension = 2024-01-01")], "dimension", "model.dimension", ["integer"]),
-    (
-        "model twice",
-        [("[model]", "[[model]]"), ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', "")],
-        "[[model]]",
-        "model",
-        ["be a table, [model]"],
-    ),
+    ([("dimension = 2", "dimension = true")], "dimension", "model.dimension", "be an integer >= 1, got True"),
+    ([("outputs = 5\n", "")], "[model]", "model.outputs", "is missing; for example outputs = 5"),
+    ([("outputs = 5", "outputs = 1")], "outputs", "model.outputs", ">= 2 with a classification loss"),
+    ([("step_size = 3.0", "step_size = -3.0")], "step_size", "model.learner.step_size", "be a number >= 0 or a schedule"),
+    ([("step_size = 3.0, ", "")], "Gradient", "model.learner.step_size", "is missing"),
+    ([("3.0", '{ kind = "InverseRoot", scale = 0 }')], "InverseRoot", "model.learner.step_size.scale", "> 0, got 0"),
+    ([('"Gradient"', '"Gradeint"')], "Gradeint", "model.learner.kind", "did you mean Gradient?"),
+    ([("budget = 0.2", "budget = -0.2")], "budget", "model.learner.compression.budget", ">= 0"),
+    ([("budget = 0.2", "budget = 0.2, max_order = 0")], "budget", "model.learner.compression.max_order", ">= 1, got 0"),
+    ([("bandwidth = 0.6", "bandwidth = -1")], "bandwidth", "model.kernel.bandwidth", "be a finite number > 0, got -1"),
+    ([("bandwidth = 0.6", "degree = 2")], "degree", "model.kernel.degree", "be one of kind, bandwidth, got an unknown key"),
+    ([('kind = "Gaussian"\n', "")], "[model.kernel]", "model.kernel.kind", "is missing; it is one of Gaussian, Weighted"),
+    ([(KERNEL, 'kernel = "Gaussian"')], "kernel =", "model.kernel", "be a table such as { kind"),
+    ([('"Logistic"', '"Gaussian"')], "loss", "model.loss.kind", "be one of Logistic, Hinge, SquaredHinge, Squared, Huber"),
+    ([(KERNEL, 'protocol = { kind = "Penalty" }' + KERNEL)], "Penalty", "model.protocol.coupling", "is missing"),
+    ([('"file"', '"fiel"')], "fiel", "stream.kind", "be one of file, stdin, zenoh, got 'fiel'; did you mean file?"),
+    ([('path = "data.csv"\n', "")], "[stream]", "stream.path", "is missing"),
+    ([('"data.csv"', f'"{"x" * 5000}.csv"')], "path", "stream.path", "be a file that exists"),
+    ([('"data.csv"', '"."\nformat = "csv"')], "path", "stream.path", "be a file, got the folder"),
+    ([('"data.csv"', '"data.txt"')], "[stream]", "stream.format", "is missing; the file name does not determine it"),
+    ([('"file"', '"stdin"'), ('path = "data.csv"\n', "")], "follow", "stream.follow", 'only kind = "file" takes it'),
+    ([(*ZENOH[0][:1], ZENOH[0][1].replace("a/**", "/a//b")), ZENOH[1]], "key =", "stream.key", "single slashes"),
+    ([('["x1", "x2"]', '["x1"]')], "points", "stream.points", "model.dimension = 2"),
+    ([('["x1", "x2"]', '["x1", "x1"]')], "points", "stream.points", "'x1' appears twice"),
+    ([('"label"', '["a", "b"]')], "targets", "stream.targets", "be one column"),
+    ([('"label"', '"x1"')], "targets", "stream.targets", "be columns that are not points, got 'x1'"),
+    ([('"Logistic"', '"Squared"')], "targets", "stream.targets", "model.outputs = 5"),
+    ([("follow = false", 'classes = ["a"]')], "classes", "stream.classes", "model.outputs = 5"),
+    ([("batch_size = 32", "batch_size = 0.5")], "batch_size", "stream.batch_size", "integer >= 1, got 0.5"),
+    ([("rate = 0", "rate = -1")], "rate", "stream.rate", ">= 0, got -1"),
+    ([('folder = "state/agent-0"', "folder = 1")], "folder", "checkpoint.folder", "be a nonempty string"),
+    ([('"state/agent-0"', '"data.csv"')], "folder", "checkpoint.folder", "be a folder"),
+    ([("every = 100", "every = 0x" + "f" * 4000)], "every", "checkpoint.every", "64 bits"),
+    ([("dimension = 2", "dimension = 2024-01-01")], "dimension", "model.dimension", "integer"),
+    ([("[model]", "[[model]]"), (KERNEL, "")], "[[model]]", "model", "be a table, [model]"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "marker", "key", "words"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_mistakes_are_told_with_their_line(folder, changes, marker, key, words):
+@pytest.mark.parametrize(
+    ("changes", "marker", "key", "words"), MISTAKES, ids=[f"{n}-{row[2]}" for n, row in enumerate(MISTAKES)]
+)
+def test_mistakes_are_reported_with_line_key_and_rule(folder, changes, marker, key, words):
     text = changed(BASE, *changes)
     line = 1 if marker is None else line_with(text, marker)
     found = mistakes_of(folder, text)
-    assert len(found) <= 2  # a misspelt key is also missing under its right name
-    told = [mistake for mistake in found if mistake.startswith((f"{line}: {key} must ", f"{line}: {key} is missing"))]
-    assert len(told) == 1, found
-    assert all(word in told[0] for word in words), told
+    assert len(found) <= 2  # a misspelled key is also missing under its right name
+    here = [mistake for mistake in found if mistake.startswith((f"{line}: {key} must ", f"{line}: {key} is missing"))]
+    assert len(here) == 1, found
+    assert words in here[0]
 
 
-@pytest.mark.parametrize(
-    ("addition", "end"),
-    [
-        ("evry = 5", "an unknown key; did you mean every?"),
-        ("batch_sise = 77", "an unknown key"),
-        ("[checkpoint.folders]", "an unknown table"),
-        ("[checkpoint.modle]", "an unknown table"),
-    ],
-)
-def test_a_table_suggests_its_own_keys_and_tables_alone(folder, addition, end):
-    (found,) = mistakes_of(folder, f"{BASE}{addition}\n")
-    assert found.endswith(f"got {end}")
+def test_agents_that_share_sums_need_a_number_and_no_patience(folder):
+    text = changed(BASE, (BASE[BASE.index("learner") : BASE.index("\n\n[model.kernel]")], ""))
+    keys = [re.match(r"\d+: (\S+)", line)[1] for line in mistakes_of(folder, text)]
+    assert sorted(keys) == ["number", "patience"]
+    text = changed(text, ("patience = 0.5", 'number = 0\nmax_bytes_per_second = 9\nmesh_ = ""'))
+    assert [re.match(r"\d+: (\S+)", line)[1] for line in mistakes_of(folder, text)] == ["mesh_"]
 
 
-def test_syntax_has_the_line_of_tomllib(folder):
+def test_syntax_errors_have_the_line_of_tomllib(folder):
     for old, new, marker, words in [
         ("outputs = 5", "outputs = = 5", "outputs", "Invalid value"),
-        ("outputs = 5", "outputs 5", "outputs 5", "Expected '='"),
         ("outputs = 5", "dimension = 5", "dimension = 5", "Cannot overwrite"),
     ]:
         text = changed(BASE, (old, new))
@@ -607,29 +355,20 @@ def test_files_that_cannot_be_read(folder):
         read(folder / "bytes.toml")
 
 
-def test_all_mistakes_come_at_once_in_the_order_of_lines(folder):
+def test_all_mistakes_are_reported_at_once_in_the_order_of_lines(folder):
     text = changed(
         BASE,
         ('"free"', '"fre"'),
         ("outputs = 5", "outputs = 1"),
-        ("step_size = 3.0", "step_size = 1e9"),
+        ("step_size = 3.0", "step_size = -1, radius = 0"),
         ("bandwidth = 0.6", "bandwidth = 0"),
         ('"file"', '"stdin"'),
         ("rate = 0", "rate = true"),
     )
-    found = mistakes_of(folder, text)
-    keys = [re.match(r"\d+: (\S+) must", line)[1] for line in found]
-    expected = ["mode", "model.outputs", "model.step_size", "model.kernel.bandwidth", "stream.path", "stream.follow"]
-    assert keys == [*expected, "stream.rate"]
-    numbers = [int(line.split(":")[0]) for line in found]
-    assert numbers == sorted(numbers)
-
-
-def test_several_options_of_one_thing_are_all_told(folder):
-    kernel = 'kernel = { kind = "Polynomial", degree = 0, offset = -1 }'
-    text = changed(BASE, ('\n[model.kernel]\nkind = "Gaussian"\nbandwidth = 0.6', kernel))
-    found = mistakes_of(folder, text)
-    assert [line.split(" must")[0].split()[1] for line in found] == ["model.kernel.degree", "model.kernel.offset"]
+    found = [re.match(r"(\d+): (\S+) (?:must|is)", line) for line in mistakes_of(folder, text)]
+    expected = ["mode", "model.outputs", "model.learner.step_size", "model.learner.radius", "model.kernel.bandwidth"]
+    assert [each[2] for each in found] == [*expected, "stream.path", "stream.follow", "stream.rate"]
+    assert [int(each[1]) for each in found] == sorted(int(each[1]) for each in found)
     assert len(mistakes_of(folder, "")) == 5  # name, listen and three tables
 
 
@@ -721,7 +460,7 @@ def mesh(tmp_path_factory):
     return folder
 
 
-def test_a_mesh_that_was_laid_out_reads_without_mistakes(mesh):
+def test_a_new_mesh_reads_without_mistakes(mesh):
     for number in range(5):
         made = read(mesh / f"agent-{number}.toml")
         assert made.membership.tls.clients == ("operator",)
@@ -776,7 +515,7 @@ class Cosine:
 
     def __post_init__(self) -> None:
         positive("Cosine", "weight", self.weight)
-        object.__setattr__(self, "pace", as_schedule("Cosine", "pace", self.pace))
+        check_schedule("Cosine", "pace", self.pace)
 
     def __call__(self, left, right):
         scale = np.linalg.norm(left, axis=1)[:, None] * np.linalg.norm(right, axis=1)
@@ -820,22 +559,18 @@ FOREIGN = changed(
 @pytest.mark.usefixtures("foreign")
 def test_kinds_of_others_work_from_toml(folder):
     made = read(write(folder, FOREIGN))
-    assert made.agent.kernel == Cosine(weight=2.0, pace=1.0)
+    assert made.agent.kernel == Cosine(weight=2.0, pace=Constant(1.0))
     assert made.stream.kind == Countdown(start=5)
     with contextlib.closing(made.open_stream()) as source:
         assert source.take().points.tolist() == [[5], [4], [3], [2], [1]]
 
 
 @pytest.mark.usefixtures("foreign")
-def test_mistakes_in_kinds_of_others_are_told_like_ours(folder):
+def test_mistakes_in_kinds_of_others_are_reported_like_ours(folder):
     text = changed(FOREIGN, ("weight = 2.0", "weight = 0, wait = 1"), ("value = 1", "value = -1"), ("start = 5", "start = 0"))
     found = [line.partition(" must ") for line in mistakes_of(folder, text)]
-    assert [key.split()[-1] for key, _, _ in found] == [
-        "model.kernel.pace.value",
-        "model.kernel.wait",
-        "model.kernel.weight",
-        "stream.start",
-    ]
+    expected = ["model.kernel.pace.value", "model.kernel.wait", "model.kernel.weight", "stream.start"]
+    assert sorted(key.split()[-1] for key, _, _ in found) == expected
     registry.register("stream", dataclass(frozen=True)(type("Bare", (), {})), name="bare")
     (found,) = mistakes_of(folder, changed(SHORT, ('"stdin"', '"bare"')))
     assert "stream.kind must derive from kernelmesh.streams.StreamKind, got Bare" in found
@@ -910,15 +645,10 @@ def with_tls(mesh, *changes):
     ("changes", "key", "words"),
     [
         ([('"tls/agent-0.key"', '"tls/gone.key"')], "tls.key", ["be a readable file", "No such file"]),
-        ([('"tls/agent-0.key"', '"tls/agent-0.pem"')], "tls.key", ["contain a private key"]),
         ([('"tls/agent-0.key"', '"tls/agent-1.key"')], "tls.key", ["be the key of the certificate"]),
         ([('"tls/authority.pem"', '"tls/agent-1.pem"')], "tls.authority", ["may sign other certificates", "'agent-1'"]),
-        ([('"tls/authority.pem"', '"data/test.csv"')], "tls.authority", ["PEM"]),
-        ([('"tls/agent-0.pem"', '"tls/gone.pem"')], "tls.certificate", ["be a readable file"]),
         ([('"tls/agent-0.pem"', '"tls/agent-1.pem"')], "tls.certificate", ["common name 'agent-0'", "got 'agent-1'"]),
         ([('["operator"]', '["op erator"]')], "tls.clients", ["letters"]),
-        ([('["operator"]', '"operator"')], "tls.clients", ["list of strings"]),
-        ([('["operator"]', '["operator"]\ncleints = 1')], "tls.cleints", ["did you mean clients?"]),
         ([('key = "tls/agent-0.key"', "")], "tls.key", ["is missing"]),
         ([('log = "info"', 'insecure = true\nlog = "info"')], "insecure", ["be false or omitted"]),
         ([("tls/127.0.0.1:7450", "tcp/127.0.0.1:7450")], "listen", ["be tls/HOST:PORT (with TLS files)"]),
@@ -929,9 +659,9 @@ def test_mistakes_with_tls(mesh, changes, key, words):
     text, found = with_tls(mesh, *changes)
     last = key.split(".")[-1]
     line = line_with(text, f"{last} =") if f"\n{last} =" in text else line_with(text, "[tls]")
-    told = [mistake for mistake in found if mistake.startswith((f"{line}: {key} must ", f"{line}: {key} is missing"))]
-    assert told, found
-    assert all(any(word in mistake for mistake in told) for word in words), told
+    here = [mistake for mistake in found if mistake.startswith((f"{line}: {key} must ", f"{line}: {key} is missing"))]
+    assert here, found
+    assert all(any(word in mistake for mistake in here) for word in words), here
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
@@ -972,46 +702,3 @@ def test_without_the_library_tls_is_a_mistake_with_the_remedy(mesh, monkeypatch)
     text, (found,) = with_tls(mesh)
     assert found.startswith(f"{line_with(text, '[tls]')}: tls cannot be used: ")
     assert "pip install 'kernelmesh[zenoh]'" in found
-
-
-def _with_rule(folder, rule, *without, alone=False):
-    text = BASE
-    for line in without:
-        assert f"{line}\n" in text
-        text = text.replace(f"{line}\n", "")
-    if alone:
-        text = text.replace('agent-1 = "tcp/127.0.0.1:7451"\nagent-2 = ""\n', "")
-    (folder / "agent.toml").write_text(text.replace("dimension = 2\n", f"dimension = 2\nrule = {rule}\n"), encoding="utf-8")
-    (folder / "data.csv").write_text("x1,x2,label\n", encoding="utf-8")
-    return read(folder / "agent.toml").agent
-
-
-def test_a_learning_rule_in_the_file(tmp_path):
-    averaged = _with_rule(tmp_path, '{ kind = "Averaged", half_life = 5000 }')
-    assert averaged.learner == Averaged(half_life=5000)
-    komp = 'compression = { kind = "Komp", budget = 0.2 }'
-    parsimony = '{ kind = "Averaged" }\ncompression = { kind = "Komp", parsimony = 0.06 }'
-    assert _with_rule(tmp_path, parsimony, komp).compression == Komp.averaging(3.0, max_order=500)
-    step = "step_size = 3.0"
-    alone = _with_rule(tmp_path, '{ kind = "SecondOrder", max_order = 100 }', step, komp, alone=True)
-    assert alone.learner == SecondOrder(max_order=100)
-    assert isinstance(alone.protocol, Local)
-
-
-@pytest.mark.parametrize(
-    ("learner", "without", "alone", "told"),
-    [
-        ('{ kind = "SecondOrder" }', (), True, "model.step_size must be omitted with the learner SecondOrder"),
-        (
-            '{ kind = "SecondOrder" }',
-            ("step_size = 3.0", 'compression = { kind = "Komp", budget = 0.2 }'),
-            False,
-            "model.learner must be a rule that uses neighbors' messages with the protocol",
-        ),
-        ('{ kind = "Averaged" }', ("step_size = 3.0",), False, "model.step_size is missing"),
-        ('{ kind = "Averagd" }', (), False, "did you mean Averaged?"),
-    ],
-)
-def test_mistakes_with_rules(tmp_path, rule, without, alone, told):
-    with pytest.raises(InvalidConfig, match=re.escape(told)):
-        _with_rule(tmp_path, rule, *without, alone=alone)

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from kernelmesh import (
     Agent,
@@ -39,6 +40,7 @@ from kernelmesh import (
     Squared,
     simulate,
 )
+from kernelmesh.cli import app
 from kernelmesh.dashboard.animation import animation
 from kernelmesh.dashboard.documents import check_run, find_recording
 from kernelmesh.dashboard.export import write_report
@@ -64,12 +66,12 @@ AGENT_2D = Agent(
 )
 
 
-def a_network(agent=AGENT_2D, *, agents=4, samples=320, targets=None, points=None, graph=None, stop=100):
+def a_network(agent=AGENT_2D, *, agents=4, samples=320, targets=None, points=None, graph=None, stop=100, held=100):
     """A network whose agents see one class each, or all the same samples."""
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(classes=4, rng=rng)
-    held = mixture.sample(100, rng=rng) if points is None else (points, targets)
-    seen = [mixture.sample(4 * samples, rng=rng) for _ in range(agents)]
+    held = mixture.sample(held, rng=rng) if points is None else (points, targets)
+    seen = [mixture.sample(6 * samples, rng=rng) for _ in range(agents)]
     own = [tuple(part[labels == i % 4][:samples] for part in (x, labels)) for i, (x, labels) in enumerate(seen)]
     own = own if points is None else [held] * agents
     streams = [StreamSlice(ArrayStream(*each), 0, stop) for each in own]
@@ -134,12 +136,6 @@ class TestThinning:
         gaps = np.diff(kept.items[:-1])
         assert len(set(gaps)) <= 1  # but for the newest, which is there whatever its number
         assert len(kept.items) > budget / 2 - 1
-
-    def test_costs_count(self):
-        kept = Thinned(100.0, lambda item: item)
-        for _ in range(50):
-            kept.append(30.0)
-        assert sum(kept.items) <= 100
 
     def test_forgets_what_came_after(self):
         kept = Thinned(10)
@@ -310,13 +306,6 @@ class TestRecording:
         found = marks(("a", "b", "c"), frames)
         assert [(mark["samples"], mark["kind"]) for mark in found] == [(300, "penalty"), (500, "penalty")]
 
-    def test_marks_are_bounded(self):
-        frames = []
-        for number in range(1, 2001):
-            frames.append(numbers(rounds=number, samples=number))
-            frames[-1].agents[0, AGENT.index("state")] = State.AWAY if number % 2 else State.LEARNING
-        assert len(marks(("a", "b", "c"), frames)) == 24
-
 
 def test_the_server_sends_no_more_than_a_page_can_hold():
     subject = Subject(names=tuple(map(str, range(100))), edges=np.array(Graph.complete(30).edges))
@@ -485,12 +474,6 @@ class TestReport:
         page = write_report([copy], copy / "report.html").read_text()
         assert "alert(1)</script>" not in page
 
-    def test_a_run_that_cannot_be_read_has_none(self, copy):
-        (copy / FILE).write_bytes(b"short")
-        with pytest.raises(UnreadableFile, match="Cannot read the run"):
-            write_report([copy], copy / "report.html")
-        assert not (copy / "report.html").exists()
-
 
 def get(url, **headers):
     """Status, headers and body of an answer, without following redirects."""
@@ -562,9 +545,6 @@ class TestServer:
         status, _, _ = get(f"{page.url}api/runs", **{**upgrade, **key, "Origin": "http://evil.example"})
         assert status == 403
         assert capfd.readouterr().err == ""
-
-    def test_asking_for_the_head_of_the_events_ends(self, page):
-        assert get(f"{page.url}api/events", method="HEAD")[0] == 200
 
     @pytest.mark.parametrize(
         "path",
@@ -638,10 +618,6 @@ class TestServer:
         thread.join()
         assert capfd.readouterr().err == ""
 
-    def test_listens_on_loopback_only(self, page):
-        assert page.policy.host == "127.0.0.1"
-        assert page._socket.getsockname()[0] == "127.0.0.1"
-
     def test_others_need_the_token(self, folder):
         with Dashboard([FolderSource(folder)], host="0.0.0.0", port=0) as page:
             token = page.policy.token
@@ -677,33 +653,24 @@ class TestServer:
 
 class TestCommands:
     def kernelmesh(self, *arguments):
-        command = [sys.executable, "-m", "kernelmesh", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+        done = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "400"})
+        return done.exit_code, done.output.replace("\n", "")
 
-    def test_mistakes_are_told_in_one_sentence(self, tmp_path, folder):
-        done = self.kernelmesh("dashboard", tmp_path)
-        assert done.returncode == 2
-        assert "dashboard: DIR must be the folder of a run, got" in done.stderr
-        assert "Traceback" not in done.stderr
+    def test_mistakes_are_reported_in_one_sentence_before_anything_is_written(self, tmp_path, copy):
+        code, text = self.kernelmesh("dashboard", tmp_path / "nowhere")
+        assert (code, "dashboard: DIR must be the folder of a run, got" in text) == (2, True)
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
-            done = self.kernelmesh("dashboard", folder, "--port", taken.getsockname()[1])
-        assert done.returncode == 2
-        assert "which is in use" in done.stderr
-
-    def test_nothing_is_written_where_something_is_wrong(self, copy, tmp_path):
+            code, text = self.kernelmesh("dashboard", copy, "--port", taken.getsockname()[1])
+        assert (code, "which is in use" in text) == (2, True)
         gif = tmp_path / "nowhere" / "agree.gif"
-        done = self.kernelmesh("report", copy, "--animation", gif)
-        assert done.returncode == 2
-        assert f"report: --animation must be a file in an existing folder, got '{gif}'" in done.stderr.replace("\n", "")
+        code, text = self.kernelmesh("report", copy, "--animation", gif)
+        assert (code, f"report: --animation must be a file in an existing folder, got '{gif}'" in text) == (2, True)
+        (copy / FILE).write_bytes(b"short")
+        code, text = self.kernelmesh("report", copy)
+        assert (code, "report: Cannot read the run" in text) == (1, True)
         assert not (copy / "report.html").exists()
-
-    def test_report_and_animation(self, copy, tmp_path):
-        done = self.kernelmesh("report", copy, "--animation", tmp_path / "agree.gif")
-        assert done.returncode == 0, done.stderr
-        assert (copy / "report.html").stat().st_size > 1e6
-        assert (tmp_path / "agree.gif").read_bytes().startswith(b"GIF89a")
 
     def test_the_page_is_there_until_ctrl_c(self, folder):
         command = [sys.executable, "-u", "-m", "kernelmesh", "dashboard", str(folder), "--port", "0"]

@@ -4,6 +4,7 @@ import csv
 import shutil
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,16 +16,14 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 import browser
+from kernelmesh import Diffusion, Gradient, Penalty
 from kernelmesh.dashboard.export import write_report
 from kernelmesh.dashboard.live_source import LiveSource
 from kernelmesh.dashboard.recorder import Recorder
 from kernelmesh.dashboard.recording import AGENT, EDGE, FILE, TOTALS, Frame, Recording, State, Subject
 from kernelmesh.dashboard.serving import Dashboard
 from kernelmesh.dashboard.sources import FolderSource, News, Shown, Source
-from kernelmesh.experiments import run
-from kernelmesh.experiments.events import Measured
-from kernelmesh.experiments.gmm import LOGISTIC, LogisticConfig
-from kernelmesh.experiments.outcome import Complete
+from test_dashboard import AGENT_2D, a_network, finish, learn
 
 pytestmark = [
     pytest.mark.xdist_group("browser"),
@@ -32,18 +31,17 @@ pytestmark = [
     # uvicorn drops the connections that a browser still holds when it stops
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
-TINY = {"agents": 4, "samples": 320, "held_out": 99, "measure_every": 1}  # 99: no percentage ends in a tie
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Two runs on the same data: one class per agent, averaging functions and with the penalty."""
     out = []
-    for protocol in ("diffusion", "penalty"):
-        folder = tmp_path_factory.mktemp("runs") / protocol
+    for protocol in (Diffusion(), Penalty(coupling=0.01)):
+        folder = tmp_path_factory.mktemp("runs") / type(protocol).__name__.lower()
         folder.mkdir()
-        config = LogisticConfig(**TINY, protocol=protocol, partition="one-class", penalty_limit=0.5)
-        assert run(LOGISTIC, config, folder, observers=[Recorder(folder)]).outcome == Complete()
+        learn(a_network(replace(AGENT_2D, learner=Gradient(step_size=1.0), protocol=protocol), held=99), Recorder(folder))
+        finish(folder)
         out.append(folder)
     return out
 
@@ -179,7 +177,7 @@ def test_clicking_an_agent_shows_its_function(opened):
 def test_hovering_tells_the_numbers(opened):
     ActionChains(opened).move_to_element(opened.find_element(By.CSS_SELECTOR, '.node[data-agent="1"]')).perform()
     tip = browser.wait(opened, "document.querySelector('#tip').textContent")
-    assert tip.startswith("Agent 1 (learning)")
+    assert tip.startswith("Agent 1 (")
     assert "accuracy" in tip
 
 
@@ -245,16 +243,16 @@ def test_comparing_draws_both(driver, folders):
 def test_a_live_run_grows(driver, tmp_path):
     recorder, gate, ended = Recorder(tmp_path), threading.Semaphore(0), threading.Event()
 
-    def wait_for_the_test(event):
-        if isinstance(event, Measured):
-            assert gate.acquire(timeout=60)
+    def wait_for_the_test():
+        assert gate.acquire(timeout=60)
 
-    def learn():
-        run(LOGISTIC, LogisticConfig(**TINY, protocol="relay"), tmp_path, observers=[recorder, wait_for_the_test])
+    def run():
+        finish(tmp_path)
+        learn(a_network(), recorder, each=wait_for_the_test)
         ended.set()
 
     with Dashboard([LiveSource(recorder, "live", tmp_path)], port=0) as page:
-        thread = threading.Thread(target=learn)
+        thread = threading.Thread(target=run)
         thread.start()
         try:
             leave(driver)

@@ -139,7 +139,7 @@ def test_real_agents_are_watched_vanish_and_come_back(tmp_path):
             assert "No agent answers" in source.news().message
             mesh.start()
             until(source, lambda news: news.status == "running" and "not answer" not in news.message)
-            assert source.describe()["names"] == mesh.names
+            assert list(source.describe()["names"]) == mesh.names
             assert np.flatnonzero(source.shown.subject.seen[0]).tolist() == [0, 3]
             rounds = source.shown.recording.frames[-1].round
             drawn = source.function(1, rounds)

@@ -35,7 +35,7 @@ EXAMPLES = {
     # error: the built-in one that it is, its fields, its text
     InvalidArgument("Gaussian", "bandwidth", "be > 0", -1): (
         ValueError,
-        {"owner": "Gaussian", "argument": "bandwidth", "learner": "be > 0", "value": -1, "remedy": ""},
+        {"owner": "Gaussian", "argument": "bandwidth", "rule": "be > 0", "value": -1, "remedy": ""},
         "Gaussian: bandwidth must be > 0, got -1",
     ),
     InvalidArgument("Agent", "kernel", "be a kernel", "rbf", remedy="for example Gaussian()"): (
@@ -49,7 +49,7 @@ EXAMPLES = {
     ),
     InvalidArgument("agent", "name", "be given", MISSING, remedy='for example name = "north"'): (
         ValueError,
-        {"learner": "be given", "value": MISSING, "predicate": 'is missing; for example name = "north"'},
+        {"rule": "be given", "value": MISSING, "predicate": 'is missing; for example name = "north"'},
         'agent: name is missing; for example name = "north"',
     ),
     InvalidRow("line 3: x must be a number, got 'a'"): (ValueError, {}, "line 3: x must be a number, got 'a'"),

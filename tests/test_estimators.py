@@ -21,7 +21,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from kernelmesh import (
     ArrayStream,
     Averaged,
-    Constant,
     Diffusion,
     Diverged,
     Faults,
@@ -77,20 +76,18 @@ def waves(rows=300):
 
 
 @pytest.mark.parametrize(
-    ("data", "slack"), [(load_breast_cancer(return_X_y=True), 0.02), (load_wine(return_X_y=True), 0.03), (moons(), 0.03)]
+    ("model", "batch", "data", "slack"),
+    [
+        (OnlineKernelClassifier(random_state=0), SVC(), load_breast_cancer(return_X_y=True), 0.02),
+        (OnlineKernelClassifier(random_state=0), SVC(), load_wine(return_X_y=True), 0.03),
+        (OnlineKernelClassifier(random_state=0), SVC(), moons(), 0.03),
+        (OnlineKernelRegressor(random_state=0), SVR(C=30.0), load_diabetes(return_X_y=True), 0.05),
+    ],
+    ids=["breast cancer", "wine", "moons", "diabetes"],
 )
-def test_classifier_defaults_come_near_a_tuned_batch_svm(data, slack):
-    def score(model):
-        return cross_val_score(make_pipeline(StandardScaler(), model), *data, cv=3).mean()
-
-    assert score(OnlineKernelClassifier(random_state=0)) >= score(SVC()) - slack
-
-
-def test_regressor_defaults_come_near_a_batch_svr():
-    def score(model):
-        return cross_val_score(make_pipeline(StandardScaler(), model), *load_diabetes(return_X_y=True), cv=3).mean()
-
-    assert score(OnlineKernelRegressor(random_state=0)) >= score(SVR(C=30.0)) - 0.05
+def test_defaults_come_near_a_batch_svm(model, batch, data, slack):
+    found, expected = (cross_val_score(make_pipeline(StandardScaler(), each), *data, cv=3).mean() for each in (model, batch))
+    assert found >= expected - slack
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
@@ -106,18 +103,6 @@ def test_pipeline_and_grid_search(kind):
         cv=2,
     ).fit(X, y)
     assert search.best_score_ > 0.9
-
-
-@pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_labels_of_any_kind(kind):
-    X, y = moons()
-    names = np.array(["left", "right"])[y]
-    model = kind(random_state=0).fit(X, names)
-    assert model.classes_.tolist() == ["left", "right"]
-    assert (model.predict(X) == names).mean() > 0.9
-    probabilities = model.predict_proba(X)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
-    assert (model.classes_[probabilities.argmax(axis=1)] == model.predict(X)).all()
 
 
 def test_probabilities_only_with_the_logistic_loss():
@@ -179,17 +164,6 @@ def test_partial_fit_needs_the_classes_first_and_rejects_new_ones():
         model.partial_fit(np.full((64, 2), np.nan), y)
     assert model.weights_ is before
     model.partial_fit(X, y)
-
-
-def test_a_diverging_call_keeps_what_was_learned():
-    X, y = waves()
-    model = OnlineKernelRegressor(learner=Gradient(step_size=Constant(0.5))).partial_fit(X, y)
-    before = model.predict(X)
-    model.set_params(learner=DIVERGING)
-    for _ in range(2):
-        with pytest.raises(Diverged):
-            model.partial_fit(np.tile(X, (50, 1)), np.tile(y, 50))
-        np.testing.assert_array_equal(model.predict(X), before)
 
 
 def test_learned_attributes_of_one_learner():
@@ -406,8 +380,8 @@ class TestFiles:
             path.write_bytes(damaged)
             with pytest.raises(UnreadableFile, match=r"model\.safetensors: "):
                 kind.load(path)
-        path.write_bytes(data.replace(b'"version":"1"', b'"version":"9"'))
-        with pytest.raises(UnreadableFile, match="version must be 1, got '9'"):
+        path.write_bytes(re.sub(rb'"version":"\d+"', b'"version":"0"', data))
+        with pytest.raises(UnreadableFile, match=r"version must be \d+, got '0'"):
             kind.load(path)
         path.write_bytes(data.replace(b"0.7", b"0.8"))
         with pytest.raises(UnreadableFile, match="contents must match their digest"):
@@ -438,17 +412,6 @@ def test_other_kernels_can_be_saved_once_registered(tmp_path, monkeypatch):
     np.testing.assert_array_equal(back.predict(X), model.predict(X))
 
 
-def test_clone_and_pickle():
-    X, y = moons()
-    model = KernelMeshClassifier(graph=[(0, 1), (1, 2)], kernel=Gaussian(bandwidth=0.5), random_state=3)
-    twin = clone(model)
-    assert twin.get_params() == model.get_params()
-    fitted = model.fit(X, y)
-    again = pickle.loads(pickle.dumps(fitted))
-    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
-    np.testing.assert_array_equal(twin.fit(X, y).weights_, fitted.weights_)
-
-
 @EACH_LEARNER
 def test_a_pickled_estimator_continues_learning(learner):
     X, y = moons()
@@ -459,11 +422,13 @@ def test_a_pickled_estimator_continues_learning(learner):
 
 def test_a_call_that_fails_changes_nothing():
     X, y = waves()
-    model = OnlineKernelRegressor(random_state=0).fit(X, y)
+    model = OnlineKernelRegressor(learner=Gradient(step_size=0.5), random_state=0).partial_fit(X, y)
     before = model.predict(X)
-    with pytest.raises(Diverged):
-        model.set_params(learner=DIVERGING).fit(X, y)
-    np.testing.assert_array_equal(model.predict(X), before)
+    model.set_params(learner=DIVERGING)
+    for call in (model.fit, model.partial_fit, model.partial_fit):
+        with pytest.raises(Diverged):
+            call(np.tile(X, (50, 1)), np.tile(y, 50))
+        np.testing.assert_array_equal(model.predict(X), before)
     with pytest.raises(ValueError, match="batch_size"):
         model.set_params(learner=None, batch_size=0).fit(np.hstack([X, X]), y)
     np.testing.assert_array_equal(model.predict(X), before)
@@ -664,7 +629,7 @@ def test_every_setting_changes_something(model, setting):
     if not setting.keys() <= model.get_params().keys():
         pytest.skip("networks have no budget")
     X, y = moons(200)
-    default, other = (clone(model).set_params(random_state=0, **more).fit(X, y) for more in ({}, setting))
+    default, other = (clone(model).set_params(random_state=0, batch_size=8, **more).fit(X, y) for more in ({}, setting))
     assert not np.array_equal(default.decision_function(X), other.decision_function(X))
 
 
@@ -770,6 +735,18 @@ class TestPasses:
             mesh.fit(X, y)
         assert mesh.n_iter_ == 1
         assert mesh.score(X, y) > 0.9
+
+    @pytest.mark.parametrize("kind", CLASSIFIERS)
+    def test_ctrl_c_in_partial_fit_changes_nothing(self, kind):
+        X, y = moons(960)
+        loss = Interrupting(None)
+        model = kind(Gaussian(), loss).partial_fit(X[:480], y[:480], classes=[0, 1])
+        expected = pickle.loads(pickle.dumps(model)).partial_fit(X[480:], y[480:]).decision_function(X)
+        object.__setattr__(loss, "last", 7)  # within the second mini-batch or round
+        with pytest.raises(KeyboardInterrupt):
+            model.partial_fit(X[480:], y[480:])
+        object.__setattr__(loss, "last", None)
+        np.testing.assert_allclose(model.partial_fit(X[480:], y[480:]).decision_function(X), expected, rtol=1e-9)
 
     @pytest.mark.parametrize("kind", CLASSIFIERS)
     def test_ctrl_c_before_anything_is_learned_changes_nothing(self, kind):

@@ -2,7 +2,6 @@ import csv
 import datetime
 import ipaddress
 import stat
-import sys
 from collections import Counter
 from dataclasses import dataclass
 
@@ -131,20 +130,13 @@ def test_options_reach_the_files(tmp_path):
     ("options", "words"),
     [
         ({"agents": 2}, "agents must be >= 3 for a ring, got 2; a line takes any number"),
-        ({"agents": 1, "topology": "star"}, "agents must be >= 2 for a star"),
-        ({"agents": 0}, "agents must be an integer >= 1, got 0"),
         ({"topology": "tree"}, "topology must be one of ring, line, star, complete, random, got 'tree'"),
         ({"partition": "two"}, "partition must be one of one-class, identical"),
         ({"protocol": "local"}, "protocol must be one of diffusion, hilbert"),
-        ({"mode": "fast"}, "mode must be one of free, lock-step"),
         ({"port": 65533}, "port must leave room for 5 agents below 65536, got 65533"),
-        ({"port": 0}, "port must be an integer >= 1"),
         ({"samples": 0}, "samples must be an integer >= 1"),
-        ({"seed": -1}, "seed must be an integer >= 0"),
-        ({"rate": -1}, "rate must be a finite number >= 0"),
         ({"tls": "yes"}, "tls must be true or false"),
         ({"host": "10.0.0.1"}, r"host must be a host that agents can listen on.*got '10.0.0.1'; a real network needs TLS"),
-        ({"host": "a b"}, "host must be a host that agents can listen on"),
     ],
 )
 def test_refused_options_write_nothing(tmp_path, options, words):
@@ -198,14 +190,6 @@ def test_certificates_verify_and_name_the_agent(secured):
         assert list(tls_problems(authority=secured / "tls/authority.pem", **files, name=name)) == []
 
 
-def test_agents_with_certificates_read_without_mistakes(secured):
-    for file in agents_of(secured):
-        made = read(file)
-        assert made.membership.listen.startswith("tls/192.168.1.7:")
-        assert made.membership.tls.certificate == secured / f"tls/{made.membership.name}.pem"
-        assert made.membership.tls.clients == ("operator",)
-
-
 def test_keys_are_for_their_owner_alone(secured):
     keys = sorted((secured / "tls").glob("*.key"))
     assert len(keys) == 7
@@ -240,11 +224,3 @@ def test_refused_hosts_and_a_missing_authority(tmp_path):
     for host in ("a b", "", 7):
         with pytest.raises(ValueError, match="issue: hosts must be host names or IP addresses"):
             issue(tmp_path, "a", hosts=(host,))
-
-
-def test_the_library_is_named_where_it_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "kernelmesh.deploy.certificates")
-    with pytest.raises(ImportError, match=r"pip install 'kernelmesh\[zenoh\]'"):
-        create_mesh(tmp_path / "mesh", MeshPlan(tls=True))
-    assert not (tmp_path / "mesh").exists()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import oracle
-from kernelmesh import Agent, Function, Gaussian, Graph, Komp, Logistic, Penalty, Squared, simulate
+from kernelmesh import Agent, Function, Gaussian, Gradient, Graph, Komp, Logistic, Penalty, Squared, simulate
 from kernelmesh.metrics import (
     accuracies,
     disagreement,
@@ -55,9 +55,7 @@ def run(loss, outputs, targets):
         outputs=outputs,
         kernel=KERNEL,
         loss=loss,
-        step_size=1.0,
-        regularization=1e-2,
-        compression=Komp(budget=0.1),
+        learner=Gradient(step_size=1.0, regularization=1e-2, compression=Komp(budget=0.1)),
         protocol=Penalty(coupling=0.1),
     )
     points, labels = Mixture.draw(classes=3, rng=rng).sample(400, rng=rng)
@@ -105,8 +103,7 @@ def test_measures_sum_up_what_was_measured_of_each_agent():
         outputs=5,
         kernel=KERNEL,
         loss=Logistic(),
-        step_size=1.0,
-        compression=Komp(budget=0.1),
+        learner=Gradient(step_size=1.0, compression=Komp(budget=0.1)),
         protocol=Penalty(coupling=0.01),
     )
     rng = np.random.default_rng(0)
@@ -129,8 +126,8 @@ def test_a_sample_estimates_the_whole_network_and_all_agents_give_the_exact_valu
     rng = np.random.default_rng(0)
     mixture = Mixture.draw(classes=3, rng=rng)
     graph = Graph.ring(40)
-    compression = Komp(budget=0.1)
-    agent = Agent(dimension=2, outputs=3, kernel=Gaussian(), loss=Logistic(), step_size=1.0, compression=compression)
+    learner = Gradient(step_size=1.0, compression=Komp(budget=0.1))
+    agent = Agent(dimension=2, outputs=3, kernel=Gaussian(), loss=Logistic(), learner=learner)
     streams = [ArrayStream(*mixture.sample(64, rng=rng)) for _ in range(40)]
     *_, now = simulate(agent, graph, streams)
     points, labels = mixture.sample(100, rng=rng)

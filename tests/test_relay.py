@@ -18,16 +18,18 @@ def drawn(labels, rng):
     return CORNERS[labels] + 0.7 * rng.normal(size=(len(labels), 2)), labels
 
 
-HELD, TRUTH = drawn(np.random.default_rng(99).integers(CLASSES, size=1000), np.random.default_rng(98))
+HELD, TRUTH = drawn(np.random.default_rng(99).integers(CLASSES, size=400), np.random.default_rng(98))
+SIZES = [10, pytest.param(20, marks=pytest.mark.slow)]
+"""Of the networks that are put to the test."""
 
 
-def batches_of(label, count, rng, size=4):
-    """Mini-batches of one class."""
-    return [drawn(np.full(size, label), rng) for _ in range(count)]
+def batches_of(first, count, rng, size=4):
+    """Mini-batches of two classes."""
+    return [drawn((first + np.array([0, 2] * (size // 2))) % CLASSES, rng) for _ in range(count)]
 
 
 def network(graph, *, seed=0, batches=20, unequal=True, every=8, bits=64, keep=512, **faults):
-    """Agents with one class each, and so many mini-batches; if unequal, from none to twice as many."""
+    """Agents with two classes each, and so many mini-batches; if unequal, from none to twice as many."""
     rng = np.random.default_rng(seed)
     agent = Agent(
         dimension=2,
@@ -113,36 +115,37 @@ def can_spare(mesh, one):
 ROLES = {"leaf": leaf_of, "leader": leader_of, "root": lambda _: 0}
 
 
-def well_connected(seed):
+def well_connected(seed, agents=10):
     """A random graph that stays connected without its root."""
     return next(
         graph
-        for graph in (random_graph(20, seed + 1000 * n) for n in range(100))
-        if is_connected(graph, range(1, 20)) and any(is_connected(graph, set(range(20)) - {i}) for i in range(1, 20))
+        for graph in (random_graph(agents, seed + 1000 * n) for n in range(1000))
+        if is_connected(graph, range(1, agents))
+        and any(is_connected(graph, set(range(agents)) - {i}) for i in range(1, agents))
     )
 
 
 class TestExact:
     """Totals equal the sum over all members k + 2 · depth rounds after the last sample."""
 
-    @pytest.mark.parametrize("every", [1, 8, 16])
-    @pytest.mark.parametrize("graph", [ring(20), star(20), line(20), random_graph(20, 3), random_tree(20, 4)], ids=len)
+    @pytest.mark.parametrize("every", [1, 16])
+    @pytest.mark.parametrize("graph", [ring(10), star(10), line(10), random_graph(12, 3), random_tree(12, 4)])
     def test_small_graphs(self, graph, every):
-        mesh = network(graph, every=every, keep=0)
+        mesh = network(graph, every=every, keep=0, batches=10)
         finish(mesh)
         mesh.run(every + 2 * mesh.depth())
         assert mesh.is_one_tree()
         assert mesh.is_exact()
 
-    @pytest.mark.parametrize("agents", [200, pytest.param(1000, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("agents", [60, *(pytest.param(n, marks=pytest.mark.slow) for n in (200, 1000))])
     def test_geometric_graphs(self, agents):
-        mesh = network(geometric(agents), keep=0)
+        mesh = network(geometric(agents), keep=0, batches=8)
         finish(mesh)
         mesh.run(8 + 2 * mesh.depth())
         assert mesh.is_exact()
 
     def test_samples_that_are_linearized_again_are_replaced_in_every_total(self):
-        mesh = network(random_graph(20, 5), batches=10)
+        mesh = network(random_graph(10, 5), batches=10)
         settle(mesh)
         assert mesh.is_exact()
 
@@ -175,11 +178,11 @@ class TestExact:
 class TestFaults:
     """What a fault costs while it lasts, and that nothing of it stays."""
 
-    @pytest.mark.parametrize("loss", [0.0, 0.3])
-    @pytest.mark.parametrize("role", ROLES)
-    def test_a_kill_while_streams_go_on(self, role, loss):
-        mesh = checked(network(well_connected(0), seed=0, batches=100, unequal=False))
-        mesh.run(60)
+    @pytest.mark.parametrize("agents", SIZES)
+    @pytest.mark.parametrize(("role", "loss"), [("leaf", 0.3), ("leader", 0.0), ("root", 0.3)])
+    def test_a_kill_while_streams_go_on(self, role, loss, agents):
+        mesh = checked(network(well_connected(0, agents), seed=0, batches=70, unequal=False))
+        mesh.run(40)
         before, mesh.loss = worst(mesh), loss
         mesh.kill(ROLES[role](mesh))
         assert lowest(mesh, 60) >= before - 1.0  # for some rounds, totals with as many samples as before lack a few members
@@ -197,14 +200,14 @@ class TestFaults:
         assert lowest(mesh, 40) >= before - 0.5
         assert mesh.is_exact()
 
-    @pytest.mark.parametrize("loss", [0.0, 0.3])
-    @pytest.mark.parametrize("role", ROLES)
-    def test_a_member_restored_from_50_rounds_ago(self, role, loss):
-        mesh = checked(network(well_connected(1), seed=1, batches=60, unequal=False))
-        mesh.run(60)
+    @pytest.mark.parametrize("agents", SIZES)
+    @pytest.mark.parametrize(("role", "loss"), [("leaf", 0.0), ("leader", 0.3), ("root", 0.0)])
+    def test_a_member_restored_from_30_rounds_ago(self, role, loss, agents):
+        mesh = checked(network(well_connected(1, agents), seed=1, batches=50, unequal=False))
+        mesh.run(40)
         one = ROLES[role](mesh)
         snapshot = mesh.snapshot(one)
-        mesh.run(50)
+        mesh.run(30)
         before, mesh.loss = worst(mesh), loss
         mesh.kill(one)
         assert lowest(mesh, 30) >= before - 0.5
@@ -217,37 +220,39 @@ class TestFaults:
         [{"loss": 0.1}, {"loss": 0.3}, {"loss": 0.6}, {"delay": 10}, {"duplication": 0.5, "delay": 5}, {"speeds": "unequal"}],
         ids=lambda faults: "-".join(f"{name} {value}" for name, value in faults.items()),
     )
-    def test_a_bad_network(self, faults):
-        mesh = checked(network(well_connected(2), seed=2, batches=60, unequal=False))
-        mesh.run(60)
+    @pytest.mark.parametrize("agents", SIZES)
+    def test_a_bad_network(self, faults, agents):
+        mesh = checked(network(well_connected(2, agents), seed=2, batches=50, unequal=False))
+        mesh.run(40)
         before = worst(mesh)
         for name, value in faults.items():
             setattr(mesh, name, value)
         if "speeds" in faults:
-            mesh.speeds = dict(enumerate(np.random.default_rng(2).uniform(0.2, 1.0, 20)))
-        assert lowest(mesh, 100) >= before - 0.5
+            mesh.speeds = dict(enumerate(np.random.default_rng(2).uniform(0.2, 1.0, agents)))
+        assert lowest(mesh, 60) >= before - 0.5
         recovers(mesh)
 
-    def test_a_bad_network_from_the_start(self):
-        mesh = checked(network(well_connected(3), seed=3, batches=30, loss=0.3, delay=5, duplication=0.2))
-        mesh.speeds = dict(enumerate(np.random.default_rng(3).uniform(0.2, 1.0, 20)))
+    @pytest.mark.parametrize("agents", SIZES)
+    def test_a_bad_network_from_the_start(self, agents):
+        mesh = checked(network(well_connected(3, agents), seed=3, batches=30, loss=0.3, delay=5, duplication=0.2))
+        mesh.speeds = dict(enumerate(np.random.default_rng(3).uniform(0.2, 1.0, agents)))
         finish(mesh, limit=2000)
         recovers(mesh)
         assert worst(mesh) >= 95.0
 
-    @pytest.mark.parametrize("loss", [0.0, 0.3])
-    def test_a_partition_of_100_rounds(self, loss):
-        mesh = checked(network(well_connected(4), seed=4, batches=80, unequal=False))
-        mesh.run(60)
-        before, mesh.loss = worst(mesh), loss
+    @pytest.mark.parametrize("agents", SIZES)
+    def test_a_partition(self, agents):
+        mesh = checked(network(well_connected(4, agents), seed=4, batches=60, unequal=False))
+        mesh.run(40)
+        before, mesh.loss = worst(mesh), 0.3
         mesh.cut(half([mesh.neighbors[i] for i in mesh.living]))
-        assert lowest(mesh, 100) >= before - 0.5
+        assert lowest(mesh, 60) >= before - 0.5
         recovers(mesh)
         assert worst(mesh) >= before - 0.5
 
     def test_two_networks_that_have_never_met_become_one(self):
         """Each has a list of points of its own; afterwards all have one."""
-        mesh = checked(network(well_connected(5), seed=5, batches=40))
+        mesh = checked(network(well_connected(5), seed=5))
         mesh.cut(half([mesh.neighbors[i] for i in mesh.living]))
         finish(mesh)
         assert len({mesh.states[i].memory.points.digest for i in mesh.living}) == 2
@@ -289,9 +294,9 @@ class TestMembers:
         """Every total becomes that of a network that never had it: exact unlearning."""
         rng = np.random.default_rng(8)
         points, graph = 2.0 * rng.normal(size=(20, 2)), well_connected(8)
-        rule = Landmarks(novelty=np.inf, keep=32)
+        learner, protocol = Landmarks(novelty=np.inf, keep=32), Relay(bits=64)
         agent = Agent(
-            dimension=2, outputs=1, kernel=Gaussian(bandwidth=1.0), loss=Squared(), rule=rule, protocol=Relay(bits=64)
+            dimension=2, outputs=1, kernel=Gaussian(bandwidth=1.0), loss=Squared(), learner=learner, protocol=protocol
         )
         function = Function.of(agent.kernel, points, np.zeros((20, 1)))
         batches = [[(x := 2.0 * rng.normal(size=(4, 2)), np.sin(x[:, :1])) for _ in range(10)] for _ in graph]
@@ -399,7 +404,7 @@ class TestAgreement:
             streams.append([(X[t : t + 4], np.sin(X[t : t + 4, :1])) for t in rows])
         return Network(agent, graph, streams)
 
-    @pytest.mark.parametrize("every", [1, 8, 24, 64])
+    @pytest.mark.parametrize("every", [1, 24])
     def test_all_rows_count_whatever_the_root_has(self, every):
         mesh = self.shares(line(6), every)
         settle(mesh, 2000)
@@ -419,9 +424,9 @@ class TestAgreement:
 def test_whatever_happens_nothing_counts_twice_and_all_is_exact_afterwards(seed):
     """Random graphs, and a schedule of kills, restores, cuts, losses, delays, joins, farewells and exclusions."""
     rng = np.random.default_rng([seed, 1])
-    agents = int(rng.integers(5, 25))
+    agents = int(rng.integers(5, 16))
     graph = random_tree(agents, seed) if rng.random() < 0.2 else random_graph(agents, seed)
-    mesh = checked(network(graph, seed=seed, batches=60, every=int(rng.choice([1, 4, 8, 16])), keep=0))
+    mesh = checked(network(graph, seed=seed, batches=30, every=int(rng.choice([1, 4, 8, 16])), keep=0))
     snapshots = {}
     for _ in range(12):
         mesh.run(int(rng.integers(1, 40)))

@@ -1,6 +1,5 @@
 """The river estimators: river's own checks, the same numbers as `partial_fit`, features and classes that appear later."""
 
-import copy
 import pickle
 import subprocess
 import sys
@@ -191,22 +190,6 @@ def test_classes_that_appear_later_are_learned():
         right += model.predict_one(x) == y
         model.learn_one(x, y)
     assert right > 0.85 * len(rows)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-@EACH_LEARNER
-def test_copies_continue_identically(copied, learner):
-    """Also when their workspace has to grow."""
-    points, y = two_rings(180)
-    model = KernelClassifier(Gaussian(bandwidth=0.3), learner=learner)
-    for x, label in zip(rows_of(points[:40]), y[:40].tolist(), strict=True):
-        model.learn_one(x, label)
-    twin = copied(model)
-    for x, label in zip(rows_of(points[40:]), y[40:].tolist(), strict=True):
-        model.learn_one(x, label)
-        twin.learn_one(x, label)
-    assert [twin.predict_proba_one(x) for x in rows_of(points)] == [model.predict_proba_one(x) for x in rows_of(points)]
-    assert model.model_order > 64
 
 
 def test_it_works_in_pipelines_with_text():

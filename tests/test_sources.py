@@ -263,15 +263,6 @@ def test_numbers_of_any_type_in_a_parquet_file_are_read_and_others_are_refused(t
     assert source.refused == 3
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.date32(), pa.duration("s"), pa.time64("ns")], ids=str)
-def test_times_in_a_parquet_file_are_no_numbers(kind, tmp_path):
-    path = tmp_path / "samples.parquet"
-    pq.write_table(pa.table({"a": pa.array([1, 2], kind), "b": [1.0, 2.0], "y": [0, 1]}), path)
-    source = FileSource(path, LABELS)
-    assert drain(source) == []
-    assert source.refused == 2
-
-
 def test_class_names_and_class_numbers():
     assert CLASSES.read({"a": 1, "b": "2", "y": "may,be"}) == ([1.0, 2.0], 2)
     assert CLASSES.outputs == 3
@@ -378,17 +369,6 @@ def test_endless_lines_do_not_fill_the_memory(follow, tmp_path):
     lines.finish()
     assert [batch.points.tolist()[0] for batch in available(lines)] == found
     assert lines.refused == 3
-
-
-def test_take_comes_back_soon_when_there_is_nothing_but_garbage(tmp_path, monkeypatch):
-    monkeypatch.setattr("kernelmesh.streams.file_readers._CHUNK", 100)
-    path = tmp_path / "samples.csv"
-    path.write_text("a,b,y\n" + "garbage\n" * 1000 + "1,2,0\n")
-    source = FileSource(path, LABELS)
-    assert source.take() is None
-    assert 0 < source.refused < 1000
-    assert drain(source)[0].points.tolist() == [[1, 2]]
-    assert source.refused == 1000
 
 
 def test_the_log_names_the_file_the_line_and_the_reason_and_stays_short(tmp_path, caplog):
@@ -536,15 +516,6 @@ def test_a_mini_batch_that_is_given_back_comes_again(kind, data, rows, size, tmp
             assert source.position == position
             same([waiting] if waiting else [], [source.pending] if source.pending else [])
     same(batches, stream(rows, size))
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_closed_source_gives_nothing_more(format, tmp_path):
-    source = FileSource(write(tmp_path, [(1.0, 2.0, 3.0, 4.0)] * 5, format), VALUES, batch_size=2)
-    assert source.take() is not None
-    source.close()
-    assert source.take() is None
-    assert source.ended
 
 
 @pytest.mark.parametrize("format", ["csv", "ndjson"])

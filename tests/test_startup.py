@@ -18,10 +18,9 @@ listen = "tcp/127.0.0.1:7450"
 [model]
 dimension = 1
 outputs = 1
-step_size = 0.5
 kernel = { kind = "Gaussian" }
 loss = { kind = "Squared" }
-compression = { kind = "Komp", budget = 0.01 }
+learner = { kind = "Gradient", step_size = 0.5, compression = { kind = "Komp", budget = 0.01 } }
 
 [stream]
 kind = "stdin"
@@ -64,8 +63,8 @@ def test_help_needs_no_mathematics():
 
 def test_settings_need_no_compiled_loops():
     code = """
-    from kernelmesh import Doubling, Function, Gaussian, Graph, Hinge, Komp, Linear
-    Komp.parsimonious(Doubling(start=1.0, every=10), parsimony=0.04), Gaussian() + Linear(), Hinge(), Graph.grid(3, 4)
+    from kernelmesh import Doubling, Function, Gaussian, Gradient, Graph, Hinge, Linear
+    Gradient(step_size=Doubling(start=1.0, every=10)), Gaussian() + Linear(), Hinge(), Graph.grid(3, 4)
     Function.zero(Gaussian(), dimension=2, outputs=1)
     """
     assert imported(code) == ["numpy"]
@@ -108,16 +107,15 @@ def test_the_base_install_learns_alone_and_in_a_network_and_keeps_it(tmp_path):
     import sys
     import numpy as np
     from kernelmesh import (
-        Agent, ArrayStream, Diffusion, Gaussian, Graph, Komp, Landmarks, Penalty, Relay, Squared, measure, simulate, storage
+        Agent, ArrayStream, Diffusion, Gaussian, Gradient, Graph, Komp, Landmarks, Penalty, Relay, Squared,
+        measure, simulate, storage
     )
     x = np.linspace(-1, 1, 64)[:, None]
-    small_steps = {"step_size": 0.5, "compression": Komp(budget=0.01)}
-    for settings in (
-        {"protocol": Diffusion(), **small_steps},
-        {"protocol": Penalty(coupling=1.0, implicit=True), **small_steps},
-        {"protocol": Relay(), "learner": Landmarks()},
+    gradient = Gradient(step_size=0.5, compression=Komp(budget=0.01))
+    for learner, protocol in (
+        (gradient, Diffusion()), (gradient, Penalty(coupling=1.0, implicit=True)), (Landmarks(), Relay())
     ):
-        agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), **settings)
+        agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=learner, protocol=protocol)
         graph = Graph.of([("a", "b"), ("b", "c")])
         *_, last = simulate(agent, graph, [ArrayStream(x, np.sin(3 * x)) for _ in range(3)])
         measure(last, agent=agent, graph=graph, points=x, targets=np.sin(3 * x))

@@ -1,12 +1,18 @@
 """The paper's guarantees, on a small scale."""
 
+import re
+
 import numpy as np
 import pytest
-from kernelmesh.experiments import theory
-from kernelmesh.experiments.theory import model_order, theorem_1, theorem_2
-from kernelmesh.experiments.theory.convergence import converge
 
-SMALL = theory.Config(samples=30, passes=150, stream=3200)
+from kernelmesh import InvalidArgument
+from kernelmesh_experiments import theory
+from kernelmesh_experiments.base import Session
+from kernelmesh_experiments.exact import ProblemConfig
+from kernelmesh_experiments.theory import model_order, theorem_1, theorem_2
+from kernelmesh_experiments.theory.convergence import converge
+
+SMALL = theory.Config(samples=30, stream=3200)
 
 
 def test_proposition_1_holds_in_every_round():
@@ -44,6 +50,50 @@ def test_the_minimizer_agrees_more_as_the_penalty_grows():
     small, large = (theorem_2.agreement((SMALL, coupling)) for coupling in (0.1, 100.0))
     assert large["minimizer"] < 0.5 * small["minimizer"]
     assert large["penalty"] < 0.5 * small["penalty"]
+
+
+def test_proposition_2_holds_for_the_exact_minimizer():
+    problem = ProblemConfig(agents=3, samples=12).problem()
+    optimum, together = problem.minimize(np.inf)
+    assert problem.violation(together) == 0
+    lowest = 0.0
+    for coupling in (0.01, 1.0, 100.0):
+        value, functions = problem.minimize(coupling)
+        assert 0 < problem.violation(functions) <= optimum / coupling
+        assert lowest <= value <= optimum  # ψ_c rises to p* with c
+        lowest = value
+
+
+def test_every_claim_is_summarized_if_its_cells_are_there(tmp_path):
+    path, gaps = [[100.0 * t, 3.0 / t, 5.0] for t in range(1, 41)], [[32.0 * t, 0.5, 1.0] for t in range(1, 9)]
+    result = {"path": path, "gaps": gaps, "noise": 1.0, "bound": 900, "minimizer": 1.0, "penalty": 2.0}
+    result |= {"violation": 1e-3, "diverged": False}
+
+    class Canned(Session):
+        missing = ()
+
+        def compute(self, cells):
+            def canned(name):
+                number = float(name.split("-")[-1])
+                return {
+                    **result,
+                    "parsimony": number,
+                    "coupling": number,
+                    "protocol": name.split("-", 1)[1].rpartition("-")[0],
+                }
+
+            return {name: canned(name) for name in cells if name not in self.missing}
+
+    session = Canned(tmp_path)
+    found = theory.run(theory.Config(), session)
+    assert set(found.figures) == {claim.name for claim in theory.CLAIMS}
+    assert all(re.fullmatch("[a-z][a-z0-9_]*", key) for key in found.summary)
+    assert found.summary["theorem_1_exponent_expected"] == 0.5
+    session.missing = ("converge-1",)  # only what needs it is left out
+    assert set(theory.run(theory.Config(), session).figures) == set(found.figures) - {"theorem-1"}
+    assert set(theory.run(theory.Config(claim="theorem-2"), session).figures) == {"theorem-2"}
+    with pytest.raises(InvalidArgument, match="theory: claim must be one of all, proposition-1"):
+        theory.run(theory.Config(claim="theorem-3"), session)
 
 
 def test_packing_counts_cells():

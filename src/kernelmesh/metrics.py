@@ -98,8 +98,8 @@ class Measures:
 
     Examples
     --------
-    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared, simulate
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Gradient, Graph, Squared, simulate
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Gradient(step_size=0.5))
     >>> x = np.linspace(-1, 1, 64)[:, None]
     >>> *_, last = simulate(agent, Graph.line(1), [ArrayStream(x, np.sin(3 * x))])
     >>> measure(last, agent=agent, graph=Graph.line(1), points=x, targets=np.sin(3 * x)).samples
@@ -182,8 +182,8 @@ def measure(now: Round, *, agent: Agent, graph: Graph, points: Floats, targets: 
 
     Examples
     --------
-    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared, simulate
-    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5, compression=Komp(budget=0.01))
+    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Gradient, Graph, Squared, simulate
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Gradient(step_size=0.5))
     >>> x, graph = np.linspace(-1, 1, 64)[:, None], Graph.line(1)
     >>> *_, last = simulate(agent, graph, [ArrayStream(x, np.sin(3 * x))])
     >>> measure(last, agent=agent, graph=graph, points=x, targets=np.sin(3 * x)).disagreement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -157,35 +158,23 @@ def evaluate(
     integer("evaluate", "measure_every", measure_every, minimum=1)
     batches = _batches(X, y, batch_size)
     tally = _Tally(model=_Model.of(model, y, classes), window=window)
-    records, complete = _follow(tally, batches, measure_every, progress or (lambda _: None))
-    return Evaluation(records=records, classifies=tally.model.classifies, window=window, complete=complete)
-
-
-def _follow(
-    tally: _Tally, batches: Batches, every: int, progress: Callable[[Record], None]
-) -> tuple[tuple[Record, ...], bool]:
-    """The records of a stream, or up to Ctrl-C; and whether the stream was completed."""
     records, complete = list[Record](), False
-
-    def record() -> None:
-        records.append(tally.record())
-        progress(records[-1])
-
-    try:
+    report = progress or (lambda _: None)
+    with contextlib.suppress(KeyboardInterrupt):  # the tally is consistent
         for number, (points, targets) in enumerate(batches):
             tally = tally.after(points, targets)
-            if number and number % every == 0:
-                record()
+            if number and number % measure_every == 0:
+                records.append(tally.record())
+                report(records[-1])
         complete = True
-    except KeyboardInterrupt:
-        pass  # the tally is consistent
     if complete and not tally.total.rows:
         found = Verbatim("none" if tally.samples == 0 else f"one mini-batch of {tally.samples} rows")
         rule, remedy = "yield at least two mini-batches", "the first is not scored; an exhausted iterator yields none"
         raise InvalidArgument("evaluate", "X", rule, found, remedy=remedy)
     if not records or records[-1].samples < tally.samples:
-        record()
-    return tuple(records), complete
+        records.append(tally.record())
+        report(records[-1])
+    return Evaluation(records=tuple(records), classifies=tally.model.classifies, window=window, complete=complete)
 
 
 def _batches(X: Any, y: Any, batch_size: int) -> Batches:
@@ -246,10 +235,9 @@ class _Model(NamedTuple):
             name = estimator.__name__
             raise InvalidArgument("evaluate", "model", "be an object", Verbatim(f"the class {name}"), remedy=f"pass {name}()")
         if not all(callable(getattr(estimator, name, None)) for name in ("partial_fit", "predict")):
-            remedy = ""
+            found, remedy = Verbatim(f"an object of type {type(estimator).__name__}"), ""
             if hasattr(estimator, "named_steps"):
                 remedy = "transform X beforehand, for example with a StandardScaler, and pass the last step of the pipeline"
-            found = Verbatim(f"an object of type {type(estimator).__name__}")
             raise InvalidArgument("evaluate", "model", "have partial_fit and predict", found, remedy=remedy)
         takes = "classes" in inspect.signature(estimator.partial_fit).parameters
         if classes is None and takes and not hasattr(estimator, "classes_"):
@@ -273,12 +261,13 @@ class _Model(NamedTuple):
     def check(self, targets: NDArray[Any]) -> None:
         """Reject targets that cannot be scored."""
         if self.classifies and targets.ndim != 1:
-            found = Verbatim(f"shape {targets.shape}")
-            raise InvalidArgument("evaluate", "y", "have one label per row for a classifier", found)
-        if not self.classifies and targets.dtype.kind not in "fiub":
+            rule, found, remedy = "have one label per row for a classifier", f"shape {targets.shape}", ""
+        elif not self.classifies and targets.dtype.kind not in "fiub":
+            rule, found = "contain real numbers for a regressor", f"dtype {targets.dtype}"
             remedy = "pass classes if the model is a classifier"
-            found = Verbatim(f"dtype {targets.dtype}")
-            raise InvalidArgument("evaluate", "y", "contain real numbers for a regressor", found, remedy=remedy)
+        else:
+            return
+        raise InvalidArgument("evaluate", "y", rule, Verbatim(found), remedy=remedy)
 
     def losses(self, predicted: Any, targets: NDArray[Any]) -> tuple[Floats, Floats]:
         """1 for each wrong label, or squared errors, rows × outputs; and the targets in the same form if they are numbers."""
@@ -308,21 +297,17 @@ class _Sums(NamedTuple):
 
     def plus(self, other: _Sums) -> _Sums:
         """The sums over both sets of rows; means are merged, since Σ y² − n mean² would cancel."""
-        rows = self.rows + other.rows
-        gap = other.mean - self.mean
+        rows, gap = self.rows + other.rows, other.mean - self.mean
         spread = self.spread + other.spread + gap**2 * (self.rows * other.rows / rows)
         return _Sums(rows, self.losses + other.losses, self.mean + gap * (other.rows / rows), spread)
 
-    @property
-    def error(self) -> float:
-        return float(self.losses.mean()) / self.rows if self.rows else math.nan
-
-    def score(self, classifies: bool) -> float:
-        """Accuracy; or R² = 1 − Σ (f(x) − y)² / Σ (y − mean)², the mean over the outputs."""
+    def scores(self, classifies: bool) -> tuple[float, float]:
+        """The score, accuracy or R² = 1 − Σ (f(x) − y)² / Σ (y − mean)² averaged over the outputs; and the mean loss."""
+        error = float(self.losses.mean()) / self.rows if self.rows else math.nan
         if classifies:
-            return 1.0 - self.error
+            return 1.0 - error, error
         unexplained = np.divide(self.losses, self.spread, out=np.full_like(self.spread, np.nan), where=self.spread > 0)
-        return 1.0 - float(unexplained.mean())
+        return 1.0 - float(unexplained.mean()), error
 
 
 _NOTHING = _Sums(0, np.zeros(1), np.zeros(1), np.zeros(1))
@@ -366,15 +351,16 @@ class _Tally:
 
     def record(self) -> Record:
         """The current record."""
-        classifies = self.model.classifies
-        window = _NOTHING if self.recent is None else _Sums.of(*self.recent)
+        score, error = self.total.scores(self.model.classifies)
+        recent = _NOTHING if self.recent is None else _Sums.of(*self.recent)
+        window_score, window_error = recent.scores(self.model.classifies)
         points = getattr(self.model.estimator, "model_order_", None)
         return Record(
             samples=self.samples,
-            score=self.total.score(classifies),
-            window_score=window.score(classifies),
-            error=self.total.error,
-            window_error=window.error,
+            score=score,
+            window_score=window_score,
+            error=error,
+            window_error=window_error,
             predict_seconds=self.predict_seconds,
             learn_seconds=self.learn_seconds,
             points=None if points is None else int(np.sum(points)),

@@ -94,6 +94,18 @@ def _origin(kind: Any) -> Any:
 def kinds(role: str) -> dict[str, Any]:
     """All kinds of a role by name: first the built-in ones, then those of other packages.
 
+    Parameters
+    ----------
+    role : str
+        One of those of `register`.
+
+    Returns
+    -------
+    dict
+        The registered classes by name.
+
+    Examples
+    --------
     >>> kinds("loss")["Hinge"].__name__
     'Hinge'
     """
@@ -235,8 +247,9 @@ def _find_kind(name: Any, role: str | None, rule: str) -> Any:
 def fingerprint(description: Any) -> int:
     """A 63-bit number that is the same for equal descriptions, in every process and on every host.
 
-    >>> fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    >>> fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2.0, "a": 1})
     True
     """
-    text = json.dumps(description, sort_keys=True).encode()
+    plain = json.loads(json.dumps(description), parse_int=float)
+    text = json.dumps(plain, sort_keys=True).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1

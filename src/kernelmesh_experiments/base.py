@@ -8,10 +8,9 @@ from typing import Any
 
 from kernelmesh import InvalidArgument
 from kernelmesh.runtimes.engines import Engine
+from kernelmesh_experiments import events
 from kernelmesh_experiments.cells import Cell, Pool, run_cells
-from kernelmesh_experiments.events import Event, Finished, Network, Observer, Progress, Started
-from kernelmesh_experiments.outcome import Complete, Interrupted, Outcome
-from kernelmesh_experiments.report import Findings, Report
+from kernelmesh_experiments.report import Findings, write_report
 from kernelmesh_experiments.settings import settings_of
 from kernelmesh_experiments.trial import Stop, Trial, learn
 
@@ -29,37 +28,30 @@ class Session:
         folder: Path,
         *,
         resume: bool = False,
-        observers: Sequence[Observer] = (),
+        observers: Sequence[events.Observer] = (),
         stop: Stop = lambda: False,
         engine: Engine | None = None,
     ) -> None:
         self.folder, self.resume = folder, resume
-        self.outcome: Outcome = Complete()
-        self.seconds_before = 0.0
-        """What resumed parts took before they were interrupted."""
+        self.outcome: events.Outcome = events.Complete()
         self._observers, self._stop, self._engine = tuple(observers), stop, engine
 
     @property
     def complete(self) -> bool:
         """Whether everything has completed so far."""
-        return self.outcome == Complete()
+        return self.outcome == events.Complete()
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: events.Event) -> None:
         """Tell all observers."""
         for observer in self._observers:
             observer(event)
 
-    def prepare(self, what: str) -> None:
-        """Tell observers what takes a while before the next part can start."""
-        self.publish(Progress(done=0, total=None, unit="steps", part=what))
-
-    def train(self, network: Network) -> Trial:
+    def train(self, network: events.Network) -> Trial:
         """Train a network, here or where the engine is; its checkpoint is in the folder, or in one of the part's name."""
         folder = self.folder / network.part
         folder.mkdir(parents=True, exist_ok=True)
         options: dict[str, Any] = {"folder": folder, "resume": self.resume, "publish": self.publish, "stop": self._stop}
         trial = learn(network, **options, engine=self._engine)
-        self.seconds_before += trial.seconds_before
         if self.complete:
             self.outcome = trial.outcome
         return trial
@@ -74,7 +66,7 @@ class Session:
         options: dict[str, Any] = {"folder": self.folder, "resume": self.resume, "publish": self.publish, "stop": self._stop}
         done = run_cells(cells, **options, failures=failures, pool=pool)
         if self.complete and len(done) + len(cells.keys() & (failures or {}).keys()) < len(cells):
-            self.outcome = Interrupted(done=len(done), total=len(cells), unit="cells")
+            self.outcome = events.Interrupted(done=len(done), total=len(cells), unit="cells")
         return done
 
 
@@ -94,8 +86,6 @@ class Experiment:
     """The whole experiment (`--all`), if the run is only a part of it."""
     takes: str = ""
     """About how long a run takes on two cores."""
-    table_takes: str = ""
-    """About how long that takes."""
     trains: bool = False
     """Whether its run trains networks in the session, so that their agents can be spread by an engine."""
 
@@ -107,10 +97,10 @@ def run(
     *,
     table: bool = False,
     resume: bool = False,
-    observers: Sequence[Observer] = (),
+    observers: Sequence[events.Observer] = (),
     stop: Stop = lambda: False,
     engine: Engine | None = None,
-) -> Finished:
+) -> events.Finished:
     """Run an experiment, or its whole table, until it ends or is stopped, and write its report to the folder.
 
     `resume` continues from what an interrupted run with the same settings left there. Observers receive every event; the last
@@ -125,13 +115,13 @@ def run(
         raise InvalidArgument("run", "--engine", rule, experiment.name, remedy=remedy)
     began = time.perf_counter()
     session = Session(folder, resume=resume, observers=observers, stop=stop, engine=engine)
-    session.publish(Started(experiment.name, config))
+    folder.mkdir(parents=True, exist_ok=True)
+    session.publish(events.Started(experiment.name, config))
     findings = job(config, session)
     outcome = session.outcome
-    seconds = time.perf_counter() - began + session.seconds_before
     about = {"experiment": experiment.name, **outcome.row(), **outcome.facts()}
-    summary = {**about, **findings.summary, "seconds": seconds}
-    report = Report(config=settings_of(config), summary=summary, findings=findings)
-    finished = Finished(outcome, report, report.write(folder))
+    summary = {**about, **findings.summary, "seconds": time.perf_counter() - began}
+    files = write_report(folder, settings_of(config), summary, findings)
+    finished = events.Finished(outcome, summary, findings, files)
     session.publish(finished)
     return finished

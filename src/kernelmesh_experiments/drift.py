@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import SGDClassifier
 
-from kernelmesh import Averaged, Gradient, InvalidArgument, Komp, Mixture, OnlineKernelClassifier, evaluate
+from kernelmesh import Averaged, Gradient, InvalidArgument, Komp, Learner, Mixture, OnlineKernelClassifier, evaluate
 from kernelmesh.streams.drift import DriftingSamples, recurring, relabeled, rotating
 from kernelmesh_experiments.base import Experiment, Session
 from kernelmesh_experiments.cells import Cell
 from kernelmesh_experiments.report import Findings, style_of
 from kernelmesh_experiments.rivals.online import AfterFeatures, RiverClassifier, river, river_installed
-from kernelmesh_experiments.settings import Count, Floats, Ints, NonNegative, Positive, Settings, one_of, setting
+from kernelmesh_experiments.settings import Count, Floats, Ints, Settings, setting
 
-__all__ = ["CONTENDERS", "EXPERIMENT", "EXPERIMENTS", "STREAMS", "Config", "Contender"]
+__all__ = ["CONTENDERS", "EXPERIMENTS", "STREAMS", "Config", "Contender"]
+
+
+_CLASSES = 5  # of the paper's mixture
 
 
 class Contender(NamedTuple):
@@ -33,7 +35,7 @@ class Contender(NamedTuple):
     library: str
     title: str
     """What tables and figures call it."""
-    make: Callable[[Config], Any]
+    make: Callable[[Config, DriftingSamples], Any]
     """Gives something new with partial_fit and predict."""
 
 
@@ -52,14 +54,18 @@ class _Omniscient:
         return self.best[: len(X)]
 
 
-def _nystrom(config: Config) -> Any:
+def _nystrom(config: Config, _: DriftingSamples) -> Any:
     # all points of the first mini-batch are landmarks; the default kernel is ours in the plane
     features = Nystroem(n_components=config.batch_size, random_state=config.seed)
     return AfterFeatures(features, SGDClassifier(random_state=config.seed))
 
 
+def _ours(name: str, learner: Learner | None) -> Contender:
+    return Contender("kernelmesh", f"kernelmesh, {name}", lambda *_: OnlineKernelClassifier(learner=learner))
+
+
 def _river(title: str, build: Callable[[Config], Any]) -> Contender:
-    return Contender("river", f"river {title}", lambda config: RiverClassifier(build(config)))
+    return Contender("river", f"river {title}", lambda config, _: RiverClassifier(build(config)))
 
 
 def _river_knn(config: Config) -> Any:
@@ -69,17 +75,11 @@ def _river_knn(config: Config) -> Any:
 
 # To add one, add a line; its name becomes part of keys of the summary.
 CONTENDERS: dict[str, Contender] = {
-    "bayes": Contender("", "Bayes optimal", lambda c: _Omniscient(c.draw().best)),
-    "second_order": Contender("kernelmesh", "kernelmesh, second-order", lambda c: OnlineKernelClassifier()),
-    "averaged": Contender(
-        "kernelmesh", "kernelmesh, averaged", lambda c: OnlineKernelClassifier(learner=Averaged(step_size=100.0))
-    ),
-    "gradient": Contender(
-        "kernelmesh",
-        "kernelmesh, gradient",
-        lambda c: OnlineKernelClassifier(learner=Gradient(step_size=3.0, compression=Komp(parsimony=0.02))),
-    ),
-    "sgd": Contender("scikit-learn", "linear SGD", lambda c: SGDClassifier(random_state=c.seed)),
+    "bayes": Contender("", "Bayes optimal", lambda _, stream: _Omniscient(stream.best)),
+    "second_order": _ours("second-order", None),
+    "averaged": _ours("averaged", Averaged(step_size=100.0)),
+    "gradient": _ours("gradient", Gradient(step_size=3.0, compression=Komp(parsimony=0.02))),
+    "sgd": Contender("scikit-learn", "linear SGD", lambda c, _: SGDClassifier(random_state=c.seed)),
     "nystrom": Contender("scikit-learn", "Nyström + SGD", _nystrom),
     "river_naive_bayes": _river("GaussianNB", lambda c: river("naive_bayes").GaussianNB()),
     "river_softmax": _river(
@@ -98,8 +98,8 @@ CONTENDERS: dict[str, Contender] = {
 
 # Likewise.
 STREAMS: dict[str, Callable[[Mixture, Config, np.random.Generator], DriftingSamples]] = {
-    "rotate": lambda mixture, c, rng: rotating(mixture, c.samples, angle=math.radians(c.degrees), rng=rng),
-    "come_and_go": lambda mixture, c, rng: recurring(mixture, c.samples, phases=c.phases, absent=c.absent, rng=rng),
+    "rotate": lambda mixture, c, rng: rotating(mixture, c.samples, angle=math.radians(90), rng=rng),
+    "come_and_go": lambda mixture, c, rng: recurring(mixture, c.samples, phases=5, absent=2, rng=rng),
     "permute": lambda mixture, c, rng: relabeled(mixture, c.samples, rng=rng),
 }
 
@@ -108,47 +108,36 @@ STREAMS: dict[str, Callable[[Mixture, Config, np.random.Generator], DriftingSamp
 class Config(Settings, owner="drift"):
     """The paper's mixture, drawn from the seed, and what happens to it."""
 
-    stream: Annotated[str, one_of("all", *STREAMS)] = setting("all", doc=f"all, or one of {', '.join(STREAMS)}")
-    contender: Annotated[str, one_of("all", *CONTENDERS)] = setting("all", doc=f"all, or one of {', '.join(CONTENDERS)}")
     samples: Count = setting(20_000, doc="samples per stream")
-    classes: Count = setting(5, doc="classes in the mixture")
-    modes: Count = setting(3, doc="modes per class")
-    spread: Positive = setting(0.2, doc="standard deviation of samples around the modes of their class")
-    degrees: NonNegative = setting(90.0, doc="rotation of the mixture from the first to the last sample")
-    phases: Count = setting(5, doc="number of phases of the stream whose classes come and go")
-    absent: Count = setting(2, doc="number of classes missing in each phase")
     batch_size: Count = setting(32, doc="samples that are predicted together, then learned from; 1 is usual in river")
     window: Count = setting(1000, doc="number of samples in the window for errors")
     measure_every: Count = setting(5, doc="mini-batches between measurements")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.classes < 2:
-            raise InvalidArgument("drift", "classes", "be at least 2", self.classes)
-        for name, limit in (("absent", "classes"), ("batch_size", "samples"), ("phases", "samples")):
-            if getattr(self, name) >= getattr(self, limit):
-                rule = f"be less than {limit}, which is {getattr(self, limit)}"
-                raise InvalidArgument("drift", name, rule, getattr(self, name))
+        if self.batch_size >= self.samples:
+            raise InvalidArgument("drift", "batch_size", f"be less than the {self.samples} samples", self.batch_size)
 
-    def draw(self) -> DriftingSamples:
-        """The stream that the config names, the same for all learners."""
+    def draw(self, stream: str) -> DriftingSamples:
+        """A stream by name, the same for all learners."""
         rng = np.random.default_rng(self.seed)
-        mixture = Mixture.draw(classes=self.classes, modes=self.modes, spread=self.spread, rng=rng)
-        return STREAMS[self.stream](mixture, self, rng)
+        mixture = Mixture.draw(classes=_CLASSES, rng=rng)
+        return STREAMS[stream](mixture, self, rng)
 
 
-def cell(config: Config) -> Mapping[str, Any]:
+def cell(settings: tuple[Config, str, str]) -> Mapping[str, Any]:
     """One learner on one stream."""
-    stream, contender = config.draw(), CONTENDERS[config.contender]
-    options: dict[str, Any] = {"batch_size": config.batch_size, "window": config.window, "classes": range(config.classes)}
+    config, name, contender = settings[0], settings[1], CONTENDERS[settings[2]]
+    stream = config.draw(name)
+    options: dict[str, Any] = {"batch_size": config.batch_size, "window": config.window, "classes": range(_CLASSES)}
     few = slice(4 * config.batch_size)  # compiles and imports before the clock starts
-    evaluate(contender.make(config), stream.points[few], stream.labels[few], **options)
-    model = contender.make(config)
+    evaluate(contender.make(config, stream), stream.points[few], stream.labels[few], **options)
+    model = contender.make(config, stream)
     began = time.process_time()
     found = evaluate(model, stream.points, stream.labels, measure_every=config.measure_every, **options)
     seconds = time.process_time() - began
     return {
-        "stream": config.stream,
+        "stream": name,
         "learner": contender.title,
         "seed": config.seed,
         "error": found.last.error,
@@ -162,12 +151,9 @@ def cell(config: Config) -> Mapping[str, Any]:
 
 def run(config: Config, session: Session) -> Findings:
     """Every learner on every stream, once."""
-    streams = tuple(STREAMS) if config.stream == "all" else (config.stream,)
-    groups = {(stream, name): f"{stream}-{name}" for stream in streams for name in _entrants(config)}
-    cells = {
-        group: Cell(cell, dataclasses.replace(config, stream=stream, contender=name))
-        for (stream, name), group in groups.items()
-    }
+    entrants = [name for name, contender in CONTENDERS.items() if contender.library != "river" or river_installed()]
+    groups = {(stream, name): f"{stream}-{name}" for stream in STREAMS for name in entrants}
+    cells = {group: Cell(cell, (config, *key)) for key, group in groups.items()}
     done = session.compute(cells)
     found = {key: done[group] for key, group in groups.items() if group in done}
     table = [{name: value for name, value in row.items() if name != "path"} for row in found.values()]
@@ -183,24 +169,11 @@ def run(config: Config, session: Session) -> Findings:
     )
 
 
-def _entrants(config: Config) -> list[str]:
-    """The names of those that take part; the Bayes limit always does, so that an error can be judged."""
-    if config.contender == "all":
-        return [name for name, contender in CONTENDERS.items() if contender.library != "river" or river_installed()]
-    if CONTENDERS[config.contender].library == "river" and not river_installed():
-        raise InvalidArgument("drift", "contender", "be installed", config.contender, remedy="pip install river")
-    return list(dict.fromkeys(("bayes", config.contender)))
-
-
 _WITHOUT_RIVER = "not installed; its learners are skipped (pip install river)"
 _PARAGRAPHS = (
-    "Every mini-batch is first predicted, then learned from. `error` is over all samples except the first mini-batch, "
-    "`window_error` over the last ones of the stream; the figure shows it along the way. Every learner uses the "
-    "defaults of its library. Those of river learn sample by sample; they too predict a mini-batch before they learn "
-    "from it, so that all are scored alike. `cpu_seconds` covers predicting and learning, `kilobytes` is the size of "
-    "the pickled learner, and `points` is the number of points in a kernel expansion.",
-    "rotate: all classes rotate about the origin. come_and_go: in each phase, some classes do not occur. permute: "
-    "from the middle on, labels are permuted. Bayes optimal knows the mixture and its changes.",
+    "Every mini-batch is first predicted, then learned from, by learners with the defaults of their libraries. `error` is "
+    "over all samples but the first mini-batch, `window_error` over the last ones; `cpu_seconds` covers both steps, "
+    "`kilobytes` is the size of the pickled learner. `Bayes optimal` knows the mixture and its changes.",
 )
 _DASHES = {"": ":", "kernelmesh": "-", "scikit-learn": "-.", "river": "--"}
 _TITLES = {"rotate": "classes rotate", "come_and_go": "classes come and go", "permute": "labels are permuted halfway"}
@@ -229,5 +202,4 @@ def _figure(found: Mapping[tuple[str, str], Mapping[str, Any]], config: Config) 
 
 
 _ABOUT = "online learners under concept drift: a rotating mixture, classes that come and go, permuted labels"
-EXPERIMENT = Experiment(name="drift", about=_ABOUT, config=Config, run=run, takes="4 min")
-EXPERIMENTS = (EXPERIMENT,)
+EXPERIMENTS = (Experiment(name="drift", about=_ABOUT, config=Config, run=run, takes="4 min"),)

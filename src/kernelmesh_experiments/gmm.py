@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from kernelmesh_experiments.base import Experiment, Session
+from kernelmesh_experiments.events import Diverged
 from kernelmesh_experiments.kinds import CAPPED, ProtocolName
 from kernelmesh_experiments.mixture import LossName, MixtureConfig, Partition, Task
-from kernelmesh_experiments.outcome import Diverged
 from kernelmesh_experiments.report import Findings, draw_decision_regions, draw_path, draw_samples
 from kernelmesh_experiments.settings import Count, PositiveOrInf
 from kernelmesh_experiments.trial import Trial
@@ -39,25 +39,14 @@ def run(config: MixtureConfig, session: Session) -> Findings:
 
 
 def _paragraphs(config: MixtureConfig) -> list[str]:
-    printed = config.reading == "printed"
-    used = "0.2 as a variance (reading=printed)" if printed else "0.2 as a standard deviation"
+    reading = "a variance" if config.reading == "printed" else "a standard deviation"
     texts = [
-        "The paper gives the spread of the mixture as a variance of 0.2, but then no draw is as separable as its accuracies "
-        f"imply; with 0.2 as a standard deviation, they are typical. This run uses {used}.",
-        "The accuracy depends on the draw of the mixture: compare it with the Bayes limit of the same draw, not with "
-        "numbers from other draws.",
+        f"The paper's 0.2 is read as {reading}; only as a standard deviation it makes draws as separable as its accuracies "
+        "imply. The accuracy depends on the draw of the mixture: compare it with the Bayes limit of the same draw."
     ]
-    seen = {"identical": 5, "two-class": config.agents + 1, "one-class": config.agents}[config.partition]
-    if seen < 5:
-        texts.append(f"With so few agents, {5 - seen} of the five classes are not seen by any agent, so none can learn them.")
     if config.protocol in ("penalty", CAPPED, "hilbert"):
-        cap = f"c is therefore capped at {min(config.penalty_limit, 0.5):g} times that limit."
-        if config.penalty_limit == float("inf") and config.protocol != CAPPED:
-            cap = "This run has no cap (penalty_limit = inf), as in the paper."
-        texts.append(
-            "The paper's schedule, c = 0.01 doubling every 200 samples, makes the paper's update diverge once c exceeds the "
-            f"stability limit derived in docs/consensus.md. {cap}"
-        )
+        limit = 0.5 if config.protocol == CAPPED else config.penalty_limit
+        texts.append(f"c is capped at {limit:g} times the stability limit; the paper's schedule, without a cap, diverges.")
     return texts
 
 

@@ -7,12 +7,22 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from kernelmesh import ConsensusProtocol, InvalidArgument, Learner, Penalty, Tuning, kinds
+from kernelmesh import ConsensusProtocol, Hinge, InvalidArgument, Learner, Logistic, Loss, Penalty, Tuning, kinds
 from kernelmesh_experiments.settings import one_of
 
-__all__ = ["CAPPED", "LearnerName", "ProtocolName", "check_every", "describe_learners", "describe_protocols", "learners"]
+__all__ = [
+    "CAPPED",
+    "LOSSES",
+    "LearnerName",
+    "ProtocolName",
+    "check_every",
+    "describe_learners",
+    "describe_protocols",
+    "learners",
+]
 __all__ += ["protocol", "protocols", "reply", "takes_every"]
 
+LOSSES: dict[str, Loss] = {"logistic": Logistic(), "hinge": Hinge()}
 CAPPED = "capped-penalty"
 """`penalty` with c capped at half of what is stable, whatever other limit is set."""
 _IMPLICIT = "implicit-penalty"

@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kernelmesh import Agent, ConsensusProtocol, InvalidArgument, Kernel, Komp, Learner, Local, Logistic, Loss, Relay, Tuning
-from kernelmesh_experiments.kinds import LearnerName, ProtocolName, check_every, learners, protocol, protocols, reply
+from kernelmesh import Agent, ConsensusProtocol, InvalidArgument, Kernel, Komp, Learner, Local, Relay, Tuning
+from kernelmesh_experiments.kinds import LOSSES, LearnerName, ProtocolName, check_every, learners, protocol, protocols, reply
 from kernelmesh_experiments.settings import Count, Index, Settings, Unset, UnsetIndex, setting
 
 __all__ = ["LearningSettings"]
 
-_LOGISTIC = Logistic()
 # The settings that belong to a learner or to its compression; unset, they are what `usual` says, or the learner's own.
 _OF_LEARNER = ("step_size", "regularization", "fidelity", "novelty", "iterations", "keep", "half_life", "budget")
 _OF_COMPRESSION = ("parsimony", "max_order")
@@ -118,8 +117,8 @@ class LearningSettings(Settings, owner="network"):
         return kind(**own)
 
     def make_agent(
-        self, shape: tuple[int, int], kernel: Kernel, protocol: ConsensusProtocol, *, loss: Loss = _LOGISTIC
+        self, shape: tuple[int, int], kernel: Kernel, protocol: ConsensusProtocol, *, loss: str = "logistic"
     ) -> Agent:
         """An agent for points of `shape[0]` numbers with `shape[1]` outputs."""
-        shared: dict[str, Any] = {"dimension": shape[0], "outputs": shape[1], "kernel": kernel, "loss": loss}
+        shared: dict[str, Any] = {"dimension": shape[0], "outputs": shape[1], "kernel": kernel, "loss": LOSSES[loss]}
         return Agent(**shared, learner=self.make_learner(), protocol=protocol)

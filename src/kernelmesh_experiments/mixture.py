@@ -10,34 +10,19 @@ from typing import Annotated
 
 import numpy as np
 
-from kernelmesh import (
-    Agent,
-    ArrayStream,
-    ConsensusProtocol,
-    Doubling,
-    Gaussian,
-    Graph,
-    Hinge,
-    Local,
-    Logistic,
-    Loss,
-    Mixture,
-    Tuning,
-)
+from kernelmesh import Agent, ArrayStream, ConsensusProtocol, Doubling, Gaussian, Graph, Local, Mixture, Tuning
 from kernelmesh.streams import StreamSlice
 from kernelmesh_experiments.events import Network
-from kernelmesh_experiments.kinds import ProtocolName
+from kernelmesh_experiments.kinds import LOSSES, ProtocolName
 from kernelmesh_experiments.learning import LearningSettings
 from kernelmesh_experiments.samples import Samples
 from kernelmesh_experiments.settings import Count, Floats, Index, Ints, Positive, PositiveOrInf, one_of, setting, settings_of
 
-__all__ = ["CLASSES", "PARTITIONS", "LossName", "MixtureConfig", "Partition", "Task"]
+__all__ = ["CLASSES", "LossName", "MixtureConfig", "Partition", "Task"]
 
 CLASSES = 5  # of the paper's mixture
-PARTITIONS = ("identical", "two-class", "one-class")
-_LOSSES: dict[str, Loss] = {"logistic": Logistic(), "hinge": Hinge()}
-Partition = Annotated[str, one_of(*PARTITIONS)]
-LossName = Annotated[str, one_of(*_LOSSES)]
+Partition = Annotated[str, one_of("identical", "two-class", "one-class")]
+LossName = Annotated[str, one_of(*LOSSES)]
 Reading = Annotated[str, one_of("deviation", "printed")]
 
 
@@ -129,8 +114,8 @@ class Task(Samples):
 
     def agent(self, protocol: ConsensusProtocol | None = None) -> Agent:
         """The settings of every agent; with `Local()` those of a learner on its own."""
-        shape, loss = (2, self.mixture.classes), _LOSSES[self.config.loss]
-        return self.config.make_agent(shape, self.kernel, protocol or self.protocol(), loss=loss)
+        shape = 2, self.mixture.classes
+        return self.config.make_agent(shape, self.kernel, protocol or self.protocol(), loss=self.config.loss)
 
     def network(self) -> Network:
         """The network, ready to be trained once: its streams are random and go on where they were left."""

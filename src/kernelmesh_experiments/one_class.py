@@ -15,7 +15,7 @@ from kernelmesh_experiments.report import Findings, draw_decision_regions, draw_
 from kernelmesh_experiments.settings import Count
 from kernelmesh_experiments.trial import Trial
 
-__all__ = ["EXPERIMENT", "EXPERIMENTS", "Config"]
+__all__ = ["EXPERIMENTS", "Config"]
 
 _NETWORKS = {"alone": ("local", "alone"), "paper": ("capped-penalty", "the paper's update"), "relay": ("relay", "relay sums")}
 """Protocol and title of each network, by the name of its part."""
@@ -95,5 +95,4 @@ def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
 
 
 _ABOUT = "agents that each see one class of five: alone, with the paper's update, and with relay sums"
-EXPERIMENT = Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, takes="20 s")
-EXPERIMENTS = (EXPERIMENT,)
+EXPERIMENTS = (Experiment(name="one-class", about=_ABOUT, config=Config, run=run, trains=True, takes="20 s"),)

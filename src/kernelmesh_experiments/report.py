@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from kernelmesh import Function, Logistic, Measures
 from kernelmesh_experiments.settings import Floats, Ints
 
-__all__ = ["COLORS", "Findings", "Report", "draw_decision_regions", "draw_path", "draw_samples", "panel", "style_of"]
+__all__ = ["COLORS", "Findings", "draw_decision_regions", "draw_path", "draw_samples", "panel", "style_of", "write_report"]
 
 # Okabe and Ito's colors, which differ for every kind of color vision and in gray print
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -31,15 +31,12 @@ def style_of(index: int) -> dict[str, Any]:
     return {"color": _LINES[n], "linestyle": _DASHES[n % len(_DASHES)], "marker": _MARKERS[n], "markersize": 5}
 
 
-def panel(
-    x: str, y: str, *, size: tuple[float, float] = (7, 5), logarithmic: str = "", grid: bool = True
-) -> tuple[Figure, Axes]:
+def panel(x: str, y: str, *, size: tuple[float, float] = (7, 5), logarithmic: str = "") -> tuple[Figure, Axes]:
     """A figure with one panel; `logarithmic` lists its logarithmic axes."""
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     axes.set(xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in logarithmic})
-    if grid:
-        axes.grid(alpha=0.3, which="both")
+    axes.grid(alpha=0.3, which="both")
     return figure, axes
 
 
@@ -49,43 +46,35 @@ class Findings:
 
     summary: Mapping[str, Any]
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """Each becomes a CSV file."""
+    """Each becomes a CSV file; that with the name "table" is also printed on the page."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
     paragraphs: Sequence[str] = ()
     """For the page: how to interpret the numbers."""
-    printed: Sequence[str] = ("table",)
-    """The names of the tables that the page prints in full."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Report:
-    """The report of a run: summary, tables, the settings to repeat it, figures, and explanations."""
-
-    config: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    """The experiment's name, how the run ended (with a `remark` if that needs explanation), and the findings."""
-    findings: Findings
-
-    def write(self, folder: Path) -> list[Path]:
-        """Write everything; returns the paths of the files."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.html").unlink(missing_ok=True)  # the page of an earlier run; `kernelmesh report` writes a new one
-        files = [folder / "summary.json", folder / "config.json", folder / "report.json"]
-        files[0].write_text(json.dumps(dict(self.summary), indent=2) + "\n")
-        files[1].write_text(json.dumps({"experiment": self.summary["experiment"], **self.config}, indent=2) + "\n")
-        notes = {"paragraphs": list(self.findings.paragraphs), "printed": list(self.findings.printed)}
-        files[2].write_text(json.dumps(notes, indent=2) + "\n")
-        for name, rows in self.findings.tables.items():
-            files.append(folder / f"{name}.csv")
-            with files[-1].open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-                writer.writeheader()
-                writer.writerows(rows)
-        for name, figure in self.findings.figures.items():
-            for suffix in ("png", "svg"):
-                files.append(folder / f"{name}.{suffix}")
-                figure.savefig(files[-1], dpi=150)
-        return files
+def write_report(folder: Path, config: Mapping[str, Any], summary: Mapping[str, Any], findings: Findings) -> list[Path]:
+    """Write summary, settings, explanations, tables and figures; returns the paths of the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.html").unlink(missing_ok=True)  # the page of an earlier run; `kernelmesh report` writes a new one
+    documents = {
+        "summary": dict(summary),
+        "config": {"experiment": summary["experiment"], **config},
+        "report": {"paragraphs": list(findings.paragraphs), "printed": ["table"]},
+    }
+    files = [folder / f"{name}.json" for name in documents]
+    for file, content in zip(files, documents.values(), strict=True):
+        file.write_text(json.dumps(content, indent=2) + "\n")
+    for name, rows in findings.tables.items():
+        files.append(folder / f"{name}.csv")
+        with files[-1].open("w", newline="") as opened:
+            writer = csv.DictWriter(opened, list(rows[0]) if rows else [])
+            writer.writeheader()
+            writer.writerows(rows)
+    for name, figure in findings.figures.items():
+        for suffix in ("png", "svg"):
+            files.append(folder / f"{name}.{suffix}")
+            figure.savefig(files[-1], dpi=150)
+    return files
 
 
 def draw_path(axes: Axes, record: Sequence[Measures], quantity: str, *, label: str) -> None:

@@ -16,9 +16,9 @@ from kernelmesh import InvalidArgument
 from kernelmesh_experiments.base import Experiment, Session
 from kernelmesh_experiments.catalog import experiments
 from kernelmesh_experiments.cells import Cell, Pool
-from kernelmesh_experiments.outcome import Incomplete
+from kernelmesh_experiments.events import Incomplete
 from kernelmesh_experiments.report import Findings, panel, style_of
-from kernelmesh_experiments.settings import did_you_mean, one_of
+from kernelmesh_experiments.settings import one_of
 
 __all__ = ["Grid", "sweep"]
 
@@ -26,8 +26,6 @@ __all__ = ["Grid", "sweep"]
 _SHOWN = ("accuracy_mean", "error_mean", "objective")
 # What says which cell it is, besides its settings, and is no measure of it.
 _ALWAYS = ("experiment", "remark", "outcome", "complete")
-# Measures of which more, or less, is better, by how their names begin; points are not ranked by others.
-_MORE, _LESS = ("accuracy",), ("error", "objective", "loss", "disagreement")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +47,6 @@ class Grid:
 
     def __post_init__(self) -> None:
         for name, values in self.axes.items():
-            if name not in self.settings:
-                listed = f"`kernelmesh show {self.experiment}` lists its settings"
-                remedy = "; ".join(filter(None, (did_you_mean(name, self.settings), listed)))
-                raise InvalidArgument("sweep", "--grid", f"name settings of {self.experiment}", name, remedy=remedy)
             if name in self.fixed:
                 raise InvalidArgument("sweep", f"--set {name}", "be omitted if it is in --grid", self.fixed[name])
             if name == "seed":
@@ -60,8 +54,6 @@ class Grid:
                 raise InvalidArgument("sweep", "--grid", "be over settings other than the seed", name, remedy=remedy)
             if not values or len(set(values)) < len(values):
                 raise InvalidArgument("sweep", f"--grid {name}", "have distinct values", tuple(values))
-        if self.seeds < 1:
-            raise InvalidArgument("sweep", "--seeds", "be at least 1", self.seeds)
 
     @property
     def _kind(self) -> type[Any]:
@@ -152,7 +144,7 @@ def _sweep(grid: Grid, session: Session, pool: Pool | None) -> Findings:
     shown = _shown(grid, measures)
     table = [_row(point, rows[number], measures) for number, point in enumerate(points)]
     summary = {"of": grid.experiment, "points": len(points), "seeds": grid.seeds, "cells": len(names)}
-    summary |= {"failed": len(failures), **_best(grid, table, shown)}
+    summary |= {"failed": len(failures)}
     figures = {"figure": _draw(grid, table, shown)} if shown else {}
     each = _even([row for lines in rows.values() for row in lines])
     return Findings(summary=summary, tables={"table": table, "cells": each}, figures=figures)
@@ -187,15 +179,6 @@ def _row(point: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measures: 
         out[name] = float(values.mean()) if len(values) else math.nan
         out[f"{name}_std"] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
     return out
-
-
-def _best(grid: Grid, table: Sequence[Mapping[str, Any]], shown: str) -> dict[str, Any]:
-    """The point with the best score, if it is known whether more is better or less is."""
-    rows = [row for row in table if shown and not math.isnan(row[shown])]
-    if not rows or not shown.startswith(_MORE + _LESS):
-        return {}
-    best = max(rows, key=lambda row: row[shown] if shown.startswith(_MORE) else -row[shown])
-    return {f"best_{name}": best[name] for name in (*grid.axes, shown)}
 
 
 def _draw(grid: Grid, table: Sequence[Mapping[str, Any]], shown: str) -> Figure:

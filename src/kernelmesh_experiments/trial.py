@@ -13,8 +13,7 @@ from kernelmesh import InvalidArgument, Measures, Round, simulate, storage
 from kernelmesh.metrics import measure_agents, summarize
 from kernelmesh.runtimes.engines import Engine
 from kernelmesh.streams import StreamSlice
-from kernelmesh_experiments.events import Measured, Network, NetworkStarted, Observer, Progress
-from kernelmesh_experiments.outcome import Complete, Diverged, Interrupted, Outcome
+from kernelmesh_experiments import events
 
 __all__ = ["Stop", "Trial", "learn"]
 
@@ -31,10 +30,9 @@ class Trial:
 
     record: Sequence[Measures]
     newest: Round
-    outcome: Outcome
+    outcome: events.Outcome
     seconds: float
-    seconds_before: float = 0.0
-    """How many of the seconds were spent before an interruption."""
+    """With those before an interruption."""
 
     @property
     def last(self) -> Measures:
@@ -63,11 +61,11 @@ class Trial:
 
 
 def learn(
-    network: Network,
+    network: events.Network,
     *,
     folder: Path | None = None,
     resume: bool = False,
-    publish: Observer = lambda _: None,
+    publish: events.Observer = lambda _: None,
     stop: Stop = lambda: False,
     engine: Engine | None = None,
 ) -> Trial:
@@ -80,7 +78,7 @@ def learn(
     if not network.rounds:
         raise InvalidArgument("run", "samples", "be enough for one mini-batch somewhere", 0)
     run = _Run(network, folder, publish, resume=resume)
-    outcome: Outcome = Complete()
+    outcome: events.Outcome = events.Complete()
     save_every = network.save_every or (0 if engine is None else _SAVE_EVERY)
     try:
         for now in run.rounds(engine):
@@ -94,8 +92,8 @@ def learn(
     except (DivergedError, KeyboardInterrupt) as cause:
         if run.newest is None:  # there is nothing to show
             raise
-        stopped = Interrupted(done=run.newest.number, total=run.total, unit="rounds")
-        outcome = Diverged(cause) if isinstance(cause, DivergedError) else stopped
+        stopped = events.Interrupted(done=run.newest.number, total=run.total, unit="rounds")
+        outcome = events.Diverged(cause) if isinstance(cause, DivergedError) else stopped
     except Exception:  # an observer's mistake, or a full disk: the rounds are not to blame
         run.save()
         raise
@@ -106,7 +104,7 @@ def learn(
 class _Run:
     """A network that learns: its newest round, what was measured, and its checkpoint."""
 
-    def __init__(self, network: Network, folder: Path | None, publish: Observer, *, resume: bool) -> None:
+    def __init__(self, network: events.Network, folder: Path | None, publish: events.Observer, *, resume: bool) -> None:
         self.network, self._publish, self._began = network, publish, time.perf_counter()
         self._file = folder / "checkpoint.safetensors" if folder is not None else None
         self.newest: Round | None = None
@@ -115,7 +113,7 @@ class _Run:
         if resume and self._file is not None and self._file.exists():
             self._read(self._file)
         self.total = network.rounds
-        publish(NetworkStarted(network, self.newest.number if self.newest else 0))
+        publish(events.NetworkStarted(network, self.newest.number if self.newest else 0))
         self.tell()
 
     @property
@@ -125,7 +123,7 @@ class _Run:
     def tell(self) -> None:
         """Publish how far the run is."""
         done = self.newest.number if self.newest else 0
-        self._publish(Progress(done=done, total=self.total, unit="rounds", part=self.network.part))
+        self._publish(events.Progress(done=done, total=self.total, unit="rounds", part=self.network.part))
 
     def rounds(self, engine: Engine | None) -> Iterator[Round]:
         """The rounds after those of an earlier run, with numbers and traffic as if there had been no stop."""
@@ -149,15 +147,15 @@ class _Run:
         where: dict[str, Any] = {"graph": network.graph, "points": network.points, "targets": network.targets}
         each = measure_agents(now, agent=network.agent, **where, sample=network.sample)
         self._record.append(summarize(now, each, agent=network.agent))
-        self._publish(Measured(now, self._record[-1], each))
+        self._publish(events.Measured(now, self._record[-1], each))
 
-    def finished(self, outcome: Outcome) -> Trial:
+    def finished(self, outcome: events.Outcome) -> Trial:
         """The result, whose last measures are those of the end."""
         assert self.newest is not None
-        if not self._record or (self._record[-1].round != self.newest.number and not isinstance(outcome, Diverged)):
+        if not self._record or (self._record[-1].round != self.newest.number and not isinstance(outcome, events.Diverged)):
             self.measure()
         found: dict[str, Any] = {"record": self._record, "newest": self.newest, "outcome": outcome}
-        return Trial(**found, seconds=self._seconds, seconds_before=self._spent)
+        return Trial(**found, seconds=self._seconds)
 
     def save(self) -> None:
         """Write what a run needs to continue."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import logging
 import math
@@ -11,14 +10,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelmesh.cli.base import app, fail, reported, say
-from kernelmesh.errors import Diverged, InvalidArgument, InvalidConfig
+from kernelmesh.errors import InvalidArgument, InvalidConfig
 
 if TYPE_CHECKING:
     from kernelmesh.checks import Floats
@@ -73,19 +71,6 @@ def _check(settings: Config) -> None:
     )
 
 
-@contextlib.contextmanager
-def _ended(name: str, *, code: int, hint: str = "") -> Iterator[None]:
-    """Turn an agent's errors into exit codes: 1 if it diverged or ran out of memory, otherwise `code`."""
-    try:
-        yield
-    except Diverged as error:
-        fail(f"agent {name}: {error}", code=1)
-    except MemoryError:
-        fail(f"agent {name}: out of memory: the model does not fit into the memory of this machine", code=1)
-    except (ImportError, OSError, ValueError) as error:
-        fail(f"agent {name}: {error}{hint}", code=code)
-
-
 def _run(settings: Config, parent: int) -> None:
     """Launch the agent and run it until it is stopped."""
     logging.basicConfig(
@@ -93,7 +78,7 @@ def _run(settings: Config, parent: int) -> None:
     )
     name = settings.membership.name
     _log.info("%s is starting (the first run on a machine compiles the inner loops)", name)
-    with _ended(name, code=2):
+    with reported(f"agent {name}", code=2):
         from threadpoolctl import threadpool_limits
 
         from kernelmesh.deploy.launch import launch, stream_mistakes
@@ -102,11 +87,11 @@ def _run(settings: Config, parent: int) -> None:
         runner = launch(settings)
     _stop_on_signals(runner, parent)
     _log.info("%s is up on %s, process %d", name, settings.membership.listen, os.getpid())
-    hint, reported = f"; progress is saved in {settings.checkpoint.folder}", time.monotonic()
-    with _ended(name, code=1, hint=hint), stream_mistakes(settings):
+    hint, logged = f"; progress is saved in {settings.checkpoint.folder}", time.monotonic()
+    with reported(f"agent {name}", code=1, hint=hint), stream_mistakes(settings):
         for turn in runner.turns():
-            if time.monotonic() - reported >= _REPORT_EVERY:
-                reported, samples, info = time.monotonic(), turn.state.samples, turn.info
+            if time.monotonic() - logged >= _REPORT_EVERY:
+                logged, samples, info = time.monotonic(), turn.state.samples, turn.info
                 _log.info("step %d: %d samples, loss %.3g, order %d", turn.number, samples, info.loss, info.order)
     if trouble := runner.status().trouble:
         fail(f"agent {name}: the last steps could not be saved: {trouble}", code=1)

@@ -2,15 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand, TyperOption
 
-from kernelmesh.errors import InvalidArgument, InvalidConfig
+from kernelmesh.errors import Diverged, InvalidArgument, InvalidConfig
 
-__all__ = ["RegistryCommand", "app", "console", "fail", "reported", "say", "stderr"]
+__all__ = ["app", "console", "fail", "reported", "say", "stderr"]
 
 app = typer.Typer(
     help="Train one kernel model across a network of agents, online and without a server.",
@@ -20,19 +19,6 @@ app = typer.Typer(
 )
 console = Console(emoji=False)
 stderr = Console(stderr=True, emoji=False)
-
-
-class RegistryCommand(TyperCommand):
-    """A command whose help lists the registered protocols under `--protocol`; they are loaded only for that."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        from kernelmesh.registry import kebab, kinds
-
-        names = ", ".join(kebab(name) for name, kind in kinds("protocol").items() if kind.reply)
-        for option in self.params:
-            if isinstance(option, TyperOption) and option.name == "protocol":
-                option.help = f"The consensus protocol: {names}."
-        super().format_help(ctx, formatter)
 
 
 def _show_version(wanted: bool) -> None:
@@ -64,15 +50,19 @@ def say(message: str) -> None:
 
 
 @contextlib.contextmanager
-def reported(command: str) -> Iterator[None]:
-    """Turn errors into exit codes: 2 if the command or a file must be corrected, otherwise 1."""
+def reported(command: str, *, code: int | None = None, hint: str = "") -> Iterator[None]:
+    """Turn errors into exit codes: `code`, or by default 2 if the command or a file must be corrected, otherwise 1."""
     try:
         yield
     except InvalidArgument as error:
-        fail(error.owned_by(command), code=2)
+        fail(f"{command}: {error}{hint}" if code else error.owned_by(command), code=code or 2)
     except InvalidConfig as error:
-        fail(error, code=2)
-    except (ImportError, MemoryError, OSError) as error:
+        fail(f"{command}: {error}{hint}" if code else error, code=code or 2)
+    except MemoryError:
+        fail(f"{command}: out of memory: the model does not fit into the memory of this machine", code=1)
+    except Diverged as error:
         fail(f"{command}: {error}", code=1)
+    except (ImportError, OSError) as error:
+        fail(f"{command}: {error}{hint}", code=code or 1)
     except ValueError as error:
-        fail(f"{command}: {error}", code=2)
+        fail(f"{command}: {error}{hint}", code=code or 2)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelmesh.cli.base import RegistryCommand, app, console, fail, reported, say, stderr
+from kernelmesh.cli.base import app, console, fail, reported, say, stderr
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -28,7 +28,7 @@ _ALL_ENDED = "All streams have ended. The agents keep answering requests until C
 _POLL_EVERY = 0.5  # seconds
 
 
-@mesh.command("init", cls=RegistryCommand)
+@mesh.command("init")
 def mesh_init(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
     agents: Annotated[int, typer.Option(help="The number of agents.")] = 5,
@@ -38,7 +38,7 @@ def mesh_init(
     ] = False,
     host: Annotated[str, typer.Option(help="The address that the agents listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port of the first agent; the others use the next ones.")] = 7450,
-    protocol: Annotated[str, typer.Option(help="The consensus protocol.")] = "relay",
+    protocol: Annotated[str, typer.Option(help="The consensus protocol, such as relay, diffusion or penalty.")] = "relay",
     mode: Annotated[str, typer.Option(help="free (each agent at its own pace) or lock-step.")] = "free",
     partition: Annotated[str, typer.Option(help="What each agent sees: one-class or identical.")] = "one-class",
     samples: Annotated[int, typer.Option(help="The number of samples per agent.")] = 60_000,
@@ -67,7 +67,7 @@ def mesh_up(
     On Ctrl-C, all agents write a checkpoint and stop. An agent that is killed is restarted after three seconds.
     Logs are in `logs` inside the folder.
     """
-    from kernelmesh.deploy.processes import ProcessState, stop_all
+    from kernelmesh.deploy.processes import stop_all
 
     processes = _start(folder)
     killed: list[str] = []
@@ -81,8 +81,8 @@ def mesh_up(
             killed = stop_all(processes)
     if killed:
         fail(f"mesh up: {', '.join(killed)} did not stop in time; killed", code=1)
-    if failed := [process for process in processes if process.state is ProcessState.FAILED]:
-        fail("\n".join(f"{process.name} {process.remark}" for process in failed), code=1)
+    if failed := [f"{process.name} {process.remark}" for process in processes if (process.code or 0) > 0]:
+        fail("\n".join(failed), code=1)
     say("All agents have stopped and saved a checkpoint.")
 
 
@@ -117,13 +117,11 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
     """Show the agents until all have exited, `stop` is set, or there is nothing left to learn."""
     from rich.live import Live
 
-    from kernelmesh.deploy.processes import ProcessState
     from kernelmesh.deploy.watching import MeshWatcher
 
-    over = (ProcessState.LEFT, ProcessState.FAILED)
     reported: dict[str, str] = {}
     with MeshWatcher(processes) as watcher, Live(console=console, refresh_per_second=4) as live:
-        while not stop.is_set() and not all(process.state in over for process in processes):
+        while not stop.is_set() and any(process.code is None or process.code < 0 for process in processes):
             for process in processes:
                 process.restart_if_killed()
             views = watcher.poll()

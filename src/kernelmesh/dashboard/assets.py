@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def page(*, styles: str = "", data: str = "", scripts: str = "") -> str:
 
 def plotly() -> Path:
     """The path of plotly's JavaScript, found without importing plotly, which is slow."""
-    found = importlib.util.find_spec("plotly")
+    found = None
+    with contextlib.suppress(ModuleNotFoundError):
+        found = importlib.util.find_spec("plotly")
     for place in (found and found.submodule_search_locations) or ():
         if (file := Path(place) / "package_data" / PLOTLY).is_file():
             return file

@@ -33,7 +33,7 @@ def pillow(name: str) -> Any:
         raise MissingExtra("pictures of functions", "dashboard") from error
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Canvas:
     """The part of the plane that pictures of a run show; it is fixed, so that only functions move."""
 

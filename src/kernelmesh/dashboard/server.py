@@ -91,7 +91,9 @@ class _Views:
         return StreamingResponse(changes(self._sources, self._closing), **kind)
 
     def _source(self, request: Request) -> Source:
-        return _there(dict(enumerate(self._sources)).get(_integer(request.path_params["run"])))
+        run = _integer(request.path_params["run"])
+        _there(self._sources[run:] or None)
+        return self._sources[run]
 
 
 async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tick: float = 0.25) -> AsyncIterator[bytes]:

@@ -88,24 +88,14 @@ class Dashboard:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Open a listening socket, or raise an error that explains the problem."""
-    listening = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(128)
-    except (OSError, OverflowError) as error:
-        if listening is not None:
-            listening.close()
-        raise _refusal(error, host, port) from None
-    return listening
-
-
-def _refusal(error: OSError | OverflowError, host: str, port: int) -> InvalidArgument:
-    if isinstance(error, OverflowError):
-        return InvalidArgument("dashboard", "--port", "be below 65536", port)
-    if error.errno == errno.EADDRINUSE:
-        remedy = "another dashboard may be running; --port 0 picks a free port"
-        return InvalidArgument("dashboard", "--port", "be free", Verbatim(f"{port}, which is in use"), remedy=remedy)
-    return InvalidArgument("dashboard", "--host", f"be an address to listen on ({error.strerror})", host)
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OverflowError:
+        raise InvalidArgument("dashboard", "--port", "be below 65536", port) from None
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            rule = f"be an address to listen on ({error.strerror})"
+            raise InvalidArgument("dashboard", "--host", rule, host) from None
+        found, remedy = Verbatim(f"{port}, which is in use"), "another dashboard may be running; --port 0 picks a free port"
+        raise InvalidArgument("dashboard", "--port", "be free", found, remedy=remedy) from None

@@ -34,7 +34,7 @@ class News:
     """Messages about single agents."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Shown:
     """The contents of a source, always replaced as a whole: a recording and the documents beside it."""
 

@@ -116,12 +116,12 @@ def _client_files(path: Path, tls: Mapping[str, Any], client: str | None) -> Tls
     if client is None:
         raise InvalidArgument(str(path), "tls.clients", "name at least one client", tls.get("clients"))
     authority = path.parent / str(tls.get("authority", "tls/authority.pem"))
-    files = {"certificate": authority.parent / f"{client}.pem", "key": authority.parent / f"{client}.key"}
-    for file in (authority, *files.values()):
+    certificate, key = (authority.parent / f"{client}.{end}" for end in ("pem", "key"))
+    for file in (authority, certificate, key):
         if not file.is_file():
             remedy = "use another client (ask --as NAME)"
             raise InvalidArgument("AgentAddress", "TLS file", "exist", str(file), remedy=remedy)
-    return Tls(authority=authority, **files)
+    return Tls(authority=authority, certificate=certificate, key=key)
 
 
 class AgentClient:

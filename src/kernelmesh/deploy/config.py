@@ -79,7 +79,7 @@ def read(path: str | os.PathLike[str]) -> Config:
         "stream": stream,
         "checkpoint": folder and folder.build(CheckpointSection, folder.read(CheckpointSection)),
     }
-    if agent is not None:
+    if model is not None and agent is not None and model.ok("learner", "protocol"):
         _check_modes(root, top, agent)
     root.problems.check()
     quarantine = top.quarantine or path.absolute().parent / QUARANTINE
@@ -122,8 +122,10 @@ def _membership(root: Table, top: AgentSection, tls: Tls | None, max_points: int
 
 def _neighbors(root: Table, *, encrypted: bool) -> dict[str, str]:
     table = root.table("neighbors", required=False)
+    if table is None:
+        return {}
     addresses = {str(root.values.get("listen")): "this agent"}
-    for neighbor, address in {} if table is None else table.values.items():
+    for neighbor, address in table.values.items():
         try:
             agent_name("", neighbor, neighbor)
             if neighbor == root.values.get("name"):
@@ -135,7 +137,7 @@ def _neighbors(root: Table, *, encrypted: bool) -> dict[str, str]:
                 addresses[address] = neighbor
         except InvalidArgument as error:
             table.add(neighbor, error)
-    return {} if table is None else {name: address for name, address in table.values.items() if table.ok(name)}
+    return {name: address for name, address in table.values.items() if table.ok(name)}
 
 
 def _tls(root: Table) -> Tls | None:

@@ -184,7 +184,7 @@ def _model(plan: MeshPlan, graph: Graph) -> dict[str, Any]:
         stiffness=graph.stiffness,
     )
     protocol: Any = protocols()[plan.protocol].tuned(tuning)
-    coupling = getattr(protocol, "coupling", None)
+    coupling: Any = getattr(protocol, "coupling", None)
     if (ceiling := getattr(coupling, "ceiling", None)) is not None:  # rounded to two digits, and to none above 100
         ceiling = min(float(f"{ceiling:.2g}"), 100.0)
         protocol = dataclasses.replace(protocol, coupling=dataclasses.replace(coupling, ceiling=ceiling))

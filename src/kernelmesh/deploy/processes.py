@@ -1,6 +1,5 @@
 """Runs the agents of a mesh as processes on this machine, restarts them when they are killed, and stops them together."""
 
-import enum
 import os
 import signal
 import subprocess
@@ -15,22 +14,10 @@ from kernelmesh.deploy.config import Config
 from kernelmesh.deploy.toml_positions import KeyPath
 from kernelmesh.errors import InvalidArgument, InvalidConfig, Problem, Verbatim
 
-__all__ = ["AgentProcess", "ProcessState", "check_together", "start_all", "stop_all"]
+__all__ = ["AgentProcess", "check_together", "start_all", "stop_all"]
 
 _RESTART_AFTER = 3.0  # seconds
 _STOP_WITHIN = 20.0  # seconds for a clean stop with a checkpoint
-
-
-class ProcessState(enum.Enum):
-    """The state of a process."""
-
-    RUNNING = enum.auto()
-    LEFT = enum.auto()
-    """It exited on its own without an error."""
-    KILLED = enum.auto()
-    """It was killed by a signal and will be restarted."""
-    FAILED = enum.auto()
-    """It exited with an error and is not restarted."""
 
 
 @dataclass(eq=False)
@@ -51,23 +38,18 @@ class AgentProcess:
         return self.client.address.name
 
     @property
-    def state(self) -> ProcessState:
-        """The state of the process."""
-        code = None if self.process is None else self.process.poll()
-        if code is None:
-            return ProcessState.RUNNING
-        return ProcessState.LEFT if code == 0 else ProcessState.KILLED if code < 0 else ProcessState.FAILED
+    def code(self) -> int | None:
+        """Its exit code; None while it runs, negative if it was killed by a signal."""
+        return None if self.process is None else self.process.poll()
 
     @property
     def remark(self) -> str:
         """The state in words; empty if there is nothing to report."""
-        state, code = self.state, None if self.process is None else self.process.returncode
-        return {
-            ProcessState.RUNNING: f"restarted {self.restarts}×" if self.restarts else "",
-            ProcessState.LEFT: "has left",
-            ProcessState.KILLED: f"killed by signal {-(code or 0)}, restarting",
-            ProcessState.FAILED: f"failed (exit code {code}): see {self.log}",
-        }[state]
+        if (code := self.code) is None:
+            return f"restarted {self.restarts}×" if self.restarts else ""
+        if code < 0:
+            return f"killed by signal {-code}, restarting"
+        return f"failed (exit code {code}): see {self.log}" if code else "has left"
 
     def start(self) -> None:
         """Start the process; it stops on its own if this process ends."""
@@ -83,19 +65,19 @@ class AgentProcess:
 
     def restart_if_killed(self) -> None:
         """Restart the agent if it was killed; one that exited on its own or cannot start is not restarted."""
-        if self.state is ProcessState.RUNNING:
+        if (code := self.code) is None:
             return
         if self.ended is None:
             self.ended = time.monotonic()
             self.client.close()
-        if self.state is ProcessState.KILLED and time.monotonic() - self.ended >= _RESTART_AFTER:
+        if code < 0 and time.monotonic() - self.ended >= _RESTART_AFTER:
             self.restarts += 1
             self.start()
 
     def interrupt(self) -> None:
         """Ask the process to stop."""
         self.client.close()
-        if self.process is not None and self.state is ProcessState.RUNNING:
+        if self.process is not None and self.code is None:
             self.process.send_signal(signal.SIGTERM)
 
 

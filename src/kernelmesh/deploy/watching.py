@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kernelmesh.deploy.client import AgentClient
-from kernelmesh.deploy.processes import AgentProcess, ProcessState
+from kernelmesh.deploy.processes import AgentProcess
 from kernelmesh.errors import UnreachableAgent
 from kernelmesh.runtimes.expiry import WARN_DAYS
 from kernelmesh.runtimes.status import Status
@@ -91,7 +91,7 @@ class MeshWatcher:
 
 def _ask(client: AgentClient, process: AgentProcess | None) -> tuple[Status | None, str]:
     """An agent's status, or the reason why there is none if its process does not give one."""
-    if process is not None and process.state is not ProcessState.RUNNING:
+    if process is not None and process.code is not None:
         return None, ""
     try:
         return client.status(), ""

@@ -12,16 +12,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kernelmesh import Agent, ConsensusProtocol, Function, Kernel, State, storage
-from kernelmesh.checks import Floats, integer, positive
+from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument
+from kernelmesh.estimators import files
 from kernelmesh.estimators.parameters import Parameters
 from kernelmesh.estimators.progress import Progress
 from kernelmesh.estimators.scale import warn_of_empty, warn_of_scales
-from kernelmesh.registry import describe, restore
+from kernelmesh.registry import describe
 
 __all__ = ["Estimator", "grouped"]
 
-_SETTLED = ("kernel", "loss", "learner", "protocol")
 # The number of rows on which `fit` monitors the loss.
 _MONITORED = 1000
 
@@ -74,8 +74,8 @@ class Estimator(Parameters, ABC):
         """Prepare what agents need to cooperate; returns the protocol."""
 
     @abstractmethod
-    def _learn_in_passes(self, X: Floats, targets: NDArray[Any], agents: Any, rng: np.random.Generator) -> bool:
-        """Learn from shuffled rows until a pass brings no improvement; returns whether Ctrl-C interrupted it."""
+    def _learn_in_passes(self, X: Floats, targets: NDArray[Any], agents: Any, rng: np.random.Generator) -> None:
+        """Learn from shuffled rows until a pass brings no improvement, and count the passes."""
 
     @abstractmethod
     def _learn_once(self, X: Floats, targets: NDArray[Any], agents: Any) -> None:
@@ -114,11 +114,15 @@ class Estimator(Parameters, ABC):
         with self._all_or_nothing():
             X, y = self._validated(X, y, reset=True)
             self._begin(X, self._observe(y, complete=True), complete=True)
-            if self._assumes_scales:
-                warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=True)
+            self._warn_of_scales(X, complete=True)
             rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-            targets = self._targets(y)
-            interrupted = self._learn_in_passes(X, targets, agents, rng)
+            targets, interrupted, self.n_iter_ = self._targets(y), False, 0
+            try:
+                self._learn_in_passes(X, targets, agents, rng)
+            except KeyboardInterrupt:
+                if not any(state.steps for state in self.states_):
+                    raise
+                interrupted = True
             self.agent_ = self._streaming(self.agent_)
         if interrupted:
             raise KeyboardInterrupt
@@ -133,8 +137,7 @@ class Estimator(Parameters, ABC):
             X, y = self._validated(X, y, reset=first)
             if first:
                 self._begin(X, self._observe(y if all_targets is None else all_targets, complete=False), complete=False)
-                if self._assumes_scales:
-                    warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=False)
+                self._warn_of_scales(X, complete=False)
             self._learn_more(X, self._targets(y), agents)
         return self
 
@@ -155,17 +158,14 @@ class Estimator(Parameters, ABC):
             raise error.owned_by(type(self).__name__) from None
         self.states_ = tuple(self.agent_.start(name=name, number=i) for i, name in enumerate(self._names))
 
+    def _warn_of_scales(self, X: Floats, *, complete: bool) -> None:
+        if self.kernel is None and not self._scales:
+            warn_of_scales(type(self).__name__, X, getattr(self, "feature_names_in_", None), complete=complete)
+
     def _progress(self, X: Floats, targets: NDArray[Any], *, agent: int, rounds: int, passes: int) -> Progress:
         """Follows the passes of the agent with the most rows."""
-        return Progress(
-            type(self).__name__,
-            self._loss_on(X, targets),
-            agent=agent,
-            rounds=rounds,
-            passes=passes,
-            tol=self.tol,
-            verbose=self.verbose,
-        )
+        owner, measure = type(self).__name__, self._loss_on(X, targets)
+        return Progress(owner, measure, agent, rounds, passes, tol=self.tol, verbose=self.verbose)
 
     def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Function]], float]:
         """The mean loss of the average function, with which `predict` answers, on some of the rows."""
@@ -232,23 +232,7 @@ class Estimator(Parameters, ABC):
         """
         check_is_fitted(self)
         arrays: dict[str, NDArray[Any]] = {}
-        for i, state in enumerate(self.states_):
-            arrays |= {f"{i}.{name}": array for name, array in storage.pack(state).items()}
-        parameters = self.get_params(deep=False)
-        if not isinstance(parameters["random_state"], int | np.integer | None):
-            parameters["random_state"] = None  # the position of a generator is meaningless in another process
-        settings = {
-            "agents": self._describe_agents(arrays),
-            "parameters": self._described(parameters),
-            "began_with": self._described(self._began_with),
-            "size": self._size,
-            "regularization": self._regularization,
-            "features": self.n_features_in_,
-            "passes": getattr(self, "n_iter_", None),
-            "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
-            "targets": self._describe_targets(arrays),
-            "settled": {name: describe(getattr(self.agent_, name)) for name in _SETTLED},
-        }
+        settings = files.packed(self, arrays)
         storage.write(path, kind=type(self).__name__, arrays=arrays, settings=settings)
 
     def _described(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -271,32 +255,7 @@ class Estimator(Parameters, ABC):
         """
         arrays, settings = storage.read(path, kind=cls.__name__)
         with storage.understood(path, f"a {cls.__name__}"):
-            return cls._restored(arrays, settings)
-
-    @classmethod
-    def _restored(cls, arrays: dict[str, NDArray[Any]], settings: Any) -> Self:
-        self = cls(**{name: restore(value) for name, value in settings["parameters"].items()})
-        self._size = positive("file", "size", settings["size"])
-        self._began_with = {name: restore(value) for name, value in settings["began_with"].items()}
-        self.n_features_in_ = int(settings["features"])
-        if (passes := settings["passes"]) is not None:
-            self.n_iter_ = integer("file", "passes", passes, minimum=0)
-        if settings["feature_names"]:
-            self.feature_names_in_ = np.array(settings["feature_names"], dtype=object)
-        outputs = self._restore_targets(settings["targets"], arrays)
-        settled = {name: restore(value) for name, value in settings["settled"].items()}
-        self.agent_ = Agent(dimension=self.n_features_in_, outputs=outputs, **settled)
-        self._regularization = positive("file", "regularization", settings["regularization"])
-        self._restore_agents(settings["agents"], arrays)
-        of: dict[str, dict[str, NDArray[Any]]] = {}
-        for key, array in arrays.items():
-            number, _, name = key.partition(".")
-            of.setdefault(number, {})[name] = array
-        self.states_ = tuple(
-            storage.unpack(self.agent_, of.get(str(i), {}), name=name, names=self._names)
-            for i, name in enumerate(self._names)
-        )
-        return self
+            return files.unpacked(cls, arrays, settings)
 
 
 def _average(functions: Sequence[Function], X: Floats) -> Floats:

@@ -6,36 +6,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
-from kernelmesh import (
-    ArrayStream,
-    Averaged,
-    ConsensusProtocol,
-    Diffusion,
-    Faults,
-    Function,
-    Gradient,
-    Graph,
-    Hilbert,
-    Kernel,
-    Landmarks,
-    Learner,
-    Local,
-    Loss,
-    Penalty,
-    Relay,
-    Round,
-    SecondOrder,
-    State,
-    simulate,
-)
+from kernelmesh import ArrayStream, ConsensusProtocol, Faults, Function, Graph, Kernel, Loss, Round, State, simulate
 from kernelmesh.checks import Floats, Ints, integer
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.estimators.base import Estimator, grouped
 from kernelmesh.estimators.parameters import TOLERANCE
-from kernelmesh.learners import check_learner
+from kernelmesh.learners import Averaged, Gradient, Landmarks, Learner, SecondOrder, check_learner
 from kernelmesh.messages import News, SentFunction
+from kernelmesh.protocols import Diffusion, Hilbert, Local, Penalty, Relay
 from kernelmesh.registry import describe, restore
 from kernelmesh.streams import deal
 
@@ -48,8 +27,8 @@ class Network(Estimator):
     _watched = ("kernel", "loss", "learner", "regularization", "max_order", "half_life", "batch_size", "graph", "protocol")
     _cooperates = True
     _network: Graph
-    _sent: Ints
-    """Floats and bytes that each agent has sent, 2 × agents."""
+    floats_sent_: Ints
+    bytes_sent_: Ints
 
     def __init__(
         self,
@@ -106,18 +85,6 @@ class Network(Estimator):
         """The number of points in each agent's dictionary."""
         return np.array([f.order for f in self._functions])
 
-    @property
-    def floats_sent_(self) -> Ints:
-        """The numbers that each agent has sent, in `fit` and all later calls of `partial_fit`."""
-        check_is_fitted(self)
-        return np.asarray(self._sent[0])
-
-    @property
-    def bytes_sent_(self) -> Ints:
-        """The bytes that each agent has sent, in `fit` and all later calls of `partial_fit`."""
-        check_is_fitted(self)
-        return np.asarray(self._sent[1])
-
     # -- settings ------------------------------------------------------------------------------------------------------
 
     @property
@@ -135,7 +102,7 @@ class Network(Estimator):
 
     def _cooperation(self) -> ConsensusProtocol:
         self._network = Graph.ring(5) if self.graph is None else Graph.of(self.graph)
-        self._sent = np.zeros((2, len(self._network)), dtype=np.int64)
+        self.floats_sent_ = self.bytes_sent_ = np.zeros(len(self._network), dtype=np.int64)
         if self.protocol is not None:
             return self.protocol
         learner = self.learner
@@ -151,34 +118,26 @@ class Network(Estimator):
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
-    def _learn_in_passes(self, X: Floats, targets: NDArray[Any], agents: Any, rng: np.random.Generator) -> bool:
+    def _learn_in_passes(self, X: Floats, targets: NDArray[Any], agents: Any, rng: np.random.Generator) -> None:
         rows, passes = self._dealt(len(X), agents, rng), self._most_passes(len(X))
         streams = self._streams(X, targets, rows, passes=passes, rng=rng)
         longest = max(range(len(streams)), key=lambda i: len(streams[i]))
         progress = self._progress(X, targets, agent=longest, rounds=len(streams[longest]) // passes, passes=passes)
-        begun = interrupted = False
-        try:
-            for now in self._rounds(streams, self.states_):
-                self.states_, begun = tuple(now.states), True
-                if now.infos[longest] is not None and progress.see(self.states_):
-                    break
-            for now in self._rounds([()] * len(streams), self.states_):  # until all know what each has learned
-                self.states_ = tuple(now.states)
-            if self.agent_.protocol.shares:
-                progress.settle(self.states_)
-        except KeyboardInterrupt:
-            if not begun:
-                raise
-            interrupted = True
-        self.n_iter_ = progress.complete
-        return interrupted
+        for now in self._rounds(streams, self.states_):
+            self.states_ = tuple(now.states)
+            ends = now.infos[longest] is not None and progress.see(self.states_)
+            self.n_iter_ = progress.complete
+            if ends:
+                break
+        for now in self._rounds([()] * len(streams), self.states_):  # until all know what each has learned
+            self.states_ = tuple(now.states)
+        if self.agent_.protocol.shares:
+            progress.settle(self.states_)
 
     def _learn_once(self, X: Floats, targets: NDArray[Any], agents: Any) -> None:
         streams = self._streams(X, targets, self._dealt(len(X), agents, None))
-        states = self.states_
-        for now in self._rounds(streams, states):
-            states = tuple(now.states)
-        self.states_ = states
+        for now in self._rounds(streams, self.states_):
+            self.states_ = tuple(now.states)
 
     def _streams(
         self, X: Floats, targets: NDArray[Any], rows: Sequence[Ints], *, passes: int = 1, rng: Any = None
@@ -192,9 +151,9 @@ class Network(Estimator):
         if not isinstance(faults, Faults | None):
             remedy = "for example Faults(drop=0.1, rng=np.random.default_rng(0))"
             raise InvalidArgument(type(self).__name__, "faults", "be Faults or None", faults, remedy=remedy)
-        before = self._sent
+        floats, sizes = self.floats_sent_, self.bytes_sent_
         for now in simulate(self.agent_, self._network, streams, states=states, faults=faults):
-            self._sent = before + np.stack([now.floats_sent, now.bytes_sent])
+            self.floats_sent_, self.bytes_sent_ = floats + now.floats_sent, sizes + now.bytes_sent
             yield now
 
     def _dealt(self, rows: int, agents: Any, rng: np.random.Generator | None) -> list[Ints]:
@@ -237,15 +196,14 @@ class Network(Estimator):
         return super()._described(parameters)
 
     def _describe_agents(self, arrays: dict[str, NDArray[Any]]) -> Any:
-        return {"graph": describe(self._network), "sent": self._sent.tolist()}
+        return {"graph": describe(self._network), "sent": [self.floats_sent_.tolist(), self.bytes_sent_.tolist()]}
 
     def _restore_agents(self, description: Any, arrays: dict[str, NDArray[Any]]) -> None:
         self._network = Graph.of(restore(description["graph"]))
-        listed = description["sent"]
-        floats, sizes = ([integer("file", "sent", each, minimum=0) for each in row] for row in listed)
-        if not len(floats) == len(sizes) == len(self._network):
-            raise InvalidArgument("file", "sent", f"have {len(self._network)} numbers", listed)
-        self._sent = np.array([floats, sizes], dtype=np.int64)
+        sent = np.array([[integer("file", "sent", each, minimum=0) for each in row] for row in description["sent"]])
+        if sent.shape != (2, len(self._network)):
+            raise InvalidArgument("file", "sent", f"have {len(self._network)} numbers", Verbatim(f"shape {sent.shape}"))
+        self.floats_sent_, self.bytes_sent_ = sent
 
 
 def _plain(name: Any) -> Hashable:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from kernelmesh import Agent, ConsensusProtocol, Gaussian, Kernel, Komp, Landmarks, Learner, Loss, Relay
+from kernelmesh import Agent, ConsensusProtocol, Gaussian, Gradient, Kernel, Komp, Landmarks, Learner, Loss, Relay
 from kernelmesh.checks import Floats, integer, non_negative
 from kernelmesh.errors import InvalidArgument, format_value
 from kernelmesh.estimators.defaults import Defaults, defaults_of
@@ -89,16 +89,12 @@ class Parameters(BaseEstimator, ABC):
         return agent, regularization
 
     @property
-    def _assumes_scales(self) -> bool:
-        """Whether features should have similar scales: the kernel is the default one, and agents do not agree on scales."""
-        return self.kernel is None and not self._scales
-
-    @property
     def _usual(self) -> Defaults:
         """The defaults for the learner."""
-        if self.learner is None:
-            return defaults_of(self._default_kind)
-        return defaults_of(type(check_learner(type(self).__name__, self.learner)))
+        kind = self._default_kind
+        if self.learner is not None:
+            kind = type(check_learner(type(self).__name__, self.learner))
+        return defaults_of(kind, classifies=self._classifies)
 
     def _most_passes(self, rows: int) -> int:
         """The maximum number of passes of `fit` over this many rows."""
@@ -117,41 +113,37 @@ class Parameters(BaseEstimator, ABC):
                 found = float(X.var(axis=0).sum())
             variance = found if 0.0 < found < math.inf else variance
         # with factor 1, a typical pair of points has κ = exp(−2) in any dimension
-        return Gaussian(bandwidth=self._usual.width.of(self._classifies) * math.sqrt(variance / 2.0))
+        return Gaussian(bandwidth=self._usual.width * math.sqrt(variance / 2.0))
 
     def _chosen_learner(self, *, streaming: bool) -> Learner:
         """The given learner, or the default one with the given settings."""
+        owner = type(self).__name__
         given = {name: value for name in _OF_LEARNER if (value := getattr(self, name, None)) is not None}
         if self.learner is None:
-            return self._default_learner(self._default_kind, given, streaming=streaming)
-        learner = check_learner(type(self).__name__, self.learner)
+            return self._default_learner(given, streaming=streaming)
+        learner = check_learner(owner, self.learner)
         if given:
             argument, value = next(iter(given.items()))
             remedy = f"it has settings of its own, as in learner={type(learner).__name__}(…)"
-            raise InvalidArgument(type(self).__name__, argument, "be omitted if learner is given", value, remedy=remedy)
+            raise InvalidArgument(owner, argument, "be omitted if learner is given", value, remedy=remedy)
         return learner
 
-    def _default_learner(self, kind: type[Learner], given: dict[str, Any], *, streaming: bool) -> Learner:
-        usual, size = defaults_of(kind), self._size
-        settings: dict[str, Any] = {"novelty": usual.novelty, "max_order": usual.max_order}
+    def _default_learner(self, given: dict[str, Any], *, streaming: bool) -> Learner:
+        kind, usual, size = self._default_kind, self._usual, self._size
+        settings = {**usual.settings, **(usual.streaming if streaming else {}), **given}
         if usual.regularization is not None:
-            settings["regularization"] = usual.regularization.of(self._classifies) * size
-        if usual.budget is not None:
-            settings["budget"] = usual.budget.of(self._classifies)
-        if streaming and not math.isinf(usual.half_life):
-            settings["half_life"] = usual.half_life
-        settings |= given
-        if settings["max_order"] == math.inf and not issubclass(kind, Landmarks):
+            settings.setdefault("regularization", usual.regularization * size)
+        if settings.get("max_order") == math.inf and kind is not Landmarks:
             settings["max_order"] = None
-        if usual.step_size is not None and usual.parsimony is not None:
-            settings["step_size"] = usual.step_size.of(self._classifies) / size
+        if usual.step_size is not None:
+            settings["step_size"] = usual.step_size / size
             # the budget is a distance between functions, which scales with the inverse root of κ
-            parsimony = usual.parsimony.of(self._classifies) * size ** (cast(type[Descent], kind).budget_exponent - 0.5)
-            settings["compression"] = Komp(parsimony=parsimony, max_order=settings.pop("max_order"))
-        if not hasattr(kind, "half_life") and settings.pop("half_life", math.inf) != math.inf:
-            rule = f"be omitted with the learner {kind.__name__}, which does not forget"
+            parsimony = usual.parsimony * size ** (cast(type[Descent], kind).budget_exponent - 0.5)
+            settings["compression"] = Komp(parsimony=parsimony, max_order=settings.pop("max_order", None))
+        if kind is Gradient and settings.pop("half_life", math.inf) != math.inf:
+            rule = "be omitted with the learner Gradient, which does not forget"
             raise InvalidArgument(type(self).__name__, "half_life", rule, self.half_life)
-        return kind(**{name: value for name, value in settings.items() if value is not None})
+        return kind(**settings)
 
     # -- parameters that change while learning continues ---------------------------------------------------------------
 

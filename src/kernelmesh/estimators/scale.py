@@ -49,7 +49,7 @@ def warn_of_scales(owner: str, X: Floats, names: Sequence[str] | None, *, comple
             f"{owner}: {'; '.join(found)}; the default kernel suits standardized features: put StandardScaler() before the "
             f"estimator, drop constant columns, or set a kernel",
             ScaleWarning,
-            stacklevel=3 if complete else 4,  # the caller of fit or partial_fit
+            stacklevel=4 if complete else 5,  # the caller of fit or partial_fit
         )
 
 

@@ -99,25 +99,19 @@ class Single(Estimator):
         """Whether λ is chosen with the bandwidth."""
         return self.regularization is None and self.learner is None
 
-    def _learn_in_passes(self, X: Floats, targets: NDArray[Any], agents: Any, rng: np.random.Generator) -> bool:
+    def _learn_in_passes(self, X: Floats, targets: NDArray[Any], agents: Any, rng: np.random.Generator) -> None:
         self._check_no(agents)
         if self._beginning is not None:
             self._suit_to_all(X, targets)
-        passes, interrupted = self._most_passes(len(X)), False
+        passes = self._most_passes(len(X))
         stream = ArrayStream(X, targets, batch_size=self.batch_size, passes=passes, rng=rng)
         progress = self._progress(X, targets, agent=0, rounds=len(stream) // passes, passes=passes)
-        try:
-            for batch in stream:
-                state, _ = advance(self.agent_, self.states_[0], *batch)
-                self.states_ = (state,)
-                if progress.see(self.states_):
-                    break
-        except KeyboardInterrupt:
-            if not self.states_[0].steps:
-                raise
-            interrupted = True
-        self.n_iter_ = progress.complete
-        return interrupted
+        for batch in stream:
+            state, _ = advance(self.agent_, self.states_[0], *batch)
+            self.states_ = (state,)
+            ends, self.n_iter_ = progress.see(self.states_), progress.complete
+            if ends:
+                break
 
     def _suit_to_all(self, X: Floats, targets: NDArray[Any]) -> None:
         """Choose bandwidth and λ from some of the rows, which are all there are."""

@@ -68,7 +68,7 @@ class Learner(Protocol):
         return model
 
     def learn(self, model: Model, inputs: StepInputs, move: Move) -> tuple[Model, CompressionReport]:
-        """Learn from a mini-batch; takes ownership of the model's workspace."""
+        """The model after a mini-batch."""
 
     def shown(self, model: Model) -> Function | None:
         """The learned function, if not `model.function`."""

@@ -20,12 +20,11 @@ from kernelmesh.numerics.losses import Loss, curvature_root
 from kernelmesh.numerics.products import product
 from kernelmesh.numerics.sums import Sums, added
 from kernelmesh.protocols import StepInputs
+from kernelmesh.protocols.relay.settings import POOL
 from kernelmesh.registry import register
 
 __all__ = ["KeptRows", "Landmarks", "LandmarksModel"]
 
-# Samples that an agent remembers between two ticks of its network, to propose them as points.
-_CANDIDATES = 256
 # Steps between two looks at the kept samples.
 _REVISIT = 8
 # The model has settled when its outputs at the agent's samples, in units in which the loss has the curvature 1, have changed
@@ -301,7 +300,7 @@ class Landmarks(Learner):
         model = dataclasses.replace(model, regularization=regularization)
         if basis is not model.basis:
             if not model.own.samples:
-                model = dataclasses.replace(model, candidates=model.kept.points[:_CANDIDATES])
+                model = dataclasses.replace(model, candidates=model.kept.points[:POOL])
             model = _rebased(model, basis)
         return _solved(dataclasses.replace(model, others=others))
 
@@ -318,7 +317,7 @@ class Landmarks(Learner):
         room = self.max_order - model.basis.order
         new = model.basis.novel(points, novelty=self.novelty, room=room, features=features)
         if not inputs.grows:
-            model = dataclasses.replace(model, candidates=np.concatenate([model.candidates, points[new]])[:_CANDIDATES])
+            model = dataclasses.replace(model, candidates=np.concatenate([model.candidates, points[new]])[:POOL])
         elif len(new):
             model = _rebased(model, model.basis.extended(points[new]))
             features = model.basis.features(points)

@@ -26,8 +26,6 @@ __all__ = ["SecondOrder", "SecondOrderModel"]
 _OVERLOOKED = 0.5
 # After so many steps the points are looked at even if none is to be added.
 _REVIEW = 8
-# After so many changes of P one column of P K is compared with the identity.
-_WATCH = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +204,7 @@ class SecondOrder(Learner):
         """Check P periodically and recompute it if it has drifted, as `Komp` does; R cannot be recomputed."""
         f, before = model.function, model.inverse
         assert before is not None
-        inverse, repaired = before.watched(f.kernel, f.points, _WATCH)
+        inverse, repaired = before.watched(f.kernel, f.points, Komp.watch)
         if inverse is None:
             return *self._anew(inputs), True
         return (model if inverse is before else replace(model, inverse=inverse)), inputs, repaired

@@ -31,9 +31,6 @@ from kernelmesh.registry import register
 
 __all__ = ["Compression", "CompressionReport", "Komp", "Model", "Uncompressed", "Update", "compress"]
 
-# A new point whose distance² to the span of the others is at most this share of κ(x, x) counts as dependent.
-_TOLERANCE = 1e-12
-
 
 @dataclass(frozen=True, eq=False)
 class Update:
@@ -206,7 +203,7 @@ class Komp:
     budget: Schedule | float | None = None
     parsimony: float | None = None
     max_order: int | None = None
-    tolerance: float = _TOLERANCE
+    tolerance: float = 1e-12
     watch: int = 16
 
     def __post_init__(self) -> None:
@@ -257,7 +254,8 @@ class Komp:
             assert model.inverse is not None
             model = self._with(model, model.inverse.renewed(f.kernel, f.points))
             after, report = _absorb(model, update, budget, max_order, self.tolerance)
-        return after, replace(report, removed=report.removed + before - len(update.points), repaired=repaired)
+        folded = before - len(update.points)
+        return after, replace(report, removed=report.removed + folded, repaired=repaired) if folded or repaired else report
 
     def _with(self, model: Model, inverse: InverseGram | None) -> Model:
         """The same function with P recomputed, or without dependent points if that has failed."""
@@ -387,10 +385,10 @@ def compress(
     if max_order is not None:
         integer("compress", "max_order", max_order, minimum=1)
     try:
-        model, report = _built_up(Function(kernel, points, table), limit, max_order or len(points), _TOLERANCE)
+        model, report = _built_up(Function(kernel, points, table), limit, max_order or len(points), Komp.tolerance)
     except FloatingPointError:
         raise InvalidArgument(
             "compress", "weights", "define a function of finite norm", Verbatim("one that overflows")
         ) from None
     f = model.function
-    return f.points, f.weights[:, 0] if flat else f.weights, report.error
+    return f.points.copy(), f.weights[:, 0].copy() if flat else f.weights.copy(), report.error

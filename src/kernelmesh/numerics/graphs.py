@@ -15,7 +15,6 @@ from kernelmesh.registry import register
 
 __all__ = ["Graph", "metropolis_weight", "share"]
 
-_MAX_DRAWS = 10_000
 # Networks of up to this many agents have their eigenvalues computed from a full matrix.
 _DENSE = 500
 
@@ -364,12 +363,12 @@ def _symmetrized(adjacency: Any) -> Neighbors:
     return tuple(tuple(np.flatnonzero(row).tolist()) for row in both)
 
 
-def _draw(owner: str, draw: Callable[[], Neighbors], what: str) -> Graph:
-    for _ in range(_MAX_DRAWS):
+def _draw(owner: str, draw: Callable[[], Neighbors], what: str, *, tries: int = 10_000) -> Graph:
+    for _ in range(tries):
         neighbors = draw()
         if len(_reached(neighbors)) == len(neighbors):
             return Graph(tuple(range(len(neighbors))), neighbors)
-    raise InvalidArgument(owner, "the draw", f"be connected within {_MAX_DRAWS} tries", what, remedy="make edges more likely")
+    raise InvalidArgument(owner, "the draw", f"be connected within {tries} tries", what, remedy="make edges more likely")
 
 
 def _from_edges(edges: Iterable[Any]) -> dict[Hashable, set[Hashable]]:

@@ -176,8 +176,8 @@ class InverseGram:
             exchange.block,
             less,
         )
-        return replace(self, matrix=matrix, changes=self.changes + 1)
+        return InverseGram(matrix, self.changes + 1, self.probed, self.bound)
 
     def less(self, terms: Floats) -> InverseGram:
         """P − GᵀG with G = `terms`."""
-        return replace(self, matrix=without_square(self.matrix, terms), changes=self.changes + 1)
+        return InverseGram(without_square(self.matrix, terms), self.changes + 1, self.probed, self.bound)

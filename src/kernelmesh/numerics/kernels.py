@@ -20,10 +20,6 @@ from kernelmesh.registry import register
 __all__ = ["Algebra", "Gaussian", "Kernel", "Laplacian", "Linear", "Matern32", "Matern52", "Polynomial", "Product", "Scaled"]
 __all__ += ["Sum", "Weighted", "check_kernel", "largest_value"]
 
-# κ(x, x) of stationary kernels, of which every step needs some.
-_ONES = np.ones(1024)
-_ONES.flags.writeable = False
-
 
 @runtime_checkable
 class Kernel(Protocol):
@@ -73,11 +69,9 @@ class _Stationary(Algebra):
         bandwidth = positive(type(self).__name__, "bandwidth", self.bandwidth)
         if not 1e-150 <= bandwidth <= 1e150:  # its square must be a number too
             raise InvalidArgument(type(self).__name__, "bandwidth", "be between 1e-150 and 1e150", self.bandwidth)
-        object.__setattr__(self, "bandwidth", bandwidth)
 
     def diag(self, points: Floats) -> Floats:
-        rows = points.shape[0]
-        return _ONES[:rows] if rows <= len(_ONES) else np.ones(rows)
+        return np.ones(len(points))
 
 
 @register("kernel")
@@ -125,8 +119,10 @@ class Weighted(Algebra):
 
     def __post_init__(self) -> None:
         check_kernel("Weighted", self.kernel)
-        weights = tuple(non_negative("Weighted", "each weight", weight) for weight in self.weights)
-        object.__setattr__(self, "weights", weights)
+        if not isinstance(self.weights, tuple):
+            raise InvalidArgument("Weighted", "weights", "be a tuple", self.weights)
+        for weight in self.weights:
+            non_negative("Weighted", "each weight", weight)
 
     def __call__(self, left: Floats, right: Floats) -> Floats:
         weights = np.array(self.weights)

@@ -56,20 +56,40 @@ class StepInputs:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tuning:
-    """What is known about a network before it starts, from which a protocol can choose its settings."""
+    """What is known about a network before it starts, from which a protocol can choose its settings.
+
+    Attributes
+    ----------
+    step_size : float
+        η of the agents.
+    coupling : Doubling
+        The schedule of c, for protocols that have one.
+    limit : float
+        Cap c at this fraction of the stability limit.
+    kernel : Kernel
+        The kernel of the agents.
+    batches : sequence of arrays
+        A mini-batch of each agent, or similar points.
+    stiffness : float
+        `Graph.stiffness` of the network.
+    every : int, optional
+        k, for protocols that need not exchange in every round; None means the protocol's `usual_every`.
+
+    Examples
+    --------
+    >>> from kernelmesh import Diffusion, Gaussian
+    >>> schedule = Doubling(start=0.01, every=200)
+    >>> Diffusion.tuned(Tuning(step_size=3.0, coupling=schedule, kernel=Gaussian(), batches=(), stiffness=4.0, every=5))
+    Diffusion(every=5)
+    """
 
     step_size: float
     coupling: Doubling
-    """The schedule of c, for protocols that have one."""
     limit: float = math.inf
-    """Cap c at this fraction of the stability limit."""
     kernel: Kernel
     batches: Sequence[Floats]
-    """A mini-batch of each agent, or similar points."""
     stiffness: float
-    """`Graph.stiffness` of the network."""
     every: int | None = None
-    """k, for protocols that need not exchange in every round; None means the protocol's `usual_every`."""
 
 
 @runtime_checkable

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.checks import Floats, Ints, integer, matrix, positive
+from kernelmesh.checks import Floats, Ints, integer, matrix
 from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.streams.base import Batch
 
 __all__ = ["ArrayStream", "StreamSlice", "deal", "starts_of"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ArrayStream:
     """The rows of an array in mini-batches, in order, or in a new random order in each pass if a generator is given.
 
@@ -49,14 +49,12 @@ class ArrayStream:
     rng: np.random.Generator | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "points", matrix("ArrayStream", "points", self.points))
-        object.__setattr__(self, "targets", np.asarray(self.targets))
+        self.points, self.targets = matrix("ArrayStream", "points", self.points), np.asarray(self.targets)
         integer("ArrayStream", "batch_size", self.batch_size, minimum=1)
         integer("ArrayStream", "passes", self.passes, minimum=1)
         if len(self.targets) != len(self.points):
-            raise InvalidArgument(
-                "ArrayStream", "targets", f"have {len(self.points)} rows", Verbatim(f"shape {self.targets.shape}")
-            )
+            found = Verbatim(f"shape {self.targets.shape}")
+            raise InvalidArgument("ArrayStream", "targets", f"have {len(self.points)} rows", found)
 
     def __len__(self) -> int:
         """The number of mini-batches."""
@@ -128,32 +126,3 @@ def deal(rows: int, *, agents: int, rng: np.random.Generator) -> list[Ints]:
     integer("deal", "agents", agents, minimum=1)
     shuffled = rng.permutation(rows)
     return [shuffled[agent::agents] for agent in range(agents)]
-
-
-def deal_unevenly(labels: Ints, *, agents: int, concentration: float, rng: np.random.Generator) -> list[Ints]:
-    """Split row numbers evenly among agents, each with its own class proportions drawn from Dirichlet(α).
-
-    When a class runs out, an agent takes others, in its own proportions as far as possible.
-
-    >>> labels = np.repeat([0, 1], 50)
-    >>> hands = deal_unevenly(labels, agents=2, concentration=0.1, rng=np.random.default_rng(0))
-    >>> [len(hand) for hand in hands]
-    [50, 50]
-    """
-    integer("deal_unevenly", "agents", agents, minimum=1)
-    positive("deal_unevenly", "concentration", concentration)
-    classes = int(labels.max(initial=-1)) + 1
-    pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
-    out = []
-    for _ in range(agents):
-        wanted, mine = rng.dirichlet(np.full(classes, concentration)), [np.arange(0)]
-        missing = len(labels) // agents
-        while missing:
-            left = np.array([len(pool) > 0 for pool in pools])
-            shares = wanted * left if (wanted * left).sum() > 1e-12 else left.astype(float)
-            for c, count in enumerate(rng.multinomial(missing, shares / shares.sum())):
-                taken, pools[c] = pools[c][:count], pools[c][count:]
-                mine.append(taken)
-                missing -= len(taken)
-        out.append(rng.permutation(np.concatenate(mine)))
-    return out

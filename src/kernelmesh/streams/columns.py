@@ -20,7 +20,7 @@ __all__ = ["Columns", "plain"]
 _EXACT = 2**53  # beyond this, a class number stored as a float may not be exact
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Columns:
     """Converts records to samples: numbers for the point, and a class number or numbers for the target.
 
@@ -61,7 +61,7 @@ class Columns:
 
     def __post_init__(self) -> None:
         for argument in ("points", "targets") if self.classes is None else ("points", "targets", "classes"):
-            object.__setattr__(self, argument, _names(argument, getattr(self, argument)))
+            setattr(self, argument, _names(argument, getattr(self, argument)))
         if not isinstance(self.labels, bool):
             raise InvalidArgument("Columns", "labels", "be True (class numbers) or False (values)", self.labels)
         if both := set(self.points) & set(self.targets):
@@ -75,7 +75,7 @@ class Columns:
         named, what = (self.classes, "classes") if self.labels else (self.targets, "target columns")
         if named is not None and self.outputs not in (None, len(named)):
             raise InvalidArgument("Columns", "outputs", f"be {len(named)}, the number of {what}", self.outputs)
-        object.__setattr__(self, "outputs", self.outputs if named is None else len(named))
+        self.outputs = self.outputs if named is None else len(named)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -143,11 +143,11 @@ def _invalid(name: str, rule: str, value: object) -> InvalidRow:
 
 
 def _number(name: str, value: Any) -> float:
+    # float reads "1_5" as 15, which is surely a mistake in data
+    is_number = isinstance(value, str | numbers.Real | Decimal) and not isinstance(value, bool)
     number = math.nan
     try:
-        # float reads "1_5" as 15, which is surely a mistake in data
-        if isinstance(value, numbers.Real | Decimal) or (isinstance(value, str) and "_" not in value):
-            number = math.nan if isinstance(value, bool) else float(value)
+        number = float(value) if is_number and not (isinstance(value, str) and "_" in value) else math.nan
     except ValueError:
         pass
     except OverflowError:

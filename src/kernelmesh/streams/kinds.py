@@ -1,8 +1,10 @@
 """The kinds of streams in an agent's file; each is a dataclass of its own settings."""
 
+import contextlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,12 +41,9 @@ class FileStream(StreamKind):
     follow: bool = setting(False, check=flag, doc="true waits for more rows at the end of the file")
 
     def __post_init__(self) -> None:
-        if self.format is None:
-            found = FORMATS.get(self.path.suffix.lower())
-            if found is None:
-                remedy = f"the file name does not determine it; use one of {', '.join(_NAMES)}"
-                raise InvalidArgument("file", "format", "be given", MISSING, remedy=remedy)
-            object.__setattr__(self, "format", found)
+        if self.format is None and self.path.suffix.lower() not in FORMATS:
+            remedy = f"the file name does not determine it; use one of {', '.join(_NAMES)}"
+            raise InvalidArgument("file", "format", "be given", MISSING, remedy=remedy)
         if os.path.isdir(self.path):
             raise InvalidArgument("file", "path", "be a file", Verbatim(f"the folder {str(self.path)!r}"))
         if not self.follow and not os.path.exists(self.path):  # unlike Path.exists, never raises
@@ -80,11 +79,10 @@ def read_stdin(source: LineSource, stream: BinaryIO | None = None) -> threading.
     if stream is None and sys.stdin is None:
         raise InvalidArgument("read_stdin", "standard input", "be open", Verbatim("a closed one"))
     stream = sys.stdin.buffer if stream is None else stream
-    try:
+    read: Callable[[int], bytes] = stream.read
+    with contextlib.suppress(OSError):  # of a stream that is not a file
         # bypass Python's buffer: its lock, held by a thread waiting for input, would crash the interpreter at exit
         read = partial(os.read, stream.fileno())
-    except OSError:  # not a file
-        read = stream.read
 
     def feed() -> None:
         error: Exception | None = None

@@ -50,7 +50,8 @@ def check_learner(learner: Learner, *, agent: Agent | None = None, rng: np.rando
     """
     owner = repr(learner)
     require_role(learner, Learner, owner)
-    agent = _default(learner) if agent is None else replace(agent, learner=learner)
+    problem: dict[str, Any] = {"dimension": 2, "outputs": _CLASSES, "kernel": Gaussian(bandwidth=0.6), "loss": Logistic()}
+    agent = Agent(**problem, learner=learner) if agent is None else replace(agent, learner=learner)
     rng = np.random.default_rng(0) if rng is None else rng
     points, targets = _samples(agent, rng)
     before = points.copy()
@@ -62,10 +63,6 @@ def check_learner(learner: Learner, *, agent: Agent | None = None, rng: np.rando
     _check_states(agent, owner, state, points[half:], targets[half:])
     require(bool((points == before).all()), owner, "must not modify its samples", "points that changed")
     require_round_trip("learner", learner, owner)
-
-
-def _default(learner: Learner) -> Agent:
-    return Agent(dimension=2, outputs=_CLASSES, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), learner=learner)
 
 
 def _samples(agent: Agent, rng: np.random.Generator) -> tuple[Floats, Any]:

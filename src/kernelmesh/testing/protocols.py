@@ -1,6 +1,5 @@
 """The laws of consensus protocols."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from kernelmesh.messages import Message, decode, encode
 from kernelmesh.numerics.compression import Uncompressed
 from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
-from kernelmesh.numerics.kernels import Gaussian, Kernel
+from kernelmesh.numerics.kernels import Gaussian
 from kernelmesh.numerics.losses import Logistic
 from kernelmesh.numerics.schedules import Doubling
 from kernelmesh.protocols import ConsensusProtocol, Heard, Local, Tuning
@@ -25,16 +24,10 @@ from kernelmesh.testing.laws import require, require_role, require_round_trip
 
 __all__ = ["check_protocol"]
 
-_CLASSES, _BATCH = 3, 16
+_CLASSES, _BATCH, _STEP_SIZE = 3, 16, 0.5
 
 
-def check_protocol(
-    protocol: ConsensusProtocol,
-    *,
-    kernel: Kernel | None = None,
-    step_size: float = 0.5,
-    rng: np.random.Generator | None = None,
-) -> None:
+def check_protocol(protocol: ConsensusProtocol) -> None:
     """Check that a protocol does not move agents that agree, and sends what it has declared.
 
     A single agent learns as with `Local`. Equal agents that see the same data stay equal, and learn what a single agent
@@ -45,12 +38,6 @@ def check_protocol(
     ----------
     protocol : ConsensusProtocol
         The protocol to check.
-    kernel : Kernel, optional
-        The agents' kernel, for points with 2 features; by default Gaussian(bandwidth=0.6).
-    step_size : float
-        The agents' step size η.
-    rng : numpy.random.Generator, optional
-        The generator that draws samples.
 
     Raises
     ------
@@ -68,22 +55,17 @@ def check_protocol(
         kind = getattr(protocol, name)
         is_message = kind is None or (isinstance(kind, type) and issubclass(kind, Message))
         require(is_message, owner, f"must have a message type, or None, as its {name}", kind)
-    agent = Agent(
-        dimension=2,
-        outputs=_CLASSES,
-        kernel=Gaussian(bandwidth=0.6) if kernel is None else kernel,
-        loss=Logistic(),
-        learner=Gradient(step_size=step_size, compression=Uncompressed()),
-        protocol=protocol,
-    )
-    rng = np.random.default_rng(0) if rng is None else rng
+    learner, kernel = Gradient(step_size=_STEP_SIZE, compression=Uncompressed()), Gaussian(bandwidth=0.6)
+    agent = Agent(dimension=2, outputs=_CLASSES, kernel=kernel, loss=Logistic(), learner=learner, protocol=protocol)
+    rng = np.random.default_rng(0)
     points = rng.standard_normal((4 * _BATCH, 2))
     targets = rng.integers(_CLASSES, size=len(points))
     _check_force(agent, owner, points, targets)
-    states = list(_different(agent, rng))
+    functions = [Function.of(kernel, rng.standard_normal((5, 2)), rng.standard_normal((5, _CLASSES))) for _ in range(4)]
+    states = [agent.start(name=name, function=function) for name, function in enumerate(functions)]
     _check_exchange(agent, owner, states, points[:_BATCH])
     _check_order(agent, owner, states, points[:_BATCH], targets[:_BATCH])
-    _check_settings(agent, owner, step_size, points)
+    _check_settings(agent, owner, points)
 
 
 def _check_force(agent: Agent, owner: str, points: Floats, labels: Any) -> None:
@@ -96,12 +78,6 @@ def _check_force(agent: Agent, owner: str, points: Floats, labels: Any) -> None:
         *_, last = simulate(agent, Graph.complete(agents), streams)
         for state in last.states:
             _require_equal(state.sent, alone, owner, law)
-
-
-def _different(agent: Agent, rng: np.random.Generator) -> Iterator[State]:
-    for name in range(4):
-        function = Function.of(agent.kernel, rng.standard_normal((5, 2)), rng.standard_normal((5, _CLASSES)))
-        yield agent.start(name=name, function=function)
 
 
 def _check_exchange(agent: Agent, owner: str, states: list[State], points: Floats) -> None:
@@ -152,20 +128,17 @@ def _check_order(agent: Agent, owner: str, states: list[State], points: Floats, 
         _require_equal(one.sent, other.sent, owner, law)
 
 
-def _check_settings(agent: Agent, owner: str, step_size: float, points: Floats) -> None:
-    protocol = agent.protocol
-    penalty = protocol.penalty(0)
-    require(penalty >= 0, owner, "must have a penalty >= 0", penalty)
-    limit = protocol.max_stable_penalty(agent.kernel, [points], step_size, 4.0)
+def _check_settings(agent: Agent, owner: str, points: Floats) -> None:
+    protocol, kernel = agent.protocol, agent.kernel
+    require(protocol.penalty(0) >= 0, owner, "must have a penalty >= 0", protocol.penalty(0))
+    limit = protocol.max_stable_penalty(kernel, [points], _STEP_SIZE, 4.0)
     require(limit > 0, owner, "must have a maximum stable penalty > 0", limit)
-    tuning = Tuning(
-        step_size=step_size, coupling=Doubling(start=0.01, every=200), kernel=agent.kernel, batches=[points], stiffness=4.0
-    )
+    coupling = Doubling(start=0.01, every=200)
+    tuning = Tuning(step_size=_STEP_SIZE, coupling=coupling, kernel=kernel, batches=[points], stiffness=4.0)
     try:
         tuned = type(protocol).tuned(tuning)
     except TypeError as error:
-        law = "must define tuned if settings have no default"
-        raise AssertionError(f"{owner}: {law}, got {error}") from error
+        raise AssertionError(f"{owner}: must define tuned if settings have no default, got {error}") from error
     require(type(tuned) is type(protocol), owner, "must return its own kind when tuned", tuned)
     for each in (protocol, tuned):
         require_round_trip("protocol", each, owner)

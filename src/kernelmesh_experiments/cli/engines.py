@@ -23,7 +23,7 @@ _ENGINES = {"simulation": (), "processes": ("--workers", "--checkpoints"), "ray"
 def _check(command: str, engine: str, **options: Any) -> None:
     from kernelmesh_experiments.settings import one_of
 
-    one_of(*_ENGINES)(command, "--engine", engine)
+    one_of(*list(_ENGINES)[command == "sweep" :])(command, "--engine", engine)  # a sweep has workers of its own
     for name, value in options.items():
         if value is not None and f"--{name}" not in _ENGINES[engine]:
             raise InvalidArgument(command, f"--{name}", f"be omitted with --engine {engine}", value)
@@ -36,23 +36,17 @@ def chosen_engine(
     """The engine of a run; None for simulation in this process. Checkpoints go to the usual folder by default."""
     with reported(command):
         _check(command, engine, workers=workers, address=address, checkpoints=checkpoints)
-        found = _opened(engine, workers, address, checkpoints or str(usual))
+        found: contextlib.AbstractContextManager[Engine | None] = contextlib.nullcontext()
+        if engine == "processes":
+            from kernelmesh.runtimes.engines import Processes
+
+            found = Processes(workers, checkpoints=checkpoints or str(usual))
+        elif engine == "ray":
+            from kernelmesh.runtimes.ray import RayEngine
+
+            found = RayEngine(workers, address=address, checkpoints=checkpoints or str(usual))
     with found as opened:
         yield opened
-
-
-def _opened(
-    engine: str, workers: int | None, address: str | None, checkpoints: str
-) -> contextlib.AbstractContextManager[Engine | None]:
-    if engine == "simulation":
-        return contextlib.nullcontext()
-    if engine == "processes":
-        from kernelmesh.runtimes.engines import Processes
-
-        return Processes(workers, checkpoints=checkpoints)
-    from kernelmesh.runtimes.ray import RayEngine
-
-    return RayEngine(workers, address=address, checkpoints=checkpoints)
 
 
 def chosen_pool(command: str, engine: str, address: str | None) -> Pool | None:

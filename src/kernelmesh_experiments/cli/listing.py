@@ -60,8 +60,8 @@ def list_experiments(
     if learners:
         print_rows(describe_learners().items(), "learner", "how an agent learns")
     if not protocols and not learners:
-        rows = ((each.name, each.about, each.takes, each.table_takes or "–") for each in known.values())
-        print_rows(rows, "experiment", "what it shows", "takes", "with --all")
+        rows = ((each.name, each.about, each.takes) for each in known.values())
+        print_rows(rows, "experiment", "what it shows", "takes about")
 
 
 @app.command()
@@ -79,7 +79,7 @@ def describe(experiment: Experiment) -> None:
     say(f"{experiment.name}: {experiment.about} (about {experiment.takes})\n")
     settings = describe_settings(experiment.config).values()
     print_rows(((each.name, _shown(each.default), each.doc) for each in settings), "setting", "default", "meaning")
-    table = f" `--all` computes all of it (about {experiment.table_takes})." if experiment.table else ""
+    table = " `--all` computes all of it." if experiment.table else ""
     say(f"\n`kernelmesh run {experiment.name} --set NAME=VALUE` changes a setting.{table}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,51 +16,38 @@ if TYPE_CHECKING:
 __all__ = ["check_writable", "read_file", "read_settings"]
 
 
-def read_settings(experiment: Experiment, options: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Options that are given, overridden by NAME=VALUE pairs."""
+def read_settings(command: str, experiment: Experiment, changes: Sequence[str], option: str = "--set") -> dict[str, Any]:
+    """The settings in NAME=VALUE pairs; of several values for one, the last."""
     from kernelmesh_experiments.settings import describe_settings, did_you_mean, type_of
 
     known = describe_settings(experiment.config)
-    listed = f"`kernelmesh show {experiment.name}` lists its settings"
     out = {}
-    for name, value in options.items():
-        if name not in known:
-            raise InvalidArgument("run", f"--{name}", f"be a setting of {experiment.name}", value, remedy=listed)
-        out[name] = value
     for change in changes:
         name, equals, text = change.partition("=")
         if name not in known:
+            listed = f"`kernelmesh show {experiment.name}` lists its settings"
             remedy = "; ".join(filter(None, (did_you_mean(name, known), listed)))
-            raise InvalidArgument("run", "--set", f"name a setting of {experiment.name}", change, remedy=remedy)
+            raise InvalidArgument(command, option, f"name a setting of {experiment.name}", name, remedy=remedy)
         if not equals:
-            raise InvalidArgument("run", "--set", "be NAME=VALUE", change)
+            raise InvalidArgument(command, option, "be NAME=VALUE", change)
         kind = type_of(experiment.config, name)
         try:
             out[name] = kind(text)
         except ValueError:
-            raise InvalidArgument("run", f"--set {name}", f"be of type {kind.__name__}", text) from None
+            raise InvalidArgument(command, f"{option} {name}", f"be of type {kind.__name__}", text) from None
     return out
 
 
-def read_file(experiment: Experiment, file: Path | None) -> dict[str, Any]:
-    """The settings of an earlier run, if there is a file with them."""
-    from kernelmesh_experiments.settings import describe_settings, type_of
-
-    if file is None:
-        return {}
+def read_file(experiment: Experiment, file: Path) -> list[str]:
+    """The settings of an earlier run as NAME=VALUE pairs."""
     try:
         settings = json.loads(file.read_text())
-        of = settings.pop("experiment", experiment.name)
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+        of = settings.pop("experiment")
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise InvalidArgument("run", "--config", f"be a readable config.json ({error})", str(file)) from None
     if of != experiment.name:
         raise InvalidArgument("run", "--config", f"come from the experiment {experiment.name}", of)
-    known = describe_settings(experiment.config)
-    if not settings.keys() <= known.keys():
-        raise InvalidArgument("run", "--config", f"contain only the settings {', '.join(known)}", settings)
-    # JSON has no infinity: it is written as text
-    infinite = {name for name, value in settings.items() if value == "inf" and type_of(experiment.config, name) is float}
-    return {name: float(value) if name in infinite else value for name, value in settings.items()}
+    return [f"{name}={value}" for name, value in settings.items() if value is not None]
 
 
 def check_writable(folder: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,9 +71,9 @@ def run(
     To view the results, use `kernelmesh dashboard DIR`; to write them as one HTML file, use `kernelmesh report DIR`.
     """
     options = {"seed": seed, "agents": agents, "protocol": protocol, "learner": learner, "images": images, "samples": samples}
-    given = {key: value for key, value in options.items() if value is not None}
+    changes = [f"{key}={value}" for key, value in options.items() if value is not None] + (change or [])
     folder = out or Path("runs") / name
-    experiment, chosen = _prepared(name, folder, config, given, change or [], everything=everything)
+    experiment, chosen = _prepared(name, folder, config, changes)
     where = chosen_engine("run", engine, workers, address, checkpoints, folder / "shards")
     how: dict[str, Any] = {"table": everything, "resume": resume, "engine": where}
     with reported("run"):
@@ -110,14 +110,12 @@ def _watched(experiment: Experiment, config: Any, folder: Path, port: int | None
     return finished
 
 
-def _prepared(
-    name: str, folder: Path, config: Path | None, given: Mapping[str, Any], changes: Sequence[str], *, everything: bool
-) -> tuple[Experiment, Any]:
+def _prepared(name: str, folder: Path, config: Path | None, changes: Sequence[str]) -> tuple[Experiment, Any]:
     """The experiment and its validated settings, with its folder created; exits if something is wrong."""
     try:
         experiment = find("run", name)
-        chosen = read_settings(experiment, given, changes)
-        settings = experiment.config(**read_file(experiment, config) | chosen)
+        before = read_file(experiment, config) if config is not None else []
+        settings = experiment.config(**read_settings("run", experiment, [*before, *changes]))
         check_writable(folder)
     except (TypeError, ValueError) as error:
         fail(error, code=2)
@@ -169,7 +167,7 @@ def run_experiment(
 
 def print_report(finished: Finished, folder: Path) -> None:
     """Print the summary and the location of all files."""
-    summary = {key: value for key, value in finished.report.summary.items() if key != "remark"}
+    summary = {key: value for key, value in finished.summary.items() if key != "remark"}
     texts = ((key, f"{value:.4g}" if isinstance(value, float) else str(value)) for key, value in summary.items())
     print_rows(texts, "", "", header=False)
     names = ", ".join(file.name for file in finished.files)
@@ -218,8 +216,6 @@ class _Bar:
         from kernelmesh_experiments import events
 
         match event:
-            case events.Progress(total=None, part=part):
-                self._bar.update(self._task, completed=0, total=None, text=part)
             case events.Progress(done=done, total=total, unit=unit, part=part):
                 self._begun = True
                 steps = f"{part}: {done}/{total} {unit}" if part and unit == "rounds" else f"{done}/{total} {unit}"
@@ -233,5 +229,3 @@ class _Bar:
             case events.CellFailed(name=name, reason=reason):
                 self._newest = f"{name} failed"
                 stderr.print(f"{name} failed: {reason}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-            case _:
-                pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +29,7 @@ def sweep(
         list[str] | None,
         typer.Option("--grid", metavar="NAME=VALUE,VALUE,…", help="A setting and the values to try; can be repeated."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="The number of seeds per combination.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="The number of seeds per combination.")] = 1,
     change: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Fix a setting for all runs; can be repeated.")
     ] = None,
@@ -66,7 +66,7 @@ def _grid(experiment: Experiment, axes: Sequence[str], seeds: int, changes: Sequ
         raise InvalidArgument(
             "sweep", "--grid", "be given at least once", "none", remedy="for example --grid step_size=1,3,8"
         )
-    fixed = _read(experiment, changes, "--set")
+    fixed = read_settings("sweep", experiment, changes)
     values: dict[str, tuple[Any, ...]] = {}
     for axis in axes:
         name, equals, texts = axis.partition("=")
@@ -74,17 +74,8 @@ def _grid(experiment: Experiment, axes: Sequence[str], seeds: int, changes: Sequ
             raise InvalidArgument("sweep", "--grid", "be NAME=VALUE,VALUE,…", axis)
         if name in values:
             raise InvalidArgument("sweep", f"--grid {name}", "be given once", axis)
-        values[name] = tuple(_read(experiment, [f"{name}={text}"], "--grid")[name] for text in texts.split(","))
+        each = [read_settings("sweep", experiment, [f"{name}={text}"], "--grid") for text in texts.split(",")]
+        values[name] = tuple(found[name] for found in each)
     grid = Grid(experiment=experiment.name, axes=values, seeds=seeds, fixed=fixed, show=show)
     grid.configs()
     return grid
-
-
-def _read(experiment: Experiment, changes: Sequence[str], option: str) -> Mapping[str, Any]:
-    try:
-        return read_settings(experiment, {}, changes)
-    except InvalidArgument as error:
-        argument, value = error.argument.replace("--set", option), error.value
-        if option == "--grid" and argument == option:  # the name is wrong, whichever of its values comes first
-            value = str(value).partition("=")[0]
-        raise InvalidArgument("sweep", argument, error.rule, value, remedy=error.remedy) from None

@@ -57,9 +57,7 @@ def load(folder: Path | None) -> tuple[list[Floats], list[str]]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise InvalidArgument("brodatz", "images", "be a folder", str(folder))
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
+    files = sorted(file for file in folder.glob("*") if file.suffix.lower() in _SUFFIXES)
     if len(files) < 2:
         rule = f"be a folder with two or more of {', '.join(_SUFFIXES)}"
         raise InvalidArgument("brodatz", "images", rule, str(folder), remedy=f"it has {len(files)}")
@@ -75,10 +73,10 @@ def _fetch() -> Sequence[Path]:
             try:
                 pooch.retrieve(_SITE + name, known_hash=None, fname=file.name, path=cache, progressbar=False)
             except Exception as error:  # whatever error the network library raises offline
-                raise Unavailable(
-                    f"the Brodatz textures could not be downloaded from sipi.usc.edu ({type(error).__name__}); download the "
-                    f"volume 'Textures' of the USC-SIPI image database by hand and pass its folder with --images DIR"
-                ) from None
+                remedy = (
+                    "download the volume 'Textures' of the USC-SIPI database by hand and pass its folder with --images DIR"
+                )
+                raise Unavailable(f"no Brodatz textures from sipi.usc.edu ({type(error).__name__}); {remedy}") from None
         if hashlib.sha256(_read(file).tobytes()).hexdigest() != digest:
             file.unlink()
             raise Unavailable(f"{name} as downloaded is not the expected image; it was removed, try again")

@@ -10,7 +10,7 @@ from kernelmesh_experiments.cells import Cell, Results
 from kernelmesh_experiments.exact import ProblemConfig
 from kernelmesh_experiments.settings import Count, Positive, setting
 
-__all__ = ["Claim", "Config", "SeparateConfig", "Summary"]
+__all__ = ["Claim", "Config", "Summary"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +30,9 @@ class Config(ProblemConfig, owner="theory"):
     )
     claim: str = setting("all", doc="all, or one of the claims by name, such as proposition-2")
 
-    def separate(self, **changes: Any) -> "SeparateConfig":
-        """Agents with samples of their own, and as many steps as a quarter of the passes."""
-        return SeparateConfig(seed=self.seed, passes=max(4 * self.passes // 15, 1), **changes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeparateConfig(ProblemConfig, owner="theory"):
-    """Every agent has some samples for ever, two of three classes each."""
+    def separate(self, **changes: Any) -> ProblemConfig:
+        """The problem in which every agent has samples of its own, from two of three classes, and fewer passes."""
+        return ProblemConfig(seed=self.seed, passes=max(4 * self.passes // 15, 1), **changes)
 
 
 Summary = tuple[dict[str, Any], Figure]

@@ -7,8 +7,9 @@ from typing import Any
 
 from kernelmesh import ConsensusProtocol, Diverged, Hilbert, InverseTime, Komp, Penalty, simulate
 from kernelmesh_experiments.cells import Cell, Results
+from kernelmesh_experiments.exact import ProblemConfig
 from kernelmesh_experiments.report import panel, style_of
-from kernelmesh_experiments.theory.claims import Claim, Config, SeparateConfig, Summary
+from kernelmesh_experiments.theory.claims import Claim, Config, Summary
 
 __all__ = ["CLAIM"]
 
@@ -27,13 +28,13 @@ def cells(config: Config) -> dict[str, Cell]:
     return {f"violation-{name}-{c:g}": Cell(cell, (problem, name, c)) for name in _LINES for c in _COUPLINGS}
 
 
-def cell(settings: tuple[SeparateConfig, str, float]) -> Mapping[str, Any]:
+def cell(settings: tuple[ProblemConfig, str, float]) -> Mapping[str, Any]:
     """The violation of one protocol at one c after a long run with falling steps, or that of the exact minimizer."""
     violation = _violation(*settings)
     return {"protocol": settings[1], "coupling": settings[2], "violation": violation, "diverged": math.isnan(violation)}
 
 
-def _violation(config: SeparateConfig, name: str, coupling: float) -> float:
+def _violation(config: ProblemConfig, name: str, coupling: float) -> float:
     """NaN where the protocol diverges, or where c is so large that it would sooner or later."""
     problem = config.problem()
     if name == "minimizer":

@@ -5,7 +5,8 @@ import numpy as np
 from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics.compiled.jit import compiled
 
-__all__ = ["cholesky", "doubled", "pivoted_cholesky", "solve", "solve_transposed", "subtract_rows", "transposed"]
+__all__ = ["cholesky", "doubled", "pivoted_cholesky", "refit", "solve", "solve_transposed"]
+__all__ += ["subtract_rows", "transposed"]
 
 # The block size of factorizations and solves, in rows; earlier rows contribute by one matrix product per block.
 _BLOCK = 64
@@ -138,6 +139,18 @@ def solve_transposed(lower: Floats, rows: Floats) -> None:
         here = 1.0 / lower[i, i]
         for j in range(width):
             rows[i, j] *= here
+
+
+@compiled(inline="always")
+def refit(weights: Floats, gone: int, column: Floats, root: float, left: int, power: Floats) -> None:
+    """W −= u W_j / √P_jj for a point j that is removed, u = P_:j / √P_jj; `weights` is Wᵀ, and `power` becomes ‖W_i‖²."""
+    for i in range(left):
+        power[i] = 0.0
+    for c in range(weights.shape[0]):
+        share = weights[c, gone] / root
+        for i in range(left):
+            weights[c, i] -= column[i] * share
+            power[i] += weights[c, i] * weights[c, i]
 
 
 @compiled()

@@ -16,7 +16,15 @@ from kernelmesh.numerics.compiled.jit import (
     compile_on_first_call,
     compiled,
 )
-from kernelmesh.numerics.compiled.linear import cholesky, doubled, pivoted_cholesky, solve, solve_transposed, transposed
+from kernelmesh.numerics.compiled.linear import (
+    cholesky,
+    doubled,
+    pivoted_cholesky,
+    refit,
+    solve,
+    solve_transposed,
+    transposed,
+)
 from kernelmesh.numerics.compiled.losses import fill_softmax
 
 __all__ = ["apart", "choose", "covariance", "factorize", "implicit_softmax", "lost", "novel", "overlook", "prior"]
@@ -251,7 +259,7 @@ def _prune(
     `weights` is C × n and is overwritten.
     """
     rank, n = left.shape
-    order, outputs = len(inverse), weights.shape[0]
+    order = len(inverse)
     diagonal, power, cost, least_allowed = np.zeros(n), np.zeros(n), np.empty(n), np.empty(n)
     for a in range(rank):
         for i in range(n):
@@ -260,9 +268,9 @@ def _prune(
         if i < order:
             diagonal[i] += inverse[i, i]
         least_allowed[i] = 1e-10 * abs(diagonal[i])
-    for c in range(outputs):
+    for values in weights:
         for i in range(n):
-            power[i] += weights[c, i] * weights[c, i]
+            power[i] += values[i] * values[i]
     stays = np.ones(n, dtype=np.bool_)
     gone = 0
     spent = 0.0
@@ -288,13 +296,7 @@ def _prune(
         for i in range(n):
             directions[gone, i] = column[i] / root
         gone += 1
-        for i in range(n):
-            power[i] = 0.0
-        for c in range(outputs):
-            share = weights[c, j] / diagonal[j]
-            for i in range(n):
-                weights[c, i] -= column[i] * share
-                power[i] += weights[c, i] * weights[c, i]
+        refit(weights, j, directions[gone - 1], root, n, power)
         for i in range(n):
             diagonal[i] = max(diagonal[i] - directions[gone - 1, i] * directions[gone - 1, i], least_allowed[i])
     return stays, spent
@@ -341,21 +343,20 @@ def choose(
     """
     batch, new = spread.shape
     order, outputs = weights.shape
-    joint = np.zeros((batch, batch + new))
+    joint = np.zeros((batch, batch + new))  # J
+    scaled = np.zeros((batch, batch + new))
     for b in range(batch):
         joint[b, b] = 1.0
+        scaled[b, b] = root[b]
         for q in range(new):
             joint[b, batch + q] = spread[b, q]
-    scaled = np.empty_like(joint)
-    for b in range(batch):
-        for q in range(batch + new):
-            scaled[b, q] = root[b] * joint[b, q]
+            scaled[b, batch + q] = root[b] * spread[b, q]
     solve(lower, scaled)
-    middle = -np.dot(transposed(scaled), scaled)
+    middle = -np.dot(transposed(scaled), scaled)  # Ω
     for a in range(new):
         for b in range(new):
             middle[batch + a, batch + b] += prior[a, b]
-    basis = np.zeros((batch + new, order + new))
+    basis = np.zeros((batch + new, order + new))  # V
     basis[:batch, :order] = lifted
     for q in range(new):
         for i in range(order):

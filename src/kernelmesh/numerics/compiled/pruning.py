@@ -9,6 +9,7 @@ from kernelmesh.numerics.compiled.linear import (
     cholesky,
     doubled,
     pivoted_cholesky,
+    refit,
     solve,
     solve_transposed,
     subtract_rows,
@@ -175,6 +176,33 @@ def _largest(diagonal: Floats, floor: Floats, width: int) -> float:
 
 
 # Sums and minima may be reordered, and no cost is NaN, so that the loops over all candidates use vector registers.
+@compiled(inline="always")
+def _cheapest(power: Floats, diagonal: Floats, left: int, cost: Floats) -> tuple[int, float]:
+    """The point whose removal costs least, ‖W_j‖² / P̃_jj, and that cost."""
+    least = np.inf
+    for i in range(left):
+        cost[i] = power[i] / diagonal[i]
+        least = min(least, cost[i])
+    j = 0
+    while j < left - 1 and cost[j] != least:
+        j += 1
+    return j, least
+
+
+@compiled(inline="always")
+def _swap(
+    j: int, last: int, who: Ints, diagonal: Floats, floor: Floats, factor: Floats, rank: int, directions: Floats, gone: int
+) -> None:
+    """Swap the removed point with the last one, so that loops over the others get shorter."""
+    who[j], who[last] = who[last], who[j]
+    diagonal[j], diagonal[last] = diagonal[last], diagonal[j]
+    floor[j], floor[last] = floor[last], floor[j]
+    for a in range(rank):
+        factor[a, j], factor[a, last] = factor[a, last], factor[a, j]
+    for a in range(gone):
+        directions[a, j], directions[a, last] = directions[a, last], directions[a, j]
+
+
 @compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
 def _prune(
     inverse: Floats,
@@ -212,30 +240,16 @@ def _prune(
         for i in range(n):
             power[i] += weights[c, i] * weights[c, i]
     while left > 0:
-        least = np.inf
-        for i in range(left):
-            cost[i] = power[i] / diagonal[i]
-            least = min(least, cost[i])
+        j, least = _cheapest(power, diagonal, left, cost)
         if not error + least <= budget and left <= max_order:
             break
-        j = 0
-        while j < left - 1 and cost[j] != least:
-            j += 1
         error += least
         stays[who[j]] = False
 
-        # swap the removed point with the last one, and shorten the loops by one
         left -= 1
-        who[j], who[left] = who[left], who[j]
-        diagonal[j], diagonal[left] = diagonal[left], diagonal[j]
-        floor[j], floor[left] = floor[left], floor[j]
-        for a in range(rank):
-            factor[a, j], factor[a, left] = factor[a, left], factor[a, j]
-        for a in range(gone):
-            directions[a, j], directions[a, left] = directions[a, left], directions[a, j]
+        _swap(j, left, who, diagonal, floor, factor, rank, directions, gone)
         for c in range(outputs):
             weights[c, j], weights[c, left] = weights[c, left], weights[c, j]
-
         if gone == 0 and who[left] < old and n <= _SMALL and _largest(diagonal, floor, left + 1) > 1e9:
             factor = _join(inverse, order, who, left + 1, factor, rank)
             rank, old = factor.shape[0], 0
@@ -248,13 +262,7 @@ def _prune(
                 directions = doubled(directions, n)
             root = _subtract(inverse, old, who, left, factor, rank, directions, gone, diagonal, floor, column, here)
             gone += 1
-        for i in range(left):
-            power[i] = 0.0
-        for c in range(outputs):
-            share = weights[c, left] / root
-            for i in range(left):
-                weights[c, i] -= column[i] * share
-                power[i] += weights[c, i] * weights[c, i]
+        refit(weights, left, column, root, left, power)
     return stays, error
 
 
@@ -339,6 +347,21 @@ def _factor(top: Floats, independent: Ints, lifted: Floats, order: int) -> Float
     return factor
 
 
+@compiled()
+def _diagonal(inverse: Floats, factor: Floats, own: Floats) -> tuple[Floats, Floats]:
+    """The diagonal of P ⊕ 0 + VᵀV, and what it is at least: 1 / κ(d, d)."""
+    diagonal, floor = np.zeros(own.size), np.empty(own.size)
+    for a in range(len(factor)):
+        for i in range(own.size):
+            diagonal[i] += factor[a, i] * factor[a, i]
+    for i in range(own.size):
+        if i < len(inverse):
+            diagonal[i] += inverse[i, i]
+        floor[i] = 1.0 / own[i] if own[i] > 0.0 else 1.0
+        diagonal[i] = max(diagonal[i], floor[i])
+    return diagonal, floor
+
+
 @compile_on_first_call()
 def choose(
     inverse: Matrix,
@@ -365,7 +388,7 @@ def choose(
     changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
     """
     order = len(inverse)
-    batch, outputs = coefficients.shape
+    batch = len(coefficients)
     added = _growth(gram, cross, weights, coefficients, shrink)
     own = np.diag(gram).copy()
     replaced = shrink * weights
@@ -385,28 +408,13 @@ def choose(
     for a in range(new):
         for b in range(a + 1):
             top[a, b] = lower[b, independent[a]]
-    candidates = np.empty((outputs, order + new))
-    for c in range(outputs):
-        for i in range(order):
-            candidates[c, i] = shrink * weights[i, c]
-        for a in range(new):
-            candidates[c, order + a] = coefficients[independent[a], c]
+    candidates = transposed(np.concatenate((shrink * weights, coefficients[independent])))
     error = 0.0
     if dependent.size > 0:
         error = _fold(candidates, order, independent, dependent, lower, top, lifted, gram, coefficients)
     factor = _factor(top, independent, lifted, order)
 
-    diagonal = np.zeros(order + new)
-    floor = np.empty(order + new)
-    for a in range(new):
-        for i in range(order + new):
-            diagonal[i] += factor[a, i] * factor[a, i]
-    for i in range(order + new):
-        if i < order:
-            diagonal[i] += inverse[i, i]
-        size = own_old[i] if i < order else own[independent[i - order]]
-        floor[i] = 1.0 / size if size > 0.0 else 1.0
-        diagonal[i] = max(diagonal[i], floor[i])
+    diagonal, floor = _diagonal(inverse, factor, np.concatenate((own_old, own[independent])))
     known, size_known = inverse, order  # one call for both cases, because each call would be compiled separately
     if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
         whole = np.dot(transposed(factor), factor)
