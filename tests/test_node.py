@@ -24,6 +24,7 @@ from kernelmesh import (
     Penalty,
     Squared,
     simulate,
+    storage,
 )
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import Points, SentFunction, Values, decode, encode
@@ -214,6 +215,37 @@ def test_local_agents_send_no_questions():
 
 
 # ---- free running
+
+
+@pytest.mark.parametrize("protocol", TALKING, ids=kind)
+def test_a_killed_agent_resumes_to_the_last_bit(protocol, tmp_path):
+    """Agents that run freely are killed at times that are drawn, and started again a little later."""
+    agent, world, before, resumed = make(protocol), World(seed=3, delay=0.02), {}, []
+    everywhere = memberships(Graph.ring(3), patience=0.05)
+
+    def state_of(runner):
+        return {name: array.tobytes() for name, array in storage.pack(runner.state, workspace=True).items()}
+
+    def begin(i):
+        store = CheckpointStore(tmp_path / str(i), agent=agent, every=7)
+        source = ArraySource(*data(i, 320), world=world, seconds=0.05)
+        runner = world.add(agent, everywhere[i], source, store=store)
+        if i in before:
+            resumed.append(state_of(runner) == before[i])
+
+    def kill(i):
+        run = world.newest(f"agent-{i}")
+        before[i] = state_of(run.runner)
+        world.kill(run)
+        world.at(world.now + 0.2, lambda: begin(i))
+
+    for i in range(3):
+        begin(i)
+        for k in range(2):
+            world.at(0.3 + k + 0.6 * world.rng.random(), lambda i=i: kill(i))
+    runs = world.run(seconds=10.0)
+    assert resumed == [True] * 6
+    assert [run.node.state.samples for run in runs.values()] == [320] * 3
 
 
 def run_with(agent, puppet, *, rows=80, at=(), world=None, **options):

@@ -1,12 +1,13 @@
 """An agent that finds its own function absurd goes back to its last good checkpoint, says so, and goes on."""
 
 import dataclasses
+import errno
 import logging
 
 import numpy as np
 import pytest
 
-from kernelmesh import Diffusion, Diverged, Penalty
+from kernelmesh import Diffusion, Diverged, Penalty, storage
 from kernelmesh.deploy.watching import _status_remarks
 from kernelmesh.numerics.function import Function
 from kernelmesh.runtimes.checkpoints import CheckpointStore
@@ -109,3 +110,24 @@ def test_a_change_of_the_stream_is_no_divergence(tmp_path):
     runner = world.add(agent, MEMBER, ArraySource(points, labels), store=CheckpointStore(tmp_path, agent=agent), stay=False)
     world.run(seconds=60.0)
     assert runner.status(1.0).recoveries == 0
+
+
+def test_an_agent_learns_on_while_checkpoints_cannot_be_written(tmp_path, monkeypatch, caplog):
+    agent, world, trouble, write = make(Diffusion()), World(), [], storage.write
+
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world.puppet("b", ["a"], silent)
+    store = CheckpointStore(tmp_path, agent=agent, every=10)
+    runner = world.add(agent, MEMBER, ArraySource(*data(0, 800), world=world, seconds=0.2), store=store)
+    world.at(3.0, lambda: monkeypatch.setattr(storage, "write", full))
+    world.at(8.0, lambda: trouble.append(runner.status().trouble))
+    world.at(8.0, lambda: monkeypatch.setattr(storage, "write", write))
+    world.run(seconds=30.0)
+    assert "No space left on device" in trouble[0]
+    assert (runner.status().trouble, runner.state.samples) == ("", 800)
+    assert [line.partition(":")[0] for line in caplog.messages if "checkpoints" in line] == [
+        "cannot write checkpoints",
+        "checkpoints are being written again",
+    ]
