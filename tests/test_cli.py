@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from kernelmesh.cli import app
 
 SMALL = ["--samples", "320", "--agents", "4"]
+LONG = ["--samples", "40000", "--agents", "4", "--protocol", "diffusion"]
 
 
 def kernelmesh(*arguments, **options):
@@ -127,7 +128,19 @@ def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_computed(tmp_path):
-    command = [sys.executable, "-m", "kernelmesh", "run", "gmm-logistic", "--samples", "400000", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "kernelmesh",
+        "run",
+        "gmm-logistic",
+        "--samples",
+        "400000",
+        "--protocol",
+        "diffusion",
+        "--out",
+        str(tmp_path),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         end = time.monotonic() + 120
         while not (tmp_path / "recording.safetensors").exists():  # which is written with the first measurement
@@ -137,7 +150,7 @@ def test_ctrl_c_keeps_what_was_computed(tmp_path):
         _, stderr = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Interrupted" in stderr
-    assert 0 < json.loads((tmp_path / "summary.json").read_text())["samples_per_agent"] < 400_000
+    assert 0 < json.loads((tmp_path / "summary.json").read_text())["samples_per_agent"] < 40_000
     assert (tmp_path / "checkpoint.safetensors").exists()
     done = kernelmesh("run", "gmm-logistic", *SMALL, "--resume", "--out", tmp_path)
     assert done.returncode == 2

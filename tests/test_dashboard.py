@@ -664,9 +664,8 @@ class TestCommands:
             taken.listen()
             code, text = self.kernelmesh("dashboard", copy, "--port", taken.getsockname()[1])
         assert (code, "which is in use" in text) == (2, True)
-        gif = tmp_path / "nowhere" / "agree.gif"
-        code, text = self.kernelmesh("report", copy, "--animation", gif)
-        assert (code, f"report: --animation must be a file in an existing folder, got '{gif}'" in text) == (2, True)
+        code, text = self.kernelmesh("report", copy, "--out", tmp_path / "nowhere" / "report.html")
+        assert (code, "report: --out must be a file in an existing folder, got" in text) == (2, True)
         (copy / FILE).write_bytes(b"short")
         code, text = self.kernelmesh("report", copy)
         assert (code, "report: Cannot read the run" in text) == (1, True)

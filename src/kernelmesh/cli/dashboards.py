@@ -85,10 +85,6 @@ def report(
         list[Path], typer.Argument(metavar="DIR [DIR2]", help="The folder of a run, and optionally a second one to compare.")
     ],
     out: Annotated[Path | None, typer.Option(help="The file to write (default: DIR/report.html).", dir_okay=False)] = None,
-    animation: Annotated[
-        Path | None,
-        typer.Option(help="Also write an animated GIF of the agents reaching consensus to this file.", dir_okay=False),
-    ] = None,
 ) -> None:
     """Write a run, or a comparison of two runs, as one self-contained HTML file."""
     file = out or folders[0] / "report.html"
@@ -101,28 +97,11 @@ def report(
 
         for folder in folders:
             check_run("report", folder)
-        for option, written in (("--out", file), ("--animation", animation)):
-            if written is not None and not written.parent.is_dir():  # before the work
-                found = Verbatim(f"{str(written)!r}, whose folder does not exist")
-                raise InvalidArgument("report", option, "be a file in an existing folder", found)
+        if not file.parent.is_dir():  # before the work
+            found = Verbatim(f"{str(file)!r}, whose folder does not exist")
+            raise InvalidArgument("report", "--out", "be a file in an existing folder", found)
         try:
-            moving = None if animation is None else _animation(folders[0])
             write_report(folders, file)
         except UnreadableFile as error:
             fail(f"report: {error}", code=1)
-        say(f"Written to {file}.")
-        if animation is not None and moving is not None:
-            animation.write_bytes(moving)
-            say(f"Written to {animation}.")
-
-
-def _animation(folder: Path) -> bytes:
-    from kernelmesh.dashboard.animation import animation
-    from kernelmesh.dashboard.documents import find_recording
-    from kernelmesh.dashboard.recording import Recording
-
-    found = find_recording(folder)
-    if (data := animation(Recording.read(found)) if found else None) is None:
-        rule = "be left out unless the run recorded functions of two-dimensional inputs"
-        raise InvalidArgument("report", "--animation", rule, Verbatim(f"{str(folder)!r}, which has none"))
-    return data
+    say(f"Written to {file}.")

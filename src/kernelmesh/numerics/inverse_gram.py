@@ -164,9 +164,10 @@ class InverseGram:
 
     def after(self, layout: Layout, exchange: Exchange, less: Floats) -> InverseGram:
         """P after an exchange, less GᵀG with G = `less` over the points as they are then."""
-        matrix = compiled.exchange.apply(
+        matrix = np.empty((layout.order, layout.order))
+        compiled.exchange.apply(
+            matrix,
             self.matrix,
-            layout.order,
             layout.movers,
             layout.gaps,
             layout.slots,

@@ -30,13 +30,12 @@ def exchange(
     T = S'⁻¹ (UᵀC⁻¹ W_R + S_IN A_N), and those of the old ones become W − Qᵀ C⁻¹ W_R − Z'ᵀ T.
 
     Returns Y, Q, the rows of the entering points over the old ones and over each other, the weights of the old points (those
-    of the leaving ones are meaningless) and of the entering ones. No argument is modified.
+    of the leaving ones are meaningless) and of the entering ones.
     """
     order = len(inverse)
     dropped = np.ones(len(coefficients), dtype=np.bool_)
     dropped[kept] = False
     others = np.flatnonzero(dropped)
-
     rest = coefficients[others]
     staying = shrink * weights
     if order > 0:
@@ -65,17 +64,24 @@ def exchange(
     arriving += share
     if order > 0:
         staying -= np.dot(transposed(gained), share)
+    rows, block = _entering(lower, gained)
+    return gained, lost, rows, block, staying, arriving
+
+
+@compiled()
+def _entering(lower: Floats, gained: Floats) -> tuple[Floats, Floats]:
+    """Y ← L⁻¹ Z', and the rows of the entering points, −L⁻ᵀ Y over the old ones and S'⁻¹ over each other."""
     solve(lower, gained)
-    back = np.eye(kept.size)
+    back = np.eye(len(lower))
     solve(lower, back)
     turned = transposed(back)
-    return gained, lost, -np.dot(turned, gained), np.dot(turned, back), staying, arriving
+    return -np.dot(turned, gained), np.dot(turned, back)
 
 
 @compile_on_first_call()
 def apply(
+    out: OwnMatrix,
     inverse: Matrix,
-    order: int,
     movers: Indices,
     gaps: Indices,
     slots: Indices,
@@ -84,10 +90,14 @@ def apply(
     rows: Matrix,
     block: Matrix,
     less: Matrix,
-) -> OwnMatrix:
-    """P + YᵀY − QᵀQ over the points that remain, each in its place, with the rows of the entering points; less GᵀG."""
+) -> None:
+    """P + YᵀY − QᵀQ over the points that remain, each in its place, with the rows of the entering points; less GᵀG.
+
+    The caller allocates `out`: NumPy asks for large pages, without which new memory would cost more than the product.
+    """
+    order = len(out)
     if order == 0:
-        return np.empty((0, 0))
+        return
     shared = min(order, len(inverse))
     split, total = len(gained), len(gained) + len(lost)
     terms = np.zeros((total + len(less), order))
@@ -106,7 +116,7 @@ def apply(
     for a in range(split, len(terms)):
         for j in range(order):
             signed[a, j] = -terms[a, j]
-    out: Floats = np.dot(transposed(terms), signed)
+    np.dot(transposed(terms), signed, out)
     _add_old(out, inverse, shared, movers, gaps, slots)
     for a in range(slots.size):
         row = np.zeros(order)
@@ -121,7 +131,6 @@ def apply(
             out[j, slots[a]] += row[j]
         for b in range(slots.size):
             out[slots[a], slots[b]] += block[a, b]
-    return out
 
 
 @compiled()
