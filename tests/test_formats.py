@@ -196,14 +196,14 @@ def test_the_fingerprint_in_the_header():
     kernel, learner = Gaussian(bandwidth=0.6), Gradient(step_size=0.5)
     agent = Agent(dimension=1, outputs=1, kernel=kernel, loss=Squared(), learner=learner, protocol=Diffusion(every=3))
     identity = {
-        "dimension": 1,
+        "dimension": 1.0,
         "kernel": {"bandwidth": 0.6, "kind": "Gaussian"},
         "learner": "Gradient",
         "loss": {"kind": "Squared"},
-        "outputs": 1,
+        "outputs": 1.0,
         "protocol": "Diffusion",
     }
-    text = json.dumps([identity, 3, None, False]).encode()
+    text = json.dumps([identity, 3.0, None, False]).encode()
     expected = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
     member = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""})
     node = AskingNode(agent, member, tokens=(1, 1))
