@@ -173,7 +173,7 @@ def newest(folder, what) -> Path:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("every", [1, 2, 4, 9, 100])
-def test_every_step_that_was_put_on_record_comes_back(protocol, every, tmp_path):
+def test_every_recorded_step_is_restored(protocol, every, tmp_path):
     for upto in range(STEPS + 1):
         keep(tmp_path / str(upto), protocol, every=every, upto=upto)
         with opened(tmp_path / str(upto), protocol) as store:
@@ -249,7 +249,7 @@ def test_damaged_newest_checkpoint(protocol, tmp_path):
 
 
 @pytest.mark.parametrize("upto", [3, 5, 6, 8, 9])
-def test_both_checkpoints_damaged_is_told_unless_the_journal_goes_back_to_the_beginning(upto, tmp_path):
+def test_both_checkpoints_damaged_is_an_error_unless_the_journal_is_complete(upto, tmp_path):
     keep(tmp_path, "local", every=3, upto=upto)
     for path in tmp_path.glob("checkpoint-*"):
         path.write_bytes(b"rubbish")
@@ -303,7 +303,7 @@ def test_killed_and_restored_again_and_again(tmp_path, data):
             path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, 2000))])
 
 
-def test_a_gap_ends_what_comes_back(tmp_path):
+def test_steps_after_a_gap_are_not_restored(tmp_path):
     true = history("local")
     with opened(tmp_path, "local") as store:
         store.begin()
@@ -312,7 +312,7 @@ def test_a_gap_ends_what_comes_back(tmp_path):
         assert restored(store, "local") == 3
 
 
-def test_one_keeper_at_a_time(tmp_path):
+def test_one_store_at_a_time(tmp_path):
     with opened(tmp_path, "local"):
         with pytest.raises(
             ValueError, match=r"CheckpointStore: folder must not be in use by another process.*is the agent running"
@@ -476,7 +476,7 @@ NAMED = st.sampled_from(
 
 @given(st.dictionaries(NAMED, GARBAGE, max_size=5), st.sampled_from([0, 2, 5, 8]))
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_garbage_in_the_folder_is_passed_over_or_told(tmp_path, garbage, upto):
+def test_garbage_in_the_folder_is_skipped_or_reported(tmp_path, garbage, upto):
     folder = tmp_path / "garbage"
     shutil.rmtree(folder, ignore_errors=True)
     keep(folder, "local", every=3, upto=upto)
@@ -487,7 +487,7 @@ def test_garbage_in_the_folder_is_passed_over_or_told(tmp_path, garbage, upto):
 
 
 @pytest.mark.parametrize("name", ["checkpoint-000000007.safetensors", "journal-000000007.bin", "checkpoint-8.safetensors"])
-def test_a_stray_folder_is_passed_over_or_told(name, tmp_path):
+def test_a_stray_folder_is_skipped_or_reported(name, tmp_path):
     keep(tmp_path, "local", every=3, upto=5)
     (tmp_path / name).mkdir()
     with contextlib.suppress(ValueError), opened(tmp_path, "local") as store:
@@ -521,7 +521,7 @@ def rewritten(record: bytes, **changes) -> bytes:
     ],
     ids=str,
 )
-def test_a_journal_of_another_program_is_told(changes, tmp_path):
+def test_an_invalid_record_is_reported(changes, tmp_path):
     lengths = keep(tmp_path, "penalty", every=100, upto=3)
     path = newest(tmp_path, "journal")
     data = path.read_bytes()
@@ -530,7 +530,7 @@ def test_a_journal_of_another_program_is_told(changes, tmp_path):
         store.restore(name="a")
 
 
-def test_whatever_a_record_says_is_read_or_told(tmp_path):
+def test_any_record_is_read_or_reported(tmp_path):
     """Not even a digest that fits makes up for what does not make sense."""
     lengths = keep(tmp_path, "penalty", every=100, upto=3)
     path, rng = newest(tmp_path, "journal"), np.random.default_rng(0)

@@ -60,7 +60,7 @@ class TestLockStep:
         steps = range(protocol.every, 11, protocol.every)
         assert asked.keys() == {(*pair, step) for pair in pairs for step in steps}
 
-    def test_who_is_slow_holds_up_the_others_at_the_next_exchange(self, protocol):
+    def test_a_slow_agent_delays_others_at_the_next_exchange(self, protocol):
         """One of them stands still between two exchanges: the others are k steps ahead at most, and all ends as it should."""
         world, agent, ahead = World(seed=2), make(protocol), []
         graph = Graph(NAMES, Graph.ring(3).neighbors)
@@ -80,7 +80,7 @@ class TestLockStep:
         assert ahead == [2 * protocol.every - 1] * 2
 
     @pytest.mark.parametrize(("beyond", "out"), [(0, ()), (2, ("b",))])
-    def test_who_asks_about_an_exchange_that_is_further_away_is_out_of_step(self, protocol, beyond, out):
+    def test_a_question_about_a_later_exchange_is_out_of_step(self, protocol, beyond, out):
         """After k steps the exchange before step 2k is the last that a neighbor can be at."""
         world, agent, k = World(), make(protocol), protocol.every
         puppet = world.puppet("b", ["a"], lambda sender, frame, answer: answer(b""))
@@ -119,7 +119,7 @@ class TestFreeRunning:
         runs = world.run()
         assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
 
-    def test_who_has_no_samples_passes_on_what_the_others_learn(self, protocol):
+    def test_an_agent_without_samples_passes_on_what_others_learn(self, protocol):
         """Its rounds without samples count like steps: it asks in every k-th."""
         world, agent = World(seed=1), make(protocol)
         asked = count_questions(world)
@@ -148,7 +148,7 @@ class TestFreeRunning:
         assert len(alive) > 40
         assert all(alive)
 
-    def test_disagreement_is_told_between_exchanges(self, protocol):
+    def test_disagreement_is_known_between_exchanges(self, protocol):
         world, agent, gaps = World(), make(protocol), []
 
         def each(runner, turn):
@@ -163,7 +163,7 @@ class TestFreeRunning:
         assert all(known[protocol.every :])
 
 
-def test_alone_each_would_know_its_own_class_only():
+def test_one_agent_alone_knows_its_own_class_only():
     """Else the laws above say nothing."""
     agent = make(Local())
     state = agent.start()

@@ -131,7 +131,7 @@ def learned(protocol, name="a"):
 
 @every_protocol
 class TestEvery:
-    def test_an_outbox_says_what_was_declared_and_nothing_else(self, protocol):
+    def test_an_outbox_says_what_the_protocol_declares(self, protocol):
         agent, state = learned(protocol)
         points = data(9, 8)[0]
         outbox = Outbox(agent, state, points)
@@ -150,7 +150,7 @@ class TestEvery:
         reply = idle.reply(asking.question)
         assert (reply is not None) == bool(protocol.reply)
 
-    def test_replies_are_from_what_is_shown_or_from_what_is_sent(self, protocol):
+    def test_values_are_of_the_function_shown_and_functions_are_those_sent(self, protocol):
         agent, state = learned(protocol)
         points = data(9, 8)[0]
         outbox = Outbox(agent, state, points)
@@ -208,7 +208,7 @@ class TestReading:
                 with pytest.raises(RefusedMessage, match=f"answer: must be {rule}, got {kind.kind}"):
                     read_reply(agent, encode(message), rows=8, max_bytes=MAX)
 
-    def test_what_does_not_fit_is_refused(self, protocol):
+    def test_other_shapes_are_refused(self, protocol):
         agent = make(protocol)
         wide = np.zeros((8, 5))
         if protocol.question is Points:
@@ -231,7 +231,7 @@ class TestReading:
             else:
                 read_reply(agent, data, rows=9, max_bytes=MAX)
 
-    def test_what_is_too_long_is_refused(self, protocol):
+    def test_messages_that_are_too_long_are_refused(self, protocol):
         agent = make(protocol)
         for kind in filter(None, [protocol.reply]):
             with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
@@ -241,7 +241,7 @@ class TestReading:
                 read_question(agent, encode(QUESTIONS[protocol.question]), max_bytes=100)
 
 
-def test_disagreement_is_with_whatever_was_heard():
+def test_disagreement_uses_all_answers():
     agent, state = learned(Local())
     points = data(9, 8)[0]
     here, f = state.function(points), state.function

@@ -98,10 +98,9 @@ def forgeries(arrays, about):
             else:
                 place[path[-1]] = None if what == "null" else other
             yield f"{'/'.join(path)}: {what}", arrays, forged
-    for extra in ("edge.7", "function.moments", "previous/points", "unheard of", "pending/points"):
-        if f"state/{extra}" not in arrays and extra not in arrays:
-            where = extra if extra.startswith(("pending", "previous")) else f"state/{extra}"
-            yield f"{where}: added", {**arrays, where: np.zeros((3, 2))}, about
+    for extra in ("edge.7", "function.moments", "previous.points", "unheard of", "pending.points"):
+        if extra not in arrays:
+            yield f"{extra}: added", {**arrays, extra: np.zeros((3, 2))}, about
 
 
 def used(case, folder):
@@ -148,11 +147,11 @@ def verdict(case, path, arrays, about):
 
 
 NONSENSE = {
-    "state/baseline_loss: nan",
-    "state/baseline_loss: -1",
-    "state/edge.7: added",
-    "previous/points: added",
-    "state/unheard of: added",
+    "baseline_loss: nan",
+    "baseline_loss: -1",
+    "edge.7: added",
+    "previous.points: added",
+    "unheard of: added",
 }
 """Besides what is missing: what must not be used."""
 

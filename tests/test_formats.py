@@ -122,14 +122,13 @@ def test_a_checkpoint_with_its_journal(tmp_path):
         "learner": "Gradient",
         "protocol": "Diffusion",
     }
-    counts = {"floats_sent": 9, "bytes_sent": 99}
-    settings = {"name": "north", "settings": identity, "position": {"row": 96}, "excluded": ["south"], "counts": counts}
+    settings = {"name": "north", "settings": identity, "position": {"row": 96}, "excluded": ["south"], "traffic": [9, 99]}
     metadata = {"format": "kernelmesh", "version": "1", "kind": "agent", "settings": json.dumps(settings)}
     arrays = {
-        "state/clock": ("I64", [2], struct.pack("<2q", 96, 3)),
-        "state/baseline_loss": ("F64", [1], struct.pack("<d", 0.5)),
-        "state/function.points": ("F64", [3, 2], floats(*POINTS)),
-        "state/function.weights": ("F64", [3, 1], floats(*WEIGHTS)),
+        "clock": ("I64", [2], struct.pack("<2q", 96, 3)),
+        "baseline_loss": ("F64", [1], struct.pack("<d", 0.5)),
+        "function.points": ("F64", [3, 2], floats(*POINTS)),
+        "function.weights": ("F64", [3, 1], floats(*WEIGHTS)),
     }
     (tmp_path / "checkpoint-000000003.safetensors").write_bytes(safetensors(metadata, arrays))
     batch = [array(False, [2, 2], floats(*POINTS[:2])), array(False, [2, 1], floats([1.0], [2.0]))]
@@ -197,14 +196,14 @@ def test_the_fingerprint_in_the_header():
     kernel, learner = Gaussian(bandwidth=0.6), Gradient(step_size=0.5)
     agent = Agent(dimension=1, outputs=1, kernel=kernel, loss=Squared(), learner=learner, protocol=Diffusion(every=3))
     identity = {
-        "dimension": 1,
+        "dimension": 1.0,
         "kernel": {"bandwidth": 0.6, "kind": "Gaussian"},
         "learner": "Gradient",
         "loss": {"kind": "Squared"},
-        "outputs": 1,
+        "outputs": 1.0,
         "protocol": "Diffusion",
     }
-    text = json.dumps([identity, 3, None, False]).encode()
+    text = json.dumps([identity, 3.0, None, False]).encode()
     expected = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
     member = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""})
     node = AskingNode(agent, member, tokens=(1, 1))

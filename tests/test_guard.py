@@ -24,7 +24,7 @@ def pause(guard, now, name="south", token=7):
 
 
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
-def test_a_few_offences_have_no_consequences(times):
+def test_a_few_offenses_have_no_consequences(times):
     guard = Guard()
     offend(guard, times=times)
     assert not guard.ignores("south", 7, now=0.0)
@@ -44,7 +44,7 @@ def test_each_pause_is_twice_the_one_before_up_to_five_minutes(start, idle):
 
 
 @given(st.lists(st.floats(0.0, 0.999), max_size=30))
-def test_offences_while_ignored_are_counted_and_do_not_make_it_longer(times):
+def test_offenses_while_ignored_are_counted_and_do_not_prolong_it(times):
     guard = Guard()
     offend(guard)
     for now in sorted(times):
@@ -53,7 +53,7 @@ def test_offences_while_ignored_are_counted_and_do_not_make_it_longer(times):
     assert guard.refused["south"] == 4 + len(times)
 
 
-def test_what_is_in_order_makes_up_for_what_is_not():
+def test_valid_messages_make_up_for_invalid_ones():
     guard = Guard()
     for _ in range(100):
         offend(guard, times=3)
@@ -95,12 +95,12 @@ def test_a_flood_of_made_up_senders_takes_no_more_memory_than_a_few(made_up, cap
             reason = f"reason {number}" if made_up == "reasons" else "reason"
             guard.offend(name, token, reason, now=0.0)
     assert guard.total == flood + 3
-    assert sum(len(held) for held in vars(guard).values()) < 1000
+    assert sum(len(held) for held in vars(guard).values() if hasattr(held, "__len__")) < 1000
     assert max(len(name) for name in guard.refused) <= 64
     assert len(caplog.records) <= 200
 
 
-def test_each_kind_is_told_once_for_each_sender(caplog):
+def test_each_kind_is_logged_once_for_each_sender(caplog):
     guard = Guard()
     with caplog.at_level(logging.WARNING, "kernelmesh.agent"):
         for number in range(3):
@@ -112,7 +112,7 @@ def test_each_kind_is_told_once_for_each_sender(caplog):
     assert sum("north" in line for line in told) == 2
 
 
-def test_each_length_of_a_pause_is_told_once(caplog):
+def test_each_length_of_a_pause_is_logged_once(caplog):
     guard, now = Guard(), 0.0
     offend(guard, times=3)
     with caplog.at_level(logging.WARNING, "kernelmesh.agent"):

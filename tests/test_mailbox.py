@@ -49,7 +49,7 @@ def test_a_flood_under_many_tokens_is_bounded_and_expected_replies_still_come_in
     assert taken[-1] == Arrival("b", replying(42))
 
 
-def test_whatever_one_sender_does_there_is_room_for_the_others():
+def test_one_sender_never_takes_the_room_of_others():
     box = Mailbox()
     for token in range(600):
         box.put(Arrival("mallory", asking(token)))
@@ -66,7 +66,7 @@ def test_large_questions_are_bounded_by_their_bytes():
     assert sum(len(event.data) for event in box.take(0.0)) <= 1 << 25
 
 
-def test_replies_that_nobody_asked_for_are_dropped():
+def test_unexpected_replies_are_dropped():
     box = Mailbox()
     box.put(Arrival("b", replying(1)))
     box.expect("b", 2)
@@ -79,7 +79,7 @@ def test_replies_that_nobody_asked_for_are_dropped():
     assert box.dropped == 4
 
 
-def test_what_is_no_frame_is_let_in_a_few_times_to_be_refused():
+def test_a_few_invalid_frames_are_admitted_to_be_refused():
     box = Mailbox()
     for _ in range(10):
         box.put(Arrival("b", b"?"))

@@ -109,7 +109,7 @@ class TestStreams:
             kept = mesh.states()["agent-0"]
             assert kept.samples == 64
             # the sixteen rows that wait are kept, too
-            waiting = storage.read(newest(mesh, "agent-0"), kind="agent")[0]["pending/points"]
+            waiting = storage.read(newest(mesh, "agent-0"), kind="agent")[0]["pending.points"]
             assert len(waiting) == 16
 
 

@@ -235,7 +235,7 @@ def attempt(data):
 
 
 @given(st.binary(max_size=60), st.integers(0, 3))
-def test_random_bytes_behind_a_good_beginning_neither(data, kind):
+def test_random_bytes_after_a_valid_beginning_raise_no_other_error(data, kind):
     attempt(bytes([0x93, VERSION, kind]) + data)
 
 
@@ -247,7 +247,7 @@ plain = st.recursive(
 
 
 @given(plain, st.lists(plain, max_size=7), st.integers(0, 7))
-def test_values_of_any_type_anywhere_neither(anything, fields, spot):
+def test_values_of_any_type_anywhere_raise_no_other_error(anything, fields, spot):
     attempt(msgspec.msgpack.encode(anything))
     attempt(msgspec.msgpack.encode(fields))
     for good in GOOD.values():
@@ -260,7 +260,7 @@ def test_values_of_any_type_anywhere_neither(anything, fields, spot):
 
 
 @given(messages() | news, st.data())
-def test_damage_never_escapes_as_another_error(message, draw):
+def test_damage_raises_no_other_error(message, draw):
     data = bytearray(encode(message))
     for _ in range(draw.draw(st.integers(0, 3))):
         data[draw.draw(st.integers(0, min(len(data) - 1, 60)))] = draw.draw(st.integers(0, 255))
@@ -357,7 +357,7 @@ GOOD_SUMS = {"order": 2, "outputs": 2, "bits": 64, "samples": 3.0, "roll": b"\1"
 
 
 @pytest.mark.parametrize("name", BAD_SUMS)
-def test_sums_that_cannot_be_are_refused(name):
+def test_invalid_sums_are_refused(name):
     assert unpacked(PackedSums(**GOOD_SUMS)).order == 2
     with pytest.raises(RefusedMessage, match="news: "):
         unpacked(PackedSums(**{**GOOD_SUMS, **BAD_SUMS[name]}))

@@ -24,6 +24,7 @@ from kernelmesh import (
     Penalty,
     Squared,
     simulate,
+    storage,
 )
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import Points, SentFunction, Values, decode, encode
@@ -184,7 +185,7 @@ class TestLockStep:
         ],
         ids=lambda faults: "-".join(faults),
     )
-    def test_what_becomes_of_messages_changes_nothing(self, protocol, faults):
+    def test_faults_of_the_network_change_nothing(self, protocol, faults):
         agent, rows = make(protocol), (40, 40, 16)
         rounds = simulated(agent, Graph.ring(3), rows)
         runs = run_lock_step(World(**faults), agent, Graph.ring(3), rows)
@@ -192,7 +193,7 @@ class TestLockStep:
 
 
 @pytest.mark.parametrize("protocol", TALKING, ids=kind)
-def test_in_lock_step_nobody_leaves_before_its_neighbors_are_done(protocol):
+def test_in_lock_step_an_agent_stays_until_its_neighbors_have_finished(protocol):
     """An agent whose stream has ended is still needed by one that says nothing for a while."""
     world = World()
     first, second = memberships(Graph.line(2), lock_step=True)
@@ -207,13 +208,44 @@ def test_in_lock_step_nobody_leaves_before_its_neighbors_are_done(protocol):
     assert runs["agent-1"].node.state.samples == 48
 
 
-def test_without_a_protocol_nobody_is_asked():
+def test_local_agents_send_no_questions():
     world = World()
     runs = run_lock_step(world, make(Local()), Graph.ring(3), (800, 80, 40))
     assert all(run.runner.status().out_of_step == () for run in runs.values())
 
 
 # ---- free running
+
+
+@pytest.mark.parametrize("protocol", TALKING, ids=kind)
+def test_a_killed_agent_resumes_to_the_last_bit(protocol, tmp_path):
+    """Agents that run freely are killed at times that are drawn, and started again a little later."""
+    agent, world, before, resumed = make(protocol), World(seed=3, delay=0.02), {}, []
+    everywhere = memberships(Graph.ring(3), patience=0.05)
+
+    def state_of(runner):
+        return {name: array.tobytes() for name, array in storage.pack(runner.state, workspace=True).items()}
+
+    def begin(i):
+        store = CheckpointStore(tmp_path / str(i), agent=agent, every=7)
+        source = ArraySource(*data(i, 320), world=world, seconds=0.05)
+        runner = world.add(agent, everywhere[i], source, store=store)
+        if i in before:
+            resumed.append(state_of(runner) == before[i])
+
+    def kill(i):
+        run = world.newest(f"agent-{i}")
+        before[i] = state_of(run.runner)
+        world.kill(run)
+        world.at(world.now + 0.2, lambda: begin(i))
+
+    for i in range(3):
+        begin(i)
+        for k in range(2):
+            world.at(0.3 + k + 0.6 * world.rng.random(), lambda i=i: kill(i))
+    runs = world.run(seconds=10.0)
+    assert resumed == [True] * 6
+    assert [run.node.state.samples for run in runs.values()] == [320] * 3
 
 
 def run_with(agent, puppet, *, rows=80, at=(), world=None, **options):
@@ -291,7 +323,7 @@ class TestFreeRunning:
         [{}, {"loss": 0.3, "absence": 0.2}, {"delay": 3.0, "twice": 0.5}, {"garbage": 0.5}],
         ids=lambda faults: "-".join(faults) or "none",
     )
-    def test_nothing_stops_it(self, protocol, faults):
+    def test_faults_do_not_stop_an_agent(self, protocol, faults):
         agent = make(protocol)
         world = World(**faults)
         for i, member in enumerate(memberships(Graph.ring(3), patience=0.05)):
@@ -304,7 +336,7 @@ class TestFreeRunning:
             assert (run.runner.status().refused > 0) == ("garbage" in faults)
             assert Status.decode(run.runner.status().encode()) == run.runner.status()
 
-    def test_what_cannot_be_read_is_never_learned_from(self, protocol):
+    def test_invalid_answers_are_never_used(self, protocol):
         agent = make(protocol)
         rows = 24 * protocol.every
         quiet = run_with(agent, silent, rows=rows)
@@ -313,7 +345,7 @@ class TestFreeRunning:
             assert same(heard.node.state.function, quiet.node.state.function), name
             assert heard.runner.status().neighbors["b"].refused > 0, name
 
-    def test_what_can_be_read_is(self, protocol):
+    def test_valid_answers_are_used(self, protocol):
         """Else the law before says nothing."""
         agent = make(protocol)
         style = crosses(agent)
@@ -336,7 +368,7 @@ class TestFreeRunning:
         heard = run_with(agent, puppet)
         assert asked.count(False) <= heard.node.state.steps
 
-    def test_questions_that_cannot_be_read_are_not_answered(self, protocol):
+    def test_invalid_questions_are_not_answered(self, protocol):
         agent = make(protocol)
         quiet = run_with(agent, silent)
         bad = [b"\xff" * 50, encode(Values(np.zeros((8, 3)))), encode(Points(np.zeros((8, 5)))), b"x"]
@@ -372,7 +404,7 @@ class TestFreeRunning:
         assert heard.runner.status().neighbors["b"].refused == 1
         assert same(heard.node.state.function, run_with(agent, silent).node.state.function)
 
-    def test_absurd_numbers_beside_a_message(self, protocol):
+    def test_extreme_numbers_in_a_header(self, protocol):
         agent, most = make(protocol), (1 << 62) - 1
         payload = question_of(agent)
         headers = [
@@ -390,7 +422,7 @@ class TestFreeRunning:
             decode(frame.payload)
         assert Status.decode(heard.runner.status().encode()) == heard.runner.status()
 
-    def test_a_neighbor_gone_astray_is_left_out(self, protocol):
+    def test_answers_of_a_diverged_neighbor_are_dropped(self, protocol):
         agent = make(protocol)
         quiet = run_with(agent, silent)
         style = crosses(agent)
@@ -402,7 +434,7 @@ class TestFreeRunning:
         assert same(heard.node.state.function, quiet.node.state.function)
         assert heard.runner.status().neighbors["b"].refused > 0
 
-    def test_stopped_and_started_again_every_sample_is_used_once(self, protocol, tmp_path):
+    def test_after_restarts_every_sample_has_been_used_once(self, protocol, tmp_path):
         agent, steps = make(protocol), 0
         for _ in range(4):
             store = CheckpointStore(tmp_path, agent=agent, every=3)
@@ -422,7 +454,7 @@ class TestFreeRunning:
 @pytest.mark.parametrize(
     "changes", [{"kernel": Gaussian(bandwidth=0.7)}, {"loss": Hinge()}, {"protocol": Diffusion()}], ids=str
 )
-def test_neighbors_with_another_model_do_not_listen_to_each_other(changes):
+def test_neighbors_with_different_models_ignore_each_other(changes):
     world, graph = World(), Graph.line(2)
     agents = [make(Penalty(coupling=0.05)), make(**{"protocol": Penalty(coupling=0.05), **changes})]
     for i, (agent, member) in enumerate(zip(agents, memberships(graph, patience=0.01), strict=True)):
@@ -496,7 +528,7 @@ def test_any_bytes_are_a_frame_or_refused(data):
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, np.nan, np.inf])
-def test_shares_that_cannot_be_are_refused(share):
+def test_invalid_shares_are_refused(share):
     with pytest.raises(RefusedMessage, match="share"):
         decode_frame(encode_frame(Frame(Prefix(1, False, 1), Header(step=1, share=share), b"")), max_bytes=1 << 20)
 
@@ -508,7 +540,7 @@ def restarted(agent, member, source, store):
 
 
 class TestDivergence:
-    def test_alone_it_is_raised_and_what_was_learned_is_kept(self, tmp_path):
+    def test_divergence_of_a_single_agent_is_raised_and_its_state_saved(self, tmp_path):
         agent = make(Local(), loss=Squared(), learner=Gradient(step_size=1e5, compression=Komp(budget=0.1)), explosion=10.0)
         store = CheckpointStore(tmp_path, agent=agent, every=100)
         points = data(0, 80)[0]
@@ -520,7 +552,7 @@ class TestDivergence:
         assert node.state.steps > 0
         assert max(tmp_path.glob("checkpoint-*")).stem.endswith(str(node.state.steps))
 
-    def test_alone_right_after_a_checkpoint(self, tmp_path):
+    def test_divergence_right_after_a_checkpoint(self, tmp_path):
         """The step that failed is on record, and is not taken again when the agent is started anew."""
         agent = make(Local(), loss=Squared(), learner=Gradient(step_size=1e5, compression=Komp(budget=0.1)), explosion=10.0)
         points, world = data(0, 80)[0], World()
@@ -535,7 +567,7 @@ class TestDivergence:
         assert same(again.state.function, node.state.function)
 
     @pytest.mark.parametrize("protocol", RELAYING, ids=kind)
-    def test_killed_while_a_neighbor_was_astray(self, protocol, tmp_path):
+    def test_killed_while_a_neighbor_had_diverged(self, protocol, tmp_path):
         """The agent can be started again."""
         first, _ = self.astray(protocol, tmp_path)
         agent = first.agent
@@ -544,7 +576,7 @@ class TestDivergence:
         assert same(again.state.function, first.state.function)
 
     @pytest.mark.parametrize("protocol", RELAYING, ids=kind)
-    def test_a_neighbor_astray_is_told_of_a_few_times(self, protocol, tmp_path, caplog):
+    def test_a_diverged_neighbor_is_logged_a_few_times(self, protocol, tmp_path, caplog):
         first, _ = self.astray(protocol, tmp_path)
         assert 1 <= sum(record.levelname in ("WARNING", "ERROR") for record in caplog.records) < 10
         assert first.status(2.0).refused > 0
@@ -564,5 +596,5 @@ class TestDivergence:
         return run_with(agent, puppet, store=store, stay=True, rows=24, world=world).node, world
 
 
-def test_the_source_for_tests_is_one():
+def test_the_test_source_is_a_source():
     assert isinstance(ArraySource(*data(0, 8)), Source)

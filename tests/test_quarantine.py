@@ -83,7 +83,7 @@ def test_a_neighbor_is_quarantined_and_released_while_running(protocol, tmp_path
     assert (status[0]["c"].quarantined, status[0]["c"].alive) == (False, True)
 
 
-def test_quarantine_lasts_across_restarts_and_nobody_is_waited_for(tmp_path):
+def test_quarantine_lasts_across_restarts(tmp_path):
     path = tmp_path / "quarantine.txt"
     path.write_text("b\n")
     world = World()

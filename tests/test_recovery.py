@@ -1,12 +1,13 @@
 """An agent that finds its own function absurd goes back to its last good checkpoint, says so, and goes on."""
 
 import dataclasses
+import errno
 import logging
 
 import numpy as np
 import pytest
 
-from kernelmesh import Diffusion, Diverged, Penalty
+from kernelmesh import Diffusion, Diverged, Penalty, storage
 from kernelmesh.deploy.watching import _status_remarks
 from kernelmesh.numerics.function import Function
 from kernelmesh.runtimes.checkpoints import CheckpointStore
@@ -49,7 +50,7 @@ def run(agent, folder, *, scale=None, at=90, rows=2400, every=25):
 
 @pytest.mark.parametrize("protocol", [Penalty(coupling=0.05), Diffusion()], ids=kind)
 @pytest.mark.parametrize("scale", [1e3, 1e30])
-def test_it_goes_back_and_learns_on(protocol, scale, tmp_path, caplog):
+def test_a_diverged_agent_returns_to_a_checkpoint(protocol, scale, tmp_path, caplog):
     """1e3: its loss is far above that of predicting nothing; 1e30: no step can be taken at all."""
     agent = make(protocol, explosion=1e6)
     calm = run(agent, tmp_path / "calm")
@@ -62,7 +63,7 @@ def test_it_goes_back_and_learns_on(protocol, scale, tmp_path, caplog):
     assert "went back to an earlier function 1×" in list(_status_remarks(status, stale=False))
 
 
-def test_it_is_good_after_a_restart_too(tmp_path):
+def test_after_a_return_the_restart_is_good(tmp_path):
     agent = make(Diffusion(), explosion=1e6)
     runner = run(agent, tmp_path, scale=1e3, rows=1000)
     store = CheckpointStore(tmp_path, agent=agent, every=25)
@@ -74,14 +75,14 @@ def test_it_is_good_after_a_restart_too(tmp_path):
     store.close()
 
 
-def test_without_a_good_checkpoint_it_begins_anew(tmp_path, caplog):
+def test_without_a_good_checkpoint_it_starts_from_scratch(tmp_path, caplog):
     agent = make(Diffusion(), explosion=1e6)
     runner = run(agent, tmp_path, scale=1e3, at=10)
     assert any("starting from scratch" in line for line in caplog.messages)
     assert accuracy(runner.state) > 0.8
 
 
-def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
+def test_with_unstable_settings_it_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
     from kernelmesh.runtimes.node import attempt as module
 
     def failing(agent, state, *rest, advance=module.advance, **options):
@@ -100,7 +101,7 @@ def test_who_diverges_by_its_own_settings_ends_after_a_few_attempts(tmp_path, ca
     ]
 
 
-def test_honest_trouble_is_no_reason(tmp_path):
+def test_a_change_of_the_stream_is_no_divergence(tmp_path):
     """A stream that changes from one moment to the next raises the loss, but not that far."""
     agent, world = make(Diffusion()), World()
     world.puppet("b", ["a"], silent)
@@ -109,3 +110,24 @@ def test_honest_trouble_is_no_reason(tmp_path):
     runner = world.add(agent, MEMBER, ArraySource(points, labels), store=CheckpointStore(tmp_path, agent=agent), stay=False)
     world.run(seconds=60.0)
     assert runner.status(1.0).recoveries == 0
+
+
+def test_an_agent_learns_on_while_checkpoints_cannot_be_written(tmp_path, monkeypatch, caplog):
+    agent, world, trouble, write = make(Diffusion()), World(), [], storage.write
+
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world.puppet("b", ["a"], silent)
+    store = CheckpointStore(tmp_path, agent=agent, every=10)
+    runner = world.add(agent, MEMBER, ArraySource(*data(0, 800), world=world, seconds=0.2), store=store)
+    world.at(3.0, lambda: monkeypatch.setattr(storage, "write", full))
+    world.at(8.0, lambda: trouble.append(runner.status().trouble))
+    world.at(8.0, lambda: monkeypatch.setattr(storage, "write", write))
+    world.run(seconds=30.0)
+    assert "No space left on device" in trouble[0]
+    assert (runner.status().trouble, runner.state.samples) == ("", 800)
+    assert [line.partition(":")[0] for line in caplog.messages if "checkpoints" in line] == [
+        "cannot write checkpoints",
+        "checkpoints are being written again",
+    ]

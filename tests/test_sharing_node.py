@@ -185,7 +185,7 @@ def record(world, sizes):
 
 
 @pytest.mark.parametrize("rate", [4000.0, 20_000.0])
-def test_no_agent_sends_more_than_it_may_in_any_ten_seconds(rate):
+def test_no_agent_exceeds_its_rate_in_any_ten_seconds(rate):
     world, agent = World(seed=4, delay=0.05), make(learner=Landmarks(max_order=60), protocol=Relay(every=2))
     sizes, rows = [], [1000] * 3
     record(world, sizes)
@@ -199,7 +199,7 @@ def test_no_agent_sends_more_than_it_may_in_any_ten_seconds(rate):
     assert_exact(found, agent)
 
 
-def test_a_thin_link_does_not_slow_a_stream_down():
+def test_a_rate_limit_does_not_slow_learning():
     speeds = []
     for rate in (None, 4000.0):
         world, agent = World(), make()
@@ -302,7 +302,7 @@ def assert_exact_but(found, agent, leaver):
             assert total(state, agent).samples == truth.samples, name
 
 
-def test_when_all_leave_the_last_one_has_what_all_had():
+def test_when_all_leave_the_last_one_has_all_samples():
     world, agent = World(seed=8, delay=0.01), make()
     start(world, agent, Graph.ring(4), rows := [80, 120, 160, 100], stay=False)
     runs = world.run(seconds=120.0)
@@ -311,7 +311,7 @@ def test_when_all_leave_the_last_one_has_what_all_had():
     assert max(total(run.runner.state, agent).samples for run in runs.values()) == sum(rows)
 
 
-def test_an_agent_that_is_back_after_it_left_counts_once(tmp_path):
+def test_an_agent_that_returns_counts_once(tmp_path):
     world, agent, everywhere = World(seed=9), make(), memberships(Graph.ring(3))
     for i, member in enumerate(everywhere):
         store = CheckpointStore(tmp_path / str(i), agent=agent)
@@ -329,7 +329,7 @@ def test_an_agent_that_is_back_after_it_left_counts_once(tmp_path):
 
 
 @pytest.mark.parametrize("slow", [0.3, 1.0])
-def test_a_slow_agent_slows_nobody_down_and_is_learned_from(slow):
+def test_a_slow_agent_does_not_slow_others_and_its_samples_count(slow):
     world, agent = World(), make()
     start(world, agent, Graph.ring(3), [400] * 3, rate=50.0)
     freeze(world, world.newest("agent-1"), slow)
@@ -425,7 +425,7 @@ def beside_a_member_that_says(agent, **words):
 
 
 @pytest.mark.parametrize("invalid", INVALID)
-def test_invalid_words_change_nothing_and_count_against_the_sender(invalid):
+def test_invalid_news_change_nothing_and_are_counted(invalid):
     agent = make()
     found, liar = beside_a_member_that_says(agent, **INVALID[invalid])
     assert all(each.refused or each.excluded for each in liar)
@@ -435,14 +435,14 @@ def test_invalid_words_change_nothing_and_count_against_the_sender(invalid):
 
 @pytest.mark.parametrize("agrees", [False, True])
 @pytest.mark.parametrize("strange", STRANGE)
-def test_agents_go_on_whatever_a_member_says(strange, agrees):
+def test_strange_news_do_not_stop_agents(strange, agrees):
     beside_a_member_that_says(make(protocol=Relay(every=2, scales=agrees, tunes=agrees)), **STRANGE[strange])
 
 
 @pytest.mark.parametrize(
     "error", [MemoryError("no room"), FloatingPointError("nan"), np.linalg.LinAlgError("singular")], ids=repr
 )
-def test_a_step_that_fails_with_the_words_of_one_neighbor_is_taken_without_them(error, tmp_path, monkeypatch):
+def test_a_step_that_fails_with_one_neighbor_is_taken_without_it(error, tmp_path, monkeypatch):
     world, agent, everywhere = World(), make(), memberships(Graph.ring(3))
 
     def failing(agent, state, points, targets, heard=(), *, advance=module.advance):
@@ -465,7 +465,7 @@ def test_a_step_that_fails_with_the_words_of_one_neighbor_is_taken_without_them(
     assert digest(again.state) == digest(first.state)
 
 
-def test_after_a_step_that_fails_for_itself_an_agent_continues_from_its_last_checkpoint(tmp_path, monkeypatch):
+def test_after_a_failed_step_an_agent_continues_from_its_last_checkpoint(tmp_path, monkeypatch):
     world, agent, everywhere = World(), make(), memberships(Graph.ring(3))
     clocks = []
 
@@ -502,7 +502,7 @@ def test_other_messages_than_news_are_refused(payload):
     assert (status.samples, status.neighbors["agent-1"].refused) == (80, 4)  # the fifth is ignored
 
 
-def test_agents_of_other_settings_are_not_listened_to():
+def test_agents_with_other_settings_are_ignored():
     world = World()
     first, second = memberships(Graph.line(2))
     world.add(make(), first, source(world, 0, 80))

@@ -61,7 +61,7 @@ def test_a_slow_edge_costs_neither_speed_nor_accuracy(protocol, delay):
 
 @pytest.mark.parametrize("protocol", [Penalty(coupling=0.05), Diffusion(), Relay()], ids=kind)
 @pytest.mark.parametrize("delay", [0.01, 0.2])
-def test_without_a_limit_on_the_rate_either(protocol, delay):
+def test_a_slow_edge_without_a_limit_on_the_rate(protocol, delay):
     calm, _ = outcome(protocol, 0.0, rate=0.0)
     slow, _ = outcome(protocol, delay, rate=0.0)
     assert min(np.divide(slow, calm)) >= 0.8
@@ -101,7 +101,7 @@ def test_values_are_used_for_the_points_that_were_asked_about():
         assert np.array_equal(values[:, 0], points[:, 0])
 
 
-def test_somebody_who_is_slow_now_and_then_is_not_waited_for_all_the_time():
+def test_an_occasionally_slow_neighbor_is_not_always_waited_for():
     """Every second answer comes after 50 ms: a step never waits long, and most do not wait at all."""
     agent, world, count = make(Diffusion()), World(), iter(range(10**6))
 

@@ -14,8 +14,6 @@ from kernelmesh.protocols import Heard
 
 __all__ = ["check_points", "disagreement", "read_question", "read_reply"]
 
-_ANY = 1 << 31  # more rows than any message can have
-
 
 def check_points(what: str, message: Message, max_points: int) -> None:
     """Reject a message with more points than a step may process, whatever else it contains."""
@@ -24,7 +22,7 @@ def check_points(what: str, message: Message, max_points: int) -> None:
         raise RefusedMessage(f"{what}: must have at most {max_points} points", found)
 
 
-def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int = _ANY) -> Message | None:
+def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int = 1 << 31) -> Message | None:
     """A neighbor's query, which is empty if nothing depends on its points; raises `RefusedMessage` or `InvalidArgument`."""
     wanted = agent.protocol.question
     if wanted is None:
@@ -39,7 +37,7 @@ def read_question(agent: Agent, data: bytes, *, max_bytes: int, max_points: int 
     return question
 
 
-def read_reply(agent: Agent, data: bytes, *, rows: int | None, max_bytes: int, max_points: int = _ANY) -> Message:
+def read_reply(agent: Agent, data: bytes, *, rows: int | None, max_bytes: int, max_points: int = 1 << 31) -> Message:
     """A neighbor's reply; `rows` is the number of points in the query."""
     wanted = agent.protocol.reply
     message: Message = decode(data, max_bytes=max_bytes)

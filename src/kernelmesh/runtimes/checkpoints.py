@@ -20,15 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from msgspec import Struct, structs
 
 from kernelmesh import storage
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import integer
-from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile, Verbatim
+from kernelmesh.errors import InvalidArgument, KernelMeshError, UnreadableFile
 from kernelmesh.registry import describe, fingerprint
 from kernelmesh.runtimes import journal
+from kernelmesh.runtimes.journal import Count
 from kernelmesh.runtimes.membership import agent_name
 from kernelmesh.runtimes.node import Entry, Traffic
 from kernelmesh.streams import Batch
@@ -36,9 +38,6 @@ from kernelmesh.streams import Batch
 __all__ = ["Checkpoint", "CheckpointStore", "in_use"]
 
 _log = logging.getLogger("kernelmesh.agent")
-
-_KEPT = 2  # checkpoints
-_ASIDE = 10  # inputs of steps that failed
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,6 +52,17 @@ class Checkpoint:
     traffic: Traffic
     excluded: tuple[str, ...] = ()
     """The neighbors that were quarantined."""
+
+
+class _About(Struct, forbid_unknown_fields=True):
+    """The settings of a checkpoint's file."""
+
+    name: str
+    settings: dict[str, Any]
+    """The agent's identity."""
+    position: dict[str, Any] | None
+    excluded: list[str]
+    traffic: tuple[Count, Count]
 
 
 class OtherAgent(KernelMeshError, ValueError):
@@ -77,7 +87,6 @@ class CheckpointStore:
         self.trouble = ""
         """Why the last write failed; empty if it succeeded."""
         self._journal: BinaryIO | None = None
-        self._deaths: dict[int, int] | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.folder / "lock", "a")  # noqa: SIM115 (held as long as the store lives)
@@ -109,7 +118,7 @@ class CheckpointStore:
         Damaged files are passed over as long as an older checkpoint leads to the same place, and set aside, so that they do
         not count as one of the two that are kept; otherwise the damage is reported.
         """
-        checkpoints = sorted(self._numbered("checkpoint-*.safetensors"), reverse=True)
+        checkpoints = self._numbered("checkpoint")[::-1]
         damage: Exception | None = None
         damaged: list[Path] = []
         for step in [*checkpoints, None]:
@@ -136,7 +145,7 @@ class CheckpointStore:
     def _entries(self, step: int) -> list[Entry]:
         """The inputs of the steps after `step`, from all journals there are, up to the first gap."""
         entries: list[Entry] = []
-        for number in sorted(n for n in self._numbered("journal-*.bin") if n >= step):
+        for number in (n for n in self._numbered("journal") if n >= step):
             for entry, settings in journal.read(self._path("journal", number)):
                 if settings != self._fingerprint and entry.step > step:
                     _log.warning(
@@ -154,19 +163,13 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint and start a new journal; returns False, with the reason in `trouble`, if that fails."""
         state = checkpoint.state
-        arrays = {f"state/{key}": value for key, value in storage.pack(state, workspace=True).items()}
+        arrays = storage.pack(state, workspace=True)
         if checkpoint.pending is not None:
-            arrays["pending/points"] = checkpoint.pending.points
-            arrays["pending/targets"] = np.asarray(checkpoint.pending.targets)
-        about = {
-            "name": str(state.name),
-            "settings": self._settings,
-            "position": None if checkpoint.position is None else dict(checkpoint.position),
-            "excluded": list(checkpoint.excluded),
-            "counts": {"floats_sent": checkpoint.traffic.floats, "bytes_sent": checkpoint.traffic.bytes},
-        }
+            arrays |= {"pending.points": checkpoint.pending.points, "pending.targets": np.asarray(checkpoint.pending.targets)}
+        position = None if checkpoint.position is None else dict(checkpoint.position)
+        about = _About(str(state.name), self._settings, position, list(checkpoint.excluded), checkpoint.traffic)
         try:
-            storage.write(self._path("checkpoint", state.steps), kind="agent", arrays=arrays, settings=about)
+            storage.write(self._path("checkpoint", state.steps), kind="agent", arrays=arrays, settings=structs.asdict(about))
             self._stop_journal()
             self._journal = journal.create(self._path("journal", state.steps))
             self.newest, self.trouble = state.steps, ""
@@ -178,7 +181,7 @@ class CheckpointStore:
 
     def good(self, step: int, *, name: str) -> Checkpoint | None:
         """The newest checkpoint of this step or an earlier one that can be read; None if there is none."""
-        for number in sorted((n for n in self._numbered("checkpoint-*.safetensors") if n <= step), reverse=True):
+        for number in (n for n in self._numbered("checkpoint")[::-1] if n <= step):
             with contextlib.suppress(KernelMeshError, OSError):
                 return self._read(number, name)
         return None
@@ -205,28 +208,9 @@ class CheckpointStore:
         with contextlib.suppress(OSError):  # it is not needed to go on
             with journal.create(path) as file:
                 journal.append(file, journal.Record(entry, self._fingerprint))
-            for old in sorted(self.folder.glob("poisoned-*.bin"))[:-_ASIDE]:
+            for old in sorted(self.folder.glob("poisoned-*.bin"))[:-10]:
                 old.unlink(missing_ok=True)
         return path
-
-    def replaying(self, step: int) -> int:
-        """Record that a step is about to be replayed; returns how many processes have died while replaying it."""
-        path = self.folder / "replaying"
-        if self._deaths is None:
-            self._deaths = {}
-            with contextlib.suppress(OSError, ValueError):
-                lines = path.read_text(encoding="ascii").splitlines()
-                self._deaths = {int(before): int(count) for before, count in map(str.split, lines)}
-        deaths = self._deaths.get(step, 0)
-        with contextlib.suppress(OSError):
-            counts = {**self._deaths, step: deaths + 1}
-            path.write_text("".join(f"{key} {count}\n" for key, count in counts.items()), encoding="ascii")
-        return deaths
-
-    def replayed(self) -> None:
-        """Record that all steps have been replayed."""
-        with contextlib.suppress(OSError):
-            (self.folder / "replaying").unlink(missing_ok=True)
 
     def _broken(self, error: OSError) -> None:
         # a journal with a hole is worth nothing behind it: none is kept until the next checkpoint
@@ -242,55 +226,47 @@ class CheckpointStore:
                 self.trouble = f"{error.strerror or error} ({self.folder})"
 
     def _tidy(self) -> None:
-        checkpoints = sorted(self._numbered("checkpoint-*.safetensors"))[:-_KEPT]
+        checkpoints = self._numbered("checkpoint")[:-2]  # two are kept
         for step in checkpoints:
             self._path("checkpoint", step).unlink(missing_ok=True)
-        oldest = min(self._numbered("checkpoint-*.safetensors"))
-        for step in self._numbered("journal-*.bin"):
+        oldest = min(self._numbered("checkpoint"))
+        for step in self._numbered("journal"):
             if step < oldest and not (oldest == self.newest and step == 0):
                 self._path("journal", step).unlink(missing_ok=True)
 
     def _read(self, step: int, name: str) -> Checkpoint:
         path = self._path("checkpoint", step)
-        arrays, about = storage.read(path, kind="agent")
+        arrays, settings = storage.read(path, kind="agent")
         with storage.understood(path, "the state of an agent"):
-            found = self._checkpoint(path, name, arrays, about)
-            if found.state.steps != step:
-                raise InvalidArgument(
-                    "checkpoint", "clock", f"have {step} steps, like the name of the file", found.state.steps
-                )
-            return found
+            try:
+                about = msgspec.convert(settings, _About)
+            except msgspec.ValidationError as error:
+                raise UnreadableFile(f"{path}: must have the settings of a checkpoint ({error})") from None
+            self._check_agent(path, about, name)
+            keys = ("pending.points", "pending.targets")
+            pending = Batch(*(arrays.pop(key) for key in keys)) if keys[0] in arrays else None
+            state = storage.unpack(self._agent, arrays, name=name)
+            if state.steps != step:
+                raise InvalidArgument("checkpoint", "clock", f"have {step} steps, like the name of the file", state.steps)
+            excluded = tuple(agent_name("checkpoint", "excluded", each) for each in about.excluded)
+            traffic = Traffic(*about.traffic)
+            return Checkpoint(state=state, position=about.position, pending=pending, traffic=traffic, excluded=excluded)
 
-    def _checkpoint(self, path: Path, name: str, arrays: dict[str, NDArray[Any]], about: Any) -> Checkpoint:
-        if about["settings"] != self._settings:
-            keys = {*self._settings, *about["settings"]}
-            differing = sorted(key for key in keys if about["settings"].get(key) != self._settings.get(key))
+    def _check_agent(self, path: Path, about: _About, name: str) -> None:
+        found, expected = about.settings, self._settings
+        if found != expected:
+            differing = sorted(key for key in {*found, *expected} if found.get(key) != expected.get(key))
             raise OtherAgent(f"{path}: the checkpoint was made with another {' and '.join(differing)}; restore the settings")
-        if about["name"] != name:
-            raise OtherAgent(f"{path}: the checkpoint belongs to agent {about['name']!r}, not to {name!r}")
-        state = storage.unpack(self._agent, _under("state/", arrays), name=name)
-        for key in arrays:
-            if not key.startswith(("state/", "pending/")):
-                rule = "belong to the state or to pending samples"
-                raise InvalidArgument("checkpoint", key, rule, Verbatim("neither"))
-        pending, position, counts = _under("pending/", arrays), about["position"], about["counts"]
-        if position is not None and not isinstance(position, dict):
-            raise InvalidArgument("checkpoint", "position", "be an object", position)
-        return Checkpoint(
-            state=state,
-            position=position,
-            pending=Batch(pending["points"], pending["targets"]) if pending else None,
-            traffic=Traffic(*(integer("checkpoint", key, counts[key], minimum=0) for key in ("floats_sent", "bytes_sent"))),
-            excluded=tuple(agent_name("checkpoint", "excluded", each) for each in about["excluded"]),
-        )
+        if about.name != name:
+            raise OtherAgent(f"{path}: the checkpoint belongs to agent {about.name!r}, not to {name!r}")
 
     def _path(self, what: str, step: int) -> Path:
         return self.folder / f"{what}-{step:09d}.{'safetensors' if what == 'checkpoint' else 'bin'}"
 
-    def _numbered(self, pattern: str) -> list[int]:
-        what = pattern.partition("-")[0]
-        digits = (path.stem.rpartition("-")[2] for path in self.folder.glob(pattern) if path.is_file())
-        steps = [int(text) for text in digits if text.isdecimal()]
+    def _numbered(self, what: str) -> list[int]:
+        """The steps of the checkpoints or journals in the folder, in order."""
+        digits = (path.stem.rpartition("-")[2] for path in self.folder.glob(f"{what}-*"))
+        steps = sorted(int(text) for text in digits if text.isdecimal())
         return [step for step in steps if self._path(what, step).is_file()]
 
 
@@ -304,7 +280,3 @@ def in_use(folder: Path) -> bool:
     except OSError:
         return True
     return False
-
-
-def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}

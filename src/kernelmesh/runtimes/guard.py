@@ -8,11 +8,7 @@ from kernelmesh.errors import KernelMeshError
 
 __all__ = ["Guard"]
 
-_FREE = 3  # offenses that have no consequences
-_FIRST, _LONGEST = 1.0, 300.0  # seconds
-_MAX_OFFENDERS = 256  # offenders remembered
-_MAX_LOGGED = 200
-_MILESTONES = frozenset(10**power for power in range(1, 10))  # counts that are logged
+_MOST = 200  # offenders that are remembered, and lines in the log: names can be made up
 
 _log = logging.getLogger("kernelmesh.agent")
 
@@ -27,6 +23,9 @@ class _Record:
 class Guard:
     """Records offenders, each by name and the token of its process.
 
+    The first `free` offenses have no consequences. After each further one, the sender is ignored, for `first` seconds, and
+    then for twice as long each time, up to `longest`.
+
     An impostor that uses a neighbor's name without its token can only get itself ignored.
 
     >>> from kernelmesh.errors import RefusedMessage
@@ -37,7 +36,8 @@ class Guard:
     (True, False, False)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, free: int = 3, first: float = 1.0, longest: float = 300.0) -> None:
+        self._free, self._first, self._longest = free, first, longest
         self.refused: Counter[str] = Counter()
         """Messages refused so far, by the name that was used."""
         self._records: OrderedDict[tuple[str, int], _Record] = OrderedDict()
@@ -46,19 +46,19 @@ class Guard:
     def offend(self, name: str, token: int, error: KernelMeshError, *, now: float) -> None:
         """Record that a message from this sender was refused."""
         name = name[:64]
-        self.refused[name if name in self.refused or len(self.refused) < _MAX_OFFENDERS else "others"] += 1
+        self.refused[name if name in self.refused or len(self.refused) < _MOST else "others"] += 1
         record = self._records.setdefault((name, token), _Record())
         self._records.move_to_end((name, token))
-        if len(self._records) > _MAX_OFFENDERS:
+        if len(self._records) > _MOST:
             self._records.popitem(last=False)
         record.offenses += 1
         if self._new(name, str(getattr(error, "rule", error))):
             _log.warning("refused a message from %s: %s (further ones of this kind are only counted)", name, error)
         count = self.refused[name]
-        if count in _MILESTONES and self._new(name, f"{count} so far"):
+        if count >= 10 and str(count).strip("0") == "1" and self._new(name, f"{count} so far"):
             _log.warning("%d messages from %s have been refused so far", count, name)
-        if record.offenses > _FREE and now >= record.until:
-            record.pause = min(max(2.0 * record.pause, _FIRST), _LONGEST)
+        if record.offenses > self._free and now >= record.until:
+            record.pause = min(max(2.0 * record.pause, self._first), self._longest)
             record.until = now + record.pause
             if self._new(name, f"ignored for {record.pause}"):
                 _log.warning("ignoring %s for %.0f s after %d refused messages", name, record.pause, record.offenses)
@@ -74,7 +74,7 @@ class Guard:
 
     def _new(self, name: str, kind: str) -> bool:
         """Whether this has not been logged yet; the number of log entries is limited, because names can be made up."""
-        if (name, kind) in self._logged or len(self._logged) >= _MAX_LOGGED:
+        if (name, kind) in self._logged or len(self._logged) >= _MOST:
             return False
         self._logged.add((name, kind))
         return True

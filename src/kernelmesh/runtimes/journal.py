@@ -22,12 +22,11 @@ from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.node import Entry, Traffic
 from kernelmesh.streams import Batch
 
-__all__ = ["Record", "append", "create", "read"]
+__all__ = ["Count", "Record", "append", "create", "read"]
 
 _MAGIC = b"kmj1"
 _PREFIX = struct.Struct("<II")
-_MAX_MESSAGE = 1 << 31
-_Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
 
 
 class Record(NamedTuple):
@@ -46,17 +45,17 @@ class _Neighbor(Struct, array_like=True, forbid_unknown_fields=True):
 class _Array(Struct, array_like=True, forbid_unknown_fields=True):
     is_integer: bool
     """Whether these are integers, such as class numbers, rather than floating-point numbers; of 8 bytes each."""
-    shape: Annotated[list[_Count], Meta(min_length=1, max_length=2)]
+    shape: Annotated[list[Count], Meta(min_length=1, max_length=2)]
     data: bytes
 
 
 class _Step(Struct, array_like=True, forbid_unknown_fields=True):
-    settings: _Count
+    settings: Count
     step: Annotated[int, Meta(ge=1)]
     points: _Array
     targets: _Array
     position: dict[str, Any] | None
-    traffic: tuple[_Count, _Count]
+    traffic: tuple[Count, Count]
     heard: list[_Neighbor]
 
 
@@ -126,5 +125,5 @@ def _record(path: Path, data: bytes) -> Record:
 
 
 def _message(data: bytes | None) -> Message | None:
-    message: Message | None = None if data is None else decode(data, max_bytes=_MAX_MESSAGE)
+    message: Message | None = None if data is None else decode(data, max_bytes=len(data))
     return message

@@ -8,16 +8,13 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kernelmesh.runtimes.frames import read_prefix
 
 __all__ = ["BUSY", "Arrival", "Event", "Mailbox", "Presence", "Request"]
 
-# Events: of all, of one process, of one name however many processes use it, and of clients. Honest neighbors have one
-# question under way at a time, and repeat it seldom.
-_MAX_WAITING, _MAX_OF_ONE, _MAX_OF_NAME, _MAX_REQUESTS = 512, 4, 64, 16
-_MAX_BYTES, _MAX_BYTES_OF_NAME = 1 << 27, 1 << 25
 BUSY = "too many requests are waiting; try again"
 """The answer to a client whose request is not admitted."""
 
@@ -49,6 +46,23 @@ class Request(NamedTuple):
 Event = Arrival | Presence | Request
 
 
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """How much may wait. Honest neighbors have one question under way at a time, and repeat it seldom."""
+
+    events: int = 512
+    """Of all senders."""
+    of_process: int = 4
+    """Events of one process."""
+    of_name: int = 64
+    """Events of one name, however many processes use it."""
+    requests: int = 16
+    """Of all clients."""
+    bytes: int = 1 << 27
+    """Of all senders."""
+    bytes_of_name: int = 1 << 25
+
+
 class Mailbox:
     """A bounded queue with admission by sender.
 
@@ -62,7 +76,8 @@ class Mailbox:
     (1, 1)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
+        self._room = Room() if room is None else room
         self._events: list[Event] = []
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -86,12 +101,12 @@ class Mailbox:
             elif isinstance(event, Presence):
                 self._append(event)
             else:
-                self._append_bounded(("", 0), event, _MAX_REQUESTS)
+                self._append_bounded(("", 0), event, self._room.requests)
 
     def _admit(self, arrival: Arrival) -> None:
         prefix = read_prefix(arrival.data)
         if prefix is None or not prefix.is_reply:  # what is no frame at all is looked at, so that it can be told
-            self._append_bounded((arrival.sender, 0 if prefix is None else prefix.token), arrival, _MAX_OF_ONE)
+            self._append_bounded((arrival.sender, 0 if prefix is None else prefix.token), arrival, self._room.of_process)
         elif self._expected.get(arrival.sender) == prefix.ticket:
             del self._expected[arrival.sender]
             self._append(arrival)
@@ -101,8 +116,9 @@ class Mailbox:
     def _append_bounded(self, sender: tuple[str, int], event: Event, limit: int) -> None:
         size = len(event.data) if isinstance(event, Arrival) else 0
         waiting, (of_name, bytes_of_name) = self._waiting.get(sender, 0), self._names.get(sender[0], (0, 0))
-        no_room = waiting >= limit or self._total >= _MAX_WAITING or of_name >= _MAX_OF_NAME
-        if no_room or self._bytes + size > _MAX_BYTES or bytes_of_name + size > _MAX_BYTES_OF_NAME:
+        room = self._room
+        is_full = waiting >= limit or self._total >= room.events or of_name >= room.of_name
+        if is_full or self._bytes + size > room.bytes or bytes_of_name + size > room.bytes_of_name:
             self.dropped += 1
             if isinstance(event, Request):
                 event.refuse(BUSY)

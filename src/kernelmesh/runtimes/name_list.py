@@ -12,7 +12,6 @@ __all__ = ["NameList", "read_names"]
 _log = logging.getLogger("kernelmesh.agent")
 
 _EVERY = 1.0  # seconds between two looks at the file
-_LARGEST = 1 << 20  # bytes
 
 
 def read_names(path: Path) -> frozenset[str]:
@@ -27,14 +26,14 @@ def read_names(path: Path) -> frozenset[str]:
     """
     try:
         with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+            data = file.read((1 << 20) + 1)
     except FileNotFoundError:
         return frozenset()
     except OSError as error:
         raise UnreadableFile(f"{path}: must be a readable file ({error.strerror})") from None
     try:
-        if len(data) > _LARGEST:
-            raise UnreadableFile(f"{path}: must have at most {_LARGEST} bytes")
+        if len(data) > 1 << 20:
+            raise UnreadableFile(f"{path}: must have at most {1 << 20} bytes")
         lines = (line.partition("#")[0].strip() for line in data.decode().splitlines())
         return frozenset(agent_name("", "", line) for line in lines if line)
     except (InvalidArgument, UnicodeDecodeError):

@@ -4,18 +4,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from msgspec import structs
-
 from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
 from kernelmesh.runtimes.node import Entry, Node, Recover, Stepped
-from kernelmesh.runtimes.node.attempt import without
 from kernelmesh.streams import Batch, Source
 
 __all__ = ["Recovery"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
-_DEATHS = 3  # of processes that replay the same step, after which it is taken without the neighbors' words
 _HELPED = 10_000  # samples without trouble after which going back to an earlier function has helped
 _MOST_ATTEMPTS = 3  # to go on from earlier functions
 _RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
@@ -150,19 +146,11 @@ class Recovery:
         text = "resuming from step %d (%d samples), %d steps from the journal"
         _log.info(text, node.state.steps, node.state.samples, len(entries))
         self.save(now)
-        store.replayed()
 
     def _replay(self, store: CheckpointStore, entry: Entry) -> bool:
         """Replay a step; input that makes it fail is set aside, so that no restart fails again. False if skipped."""
-        # a process that dies each time at the same step has no time to say why
-        deaths = store.replaying(entry.step)
-        names: tuple[str, ...] = ()
         try:
-            if deaths >= 2 * _DEATHS:
-                raise RuntimeError(f"it crashed {deaths} processes")
-            if deaths >= _DEATHS:
-                names = tuple({str(said.neighbor) for said in entry.heard})
-            names += self._node.replay(structs.replace(entry, heard=without(entry.heard, names)))
+            names = self._node.replay(entry)
         except Exception as error:
             store.set_aside(entry)
             _log.error("step %d is not replayed: %s", entry.step, error)

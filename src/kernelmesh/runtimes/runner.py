@@ -28,7 +28,6 @@ __all__ = ["AgentRunner", "Poll"]
 _log = logging.getLogger("kernelmesh.agent")
 
 _MAX_REQUEST = 1 << 17  # points at which a client may ask for predictions at once
-_LOOK_EVERY = 1.0  # seconds between two looks at files that the operator may have changed
 
 
 class Poll(NamedTuple):
@@ -69,7 +68,6 @@ class AgentRunner:
         self._quarantine, self._revoked, self._expiry = quarantine, revoked, expiry
         self.mailbox = Mailbox()
         self._stopping = self._closed = False
-        self._look_again = 0.0
         tokens = secrets.randbits(62), secrets.randbits(61)
         self.node: Node
         if agent.protocol.shares and not membership.lock_step:
@@ -113,8 +111,7 @@ class AgentRunner:
             self._handle(self.mailbox.take(0.0), now)
         if self._stopping:
             return Poll(None, now, done=True)
-        if now >= self._look_again:
-            self._watch_lists(now)
+        self._watch_lists(now)
         if self.node.wants_batch:
             self._take(now)
         turn = self._carry_out(self.node.proceed(now), now)
@@ -135,7 +132,6 @@ class AgentRunner:
 
     def _watch_lists(self, now: float) -> None:
         """Apply changes made by the operator, and check the date."""
-        self._look_again = now + _LOOK_EVERY
         lists = [names for names in (self._quarantine, self._revoked) if names is not None]
         changed = [names for names in lists if names.changed(now)]
         names = frozenset().union(*(names.names for names in lists))

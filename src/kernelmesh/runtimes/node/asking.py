@@ -29,9 +29,6 @@ from kernelmesh.streams import Batch
 __all__ = ["AskingNode"]
 
 _TICK = 0.05  # seconds after which there may be something to do though nothing has arrived
-_PING = 1.0  # seconds after which a silent neighbor is asked for a sign of life
-_QUIET = 5.0  # seconds after which, where all take all steps, nobody needs an agent that has nothing more to say
-_PAUSE = 0.05  # seconds before a neighbor whose answer was refused is asked again
 _FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 
 
@@ -85,7 +82,7 @@ class AskingNode(Node):
 
     def finished(self, now: float) -> bool:
         if self.agent.protocol.shares:  # those behind the neighbors may still go on, and the neighbors with them
-            return self._is_over and now - max(self._moved, self._disturbed) > _QUIET
+            return self._is_over and now - max(self._moved, self._disturbed) > 5.0 * self._pacing.timeout
         return self._has_ended and all(self._pacing.may_leave(peer, now, self._began) for peer in self.admitted())
 
     def _overdue(self, peer: Peer, question: Question, now: float) -> None:
@@ -167,7 +164,7 @@ class AskingNode(Node):
             if self._round.asks:  # those of which nothing is asked may still be silent for too long
                 return
         for peer in self.peers.values():
-            if now - peer.seen > _PING:
+            if now - peer.seen > ALIVE / 3.0:
                 self._ask(peer, now, ping=True)
 
     def _heard(self) -> list[Heard]:
@@ -242,7 +239,7 @@ class AskingNode(Node):
             self._check_model(frame.header)
             words = self._read(question, frame)
         except KernelMeshError:
-            peer.failed(now, pause=_PAUSE)
+            peer.failed(now)
             peer.token = frame.prefix.token
             peer.on(Event.GIVEN_UP)
             raise

@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent, Info, State, advance, relay
 from kernelmesh.checks import Floats
-from kernelmesh.errors import RefusedMessage
-from kernelmesh.exchange import check_points
 from kernelmesh.protocols import Heard
 from kernelmesh.streams import Batch
 
-__all__ = ["Attempt", "Result", "attempt", "oversized", "reason", "take_step", "within", "without"]
+__all__ = ["Attempt", "Result", "attempt", "reason", "take_step", "within", "without"]
 
 T = TypeVar("T")
 Result = tuple[State, Info | None]
@@ -80,18 +78,6 @@ def _works(take: Callable[[State, Sequence[Heard]], T], state: State, heard: lis
     except Exception:
         return False
     return True
-
-
-def oversized(heard: Sequence[Heard], max_points: int) -> tuple[str, ...]:
-    """The neighbors whose recorded messages exceed the present limit."""
-    found = []
-    for said in heard:
-        try:
-            if said.reply is not None:
-                check_points("journal", said.reply, max_points)
-        except RefusedMessage:
-            found.append(str(said.neighbor))
-    return tuple(found)
 
 
 def within(heard: list[Heard], state: State, max_points: int) -> tuple[list[Heard], list[str]]:

@@ -12,15 +12,15 @@ from kernelmesh.runtimes.node.values import Entry, Recover
 
 __all__ = ["Hindsight"]
 
-_ABSURD = 20.0  # times the loss of predicting 0: a function with a larger loss is absurd …
-_IN_A_ROW = 20  # … if it has that for so many mini-batches
-
 
 class Hindsight:
-    """What is remembered of the latest steps."""
+    """What is remembered of the latest steps.
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    A function is absurd if for `in_a_row` mini-batches its loss was `absurd` times that of predicting 0.
+    """
+
+    def __init__(self, agent: Agent, *, absurd: float = 20.0, in_a_row: int = 20) -> None:
+        self._agent, self._absurd, self._in_a_row = agent, absurd, in_a_row
         self.points: Floats | None = None
         """Those of the latest mini-batch."""
         self.heard: Sequence[Heard] = ()
@@ -46,11 +46,11 @@ class Hindsight:
     def doubt(self, state: State, entry: Entry, loss: float) -> Recover | None:
         """Ask for an earlier function if the loss on fresh samples has been far above that of predicting 0 for a while."""
         zero_loss = state.baseline_loss
-        if loss > _ABSURD * zero_loss:
+        if loss > self._absurd * zero_loss:
             nothing = np.zeros((len(entry.batch.points), self._agent.outputs))
             zero_loss = float(self._agent.loss.value(nothing, entry.batch.targets).mean())
-        self.absurd = self.absurd + 1 if loss > _ABSURD * zero_loss else 0
-        if self.absurd != _IN_A_ROW:
+        self.absurd = self.absurd + 1 if loss > self._absurd * zero_loss else 0
+        if self.absurd != self._in_a_row:
             return None
         text = f"the loss on fresh samples is {loss:.3g} where predicting 0 costs {zero_loss:.3g}"
         return Recover(text, state.steps - self.absurd - 1)  # the loss of a step is that of the state before it

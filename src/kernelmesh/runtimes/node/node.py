@@ -20,7 +20,7 @@ from kernelmesh.registry import fingerprint
 from kernelmesh.runtimes.frames import Frame, Header, Prefix, decode_frame, encode_frame
 from kernelmesh.runtimes.guard import Guard
 from kernelmesh.runtimes.membership import Membership
-from kernelmesh.runtimes.node.attempt import Attempt, Result, attempt, oversized, reason, take_step, without
+from kernelmesh.runtimes.node.attempt import Attempt, Result, attempt, reason, take_step
 from kernelmesh.runtimes.node.peer import Event, Peer
 from kernelmesh.runtimes.node.values import Action, Entry, Recover, Send, Stepped, Traffic, Turn
 from kernelmesh.runtimes.status import NeighborStatus, Status
@@ -247,12 +247,11 @@ class Node(ABC):
 
     def replay(self, entry: Entry) -> tuple[str, ...]:
         """Take a step again that is on record; returns the neighbors without whose words it had to be taken."""
-        offenders = () if self.is_lock_step else oversized(entry.heard, self.membership.max_points)
         batch = Batch(*self.agent.check(*entry.batch)) if len(entry.batch.points) else None
-        trial = self._attempt(batch, without(entry.heard, offenders))
+        trial = self._attempt(batch, list(entry.heard))
         self.state, self.traffic = trial.result[0], entry.traffic
         self._after_step(self._began)
-        return (*offenders, *trial.offenders)
+        return trial.offenders
 
     def status(self, now: float, **more: Any) -> Status:
         """How the agent is doing, as far as a node can tell."""

@@ -7,11 +7,6 @@ from kernelmesh.runtimes.node.peer import ALIVE, Peer, PeerState
 
 __all__ = ["FreeRunning", "LockStep", "Pacing"]
 
-_AT_ONCE = 0.005  # seconds within which an answer counts as immediate
-_GONE = 60.0  # seconds of silence after which a neighbor in lock step counts as gone for good
-_WAITING = 0.1  # the part of the time that may go into waiting for slow neighbors
-_SHARE = 0.5  # the part of the time without samples that a step waits, at most
-
 
 @dataclass(frozen=True)
 class LockStep:
@@ -24,6 +19,8 @@ class LockStep:
 
     timeout: float = 1.0
     """Seconds after which a query is repeated."""
+    gone: float = 60.0
+    """Seconds of silence after which a neighbor counts as gone for good."""
 
     def begin(self, now: float) -> None:
         """A round begins."""
@@ -51,7 +48,7 @@ class LockStep:
 
     def may_leave(self, peer: Peer, now: float, began: float) -> bool:
         """Whether a neighbor does not need us any more once our stream has ended."""
-        return peer.ended or now - max(peer.seen, began) > _GONE
+        return peer.ended or now - max(peer.seen, began) > self.gone
 
 
 @dataclass
@@ -69,6 +66,10 @@ class FreeRunning:
     """
 
     patience: float = 0.5
+    at_once: float = 0.005
+    """Seconds within which an answer counts as immediate."""
+    waiting: float = 0.1
+    """The part of the time that may go into waiting for slow neighbors."""
     _slack: float = field(default=0.0, init=False)
     """How many seconds per step the agent usually has nothing else to do."""
     _credit: float = field(default=0.0, init=False)
@@ -81,7 +82,7 @@ class FreeRunning:
         return max(2.0 * self.patience, 2.0)
 
     def begin(self, now: float) -> None:
-        self._credit = min(self._credit + _WAITING * (now - self._began), self.patience)
+        self._credit = min(self._credit + self.waiting * (now - self._began), self.patience)
         self._began = now
 
     def idle(self, now: float) -> None:
@@ -90,12 +91,12 @@ class FreeRunning:
     def stepped(self, now: float) -> None:
         waited, idle = now - self._began, max(self._began - self._idle_since, 0.0)
         self._slack, self._idle_since = 0.9 * self._slack + 0.1 * (waited + idle), math.inf
-        if waited > _SHARE * self._slack:
+        if waited > 0.5 * self._slack:
             self._credit = max(self._credit - waited, 0.0)
 
     def wait(self, peer: Peer, now: float, *, needs_answer: bool) -> float:
         if now >= peer.retry_at:
-            return min(max(_AT_ONCE, _SHARE * self._slack), self.patience)
+            return min(max(self.at_once, 0.5 * self._slack), self.patience)
         enough = 1.5 * peer.latency
         return enough if needs_answer and enough <= self._credit else 0.0
 

@@ -27,8 +27,7 @@ __all__ = ["ALIVE", "TRANSITIONS", "Event", "IllegalTransition", "Peer", "PeerSt
 
 ALIVE = 3.0
 """Seconds without a sign of life for which a neighbor still counts as there."""
-_RETRY = 1.0  # seconds for which a neighbor that was late is not waited for
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.04, 1.0  # seconds before a neighbor that did not answer is asked again
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.04, 1.0  # seconds before a neighbor is asked or waited for again
 
 
 class PeerState(enum.Enum):
@@ -190,17 +189,17 @@ class Peer:
             self.words, self.is_done = words, is_done
             self.on(Event.HEARD)
 
-    def failed(self, now: float, *, pause: float | None = None) -> None:
+    def failed(self, now: float) -> None:
         """It did not answer, or what it answered could not be used: ask again after a pause, which grows."""
         self.failures += 1
-        self.ask_again = now + (pause or min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE))
+        self.ask_again = now + min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
         if self.question is not None and not self.question.ping:
-            self.latency, self.retry_at = math.inf, now + _RETRY
+            self.latency, self.retry_at = math.inf, now + _LONGEST_PAUSE
         self.question = None
 
     def was_late(self, now: float) -> None:
         """It did not answer while it was waited for."""
-        self.retry_at = now + _RETRY
+        self.retry_at = now + _LONGEST_PAUSE
         self.on(Event.WAITED)
 
     def forget(self) -> None:

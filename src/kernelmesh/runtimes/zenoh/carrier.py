@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ZenohCarrier"]
 
-_ATTEMPTS, _PAUSE = 20, 0.1  # to listen again where one has just ceased to, and seconds between them
-
 
 class ZenohCarrier:
     """One zenoh session for one agent. Callbacks only put what arrives into the mailbox; they run in zenoh's threads.
@@ -69,10 +67,10 @@ class ZenohCarrier:
 
     def _reopened(self, membership: Membership) -> zenoh.Session:
         """A new session at the address of the one before, which may take a moment to become free."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(20):
             with contextlib.suppress(ConnectionError):
                 return open_peer(membership, feeds=tuple(self._feeds))
-            time.sleep(_PAUSE)
+            time.sleep(0.1)
         return open_peer(membership, feeds=tuple(self._feeds))
 
     def _open(self, neighbors: Collection[str], mailbox: Mailbox) -> None:

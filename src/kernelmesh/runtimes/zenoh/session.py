@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["open_client", "open_peer"]
 
 _ACCEPT_MS = 3000  # milliseconds within which a connection must become a session
-_PENDING = 100  # connections that may be on the way to that
-_SESSIONS = 64  # sessions beside those of neighbors: of clients and sensors
-_SLACK = 1 << 16  # what zenoh may add to a message
 
 
 def open_peer(membership: Membership, *, feeds: tuple[str, ...] = ()) -> zenoh.Session:
@@ -28,11 +25,11 @@ def open_peer(membership: Membership, *, feeds: tuple[str, ...] = ()) -> zenoh.S
             membership.listen + ("" if membership.tls is None else f"#tls_handshake_timeout_ms={_ACCEPT_MS}")
         ],
         "connect/endpoints": [endpoint for endpoint in membership.neighbors.values() if endpoint],
-        "transport/link/rx/max_message_size": membership.max_bytes + _SLACK,
+        "transport/link/rx/max_message_size": membership.max_bytes + (1 << 16),  # what zenoh may add to a message
         # a connection must become a session soon, and there is room for a limited number of both
         "transport/unicast/accept_timeout": _ACCEPT_MS,
-        "transport/unicast/accept_pending": _PENDING,
-        "transport/unicast/max_sessions": len(membership.neighbors) + _SESSIONS,
+        "transport/unicast/accept_pending": 100,
+        "transport/unicast/max_sessions": len(membership.neighbors) + 64,  # of clients and sensors
     }
     if membership.tls is not None:
         settings |= _tls(membership.tls, listens=True)
