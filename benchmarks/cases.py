@@ -103,12 +103,8 @@ class Bench:
 
     def product(self) -> None:
         """What large steps are compared with: one product of the batch's kernel values with P."""
-        assert self.model.workspace is not None
-        product(self.cross, self.model.workspace.buffer)
-
-    def prepare(self) -> None:
-        assert self.model.workspace is not None
-        self.cross = self.rng.random((BATCH, self.model.workspace.width))
+        assert self.model.inverse is not None
+        product(self.cross, self.model.inverse.matrix)
 
     def step(self, *, heavy: int) -> Callable[[], None]:
         """A mini-batch of which `heavy` points have coefficients like the old weights and the others next to none.
@@ -125,6 +121,7 @@ class Bench:
         return job
 
     def draw(self) -> None:
+        self.cross = self.rng.random((BATCH, self.model.function.order))
         self.batch = self.points(BATCH)
         self.push = self.rng.standard_normal((BATCH, self.outputs))
 
@@ -132,7 +129,6 @@ class Bench:
 def measured(bench: Bench, job: Callable[[], None], rounds: int) -> tuple[float, float, float, float]:
     """Median times of P @ k, of the kernel values, of the job, and how many points it swapped."""
     products, kernels, jobs, swaps = [], [], [], []
-    bench.prepare()
     for turn in range(rounds + 1):
         bench.draw()
         before = bench.model.function.points

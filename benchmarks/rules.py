@@ -53,8 +53,8 @@ class Steps:
     def floats(self) -> int:
         """Numbers in the matrices that the agent keeps."""
         model = self.state.model
-        kept = [model.workspace, getattr(model, "covariance", None)]
-        return sum(matrix.width**2 for matrix in kept if matrix is not None) + model.function.points.size
+        kept = [model.inverse, getattr(model, "covariance", None)]
+        return sum(each.matrix.size for each in kept if each is not None) + model.function.points.size
 
     def step(self) -> None:
         before = self.state.function.points

@@ -131,7 +131,7 @@ def keep(folder, protocol, *, every, upto=STEPS):
 
 def told(entry):
     """Everything that an entry says, to compare it with others."""
-    words = [(*said[1:], None if said.reply is None else encode(said.reply)) for said in entry.heard]
+    words = [(said.weight, said.neighbor, None if said.reply is None else encode(said.reply)) for said in entry.heard]
     batch = [(table.dtype, table.shape, table.tobytes()) for table in map(np.asarray, entry.batch)]
     return entry.step, entry.position, entry.traffic, batch, words
 

@@ -13,7 +13,20 @@ import numpy as np
 import pytest
 
 import kernelmesh
-from kernelmesh import OnlineKernelClassifier, OnlineKernelRegressor
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    Gaussian,
+    Graph,
+    Landmarks,
+    Local,
+    Logistic,
+    Mixture,
+    OnlineKernelClassifier,
+    OnlineKernelRegressor,
+    Relay,
+    simulate,
+)
 from kernelmesh.agent import advance
 from kernelmesh.messages import Points, SentFunction, Values, wire_size
 
@@ -151,3 +164,43 @@ def test_numbers_sent_are_those_of_the_docs(order, dimension, outputs):
     near(wire_size(Values(values)), 32 * outputs)
     function = SentFunction(np.zeros((order, dimension)), np.zeros((order, outputs)))
     near(wire_size(function), order * (dimension + outputs))
+
+
+# -- rounds --------------------------------------------------------------------------------------------------------------
+
+
+class TestRounds:
+    """A round of 20 agents with the default protocol, after their network stands: 68 edges, 136 messages."""
+
+    WARM, MEASURED = 100, 32
+
+    def agents(self):
+        rng = np.random.default_rng(0)
+        mixture, graph = Mixture.draw(classes=3, rng=rng), Graph.geometric(20, degree=6.8, rng=rng)
+        common = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6), "loss": Logistic(), "learner": Landmarks()}
+        agents = [Agent(**common, protocol=protocol) for protocol in (Relay(), Local())]
+        streams = [ArrayStream(*mixture.sample(32 * (self.WARM + 2 * self.MEASURED), rng=rng)) for _ in range(20)]
+        return *agents, graph, streams
+
+    def test_a_round_makes_few_calls(self):
+        agent, _, graph, streams = self.agents()
+        run = simulate(agent, graph, streams)
+        for _ in range(self.WARM):
+            now = next(run)
+        assert all(now.infos)  # the network stands
+        calls = calls_of(lambda: [next(run) for _ in range(self.MEASURED)])
+        assert sum(calls.values()) / self.MEASURED <= 3000
+
+    def test_a_round_costs_little_more_than_its_steps(self):
+        agent, alone, graph, streams = self.agents()
+        run, state, batches = simulate(agent, graph, streams), alone.start(), list(streams[0])
+        round_seconds, step_seconds = [], []
+        for number, batch in zip(range(self.WARM + self.MEASURED), batches, strict=False):
+            began = time.process_time()
+            next(run)
+            between = time.process_time()
+            state, _ = alone.step(state, *batch)
+            if number >= self.WARM:
+                round_seconds.append(between - began)
+                step_seconds.append(time.process_time() - between)
+        assert np.median(round_seconds) <= 3 * 20 * np.median(step_seconds)

@@ -1,50 +1,73 @@
 """Engines: however agents are spread over processes or actors, the rounds are those of the simulation, bit for bit."""
 
-import contextlib
-import dataclasses
-import math
 import os
 import signal
 import subprocess
 import sys
-import time
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
-from typer.testing import CliRunner
+import typer
+from kernelmesh.cli.engines import chosen_engine
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from kernelmesh import Agent, ArrayStream, Diverged, Faults, Gaussian, Graph, Landmarks, Relay, Squared, simulate
-from kernelmesh.cli import app
+from kernelmesh import (
+    Agent,
+    ArrayStream,
+    Averaged,
+    Diffusion,
+    Diverged,
+    Faults,
+    Gaussian,
+    Gradient,
+    Graph,
+    Hilbert,
+    Komp,
+    Landmarks,
+    Local,
+    Logistic,
+    Mixture,
+    Penalty,
+    Relay,
+    simulate,
+)
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.experiments.gmm import LogisticConfig
-from kernelmesh.experiments.mixture import Task
-from kernelmesh.experiments.protocols import protocols
-from kernelmesh.runtimes.engines import LostShard, Processes, files
+from kernelmesh.runtimes.attacks import NotFinite, Replay, Scaled
+from kernelmesh.runtimes.engines import LostShard, Processes
 from kernelmesh.runtimes.engines.host import StaleRound
 from kernelmesh.runtimes.engines.partition import crossing, partition
+from kernelmesh.runtimes.threads import use_one_thread
 
-PROTOCOLS = [name for name in protocols() if name != "local"]
-SMALL = {"agents": 6, "samples": 160, "held_out": 50, "penalty_limit": 0.5}
+GRADIENT = Gradient(step_size=2.0, compression=Komp(budget=0.05))
+AGENTS = {
+    "local": {"protocol": Local()},
+    "penalty": {"protocol": Penalty(coupling=0.05)},
+    "hilbert": {"protocol": Hilbert(coupling=0.02, every=2)},
+    "diffusion": {"protocol": Diffusion()},
+    "averaged": {"learner": Averaged(step_size=20.0), "protocol": Diffusion(every=2)},
+    "relay": {"learner": Landmarks(), "protocol": Relay(every=4)},
+    "scaled relay": {"learner": Landmarks(half_life=500.0), "protocol": Relay(bits=16, scales=True)},
+}
+LATTICE = Graph.ring(6)
 
 
-def network(*, ends=None, **settings):
-    """Agent, graph and streams of the paper's experiment; some streams may end earlier."""
-    task = Task.draw(LogisticConfig(**{**SMALL, **settings}))
-    streams = [dataclasses.replace(s, stop=(ends or {}).get(i, s.stop)) for i, s in enumerate(task.streams)]
-    return task.agent(), task.graph, streams
+def network(kind="diffusion", *, agents=6, rows=160, graph=LATTICE, **changes):
+    """Agent, graph and streams, of which some end earlier."""
+    settings = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6), "loss": Logistic(), "learner": GRADIENT}
+    mixture = Mixture.draw(classes=3, rng=np.random.default_rng(7))
+    streams = [
+        ArrayStream(*mixture.sample(rows + 48 * (i % 2), rng=np.random.default_rng(i)), batch_size=16) for i in range(agents)
+    ]
+    return Agent(**{**settings, **AGENTS[kind], **changes}), graph, streams
 
 
-def rounds(engine=None, *, faults=None, keep=(), states=None, **settings):
+def rounds(kind="diffusion", engine=None, *, faults=None, keep=(), states=None, **changes):
     """The rounds of such a network, with what agents have learned in those that are kept."""
     out = []
-    with threadpool_limits(1):  # as workers have it: how products round may depend on it
-        for now in simulate(*network(**settings), states=states, engine=engine, faults=faults and faults()):
-            if not keep or now.number in keep:
-                now.functions  # noqa: B018 (fetched before the next round)
-            out.append(now)
+    for now in simulate(*network(kind, **changes), states=states, engine=engine, faults=faults and faults(), settle=40):
+        if not keep or now.number in keep:
+            now.functions  # noqa: B018 (fetched before the next round)
+        out.append(now)
     return out
 
 
@@ -53,15 +76,15 @@ def assert_equal(ours, theirs, *, keep=()):
     for one, other in zip(ours, theirs, strict=True):
         # as text, where NaN equals itself
         assert (one.number, repr(one.infos), one.samples) == (other.number, repr(other.infos), other.samples)
-        assert np.array_equal(one.square_norms, other.square_norms, equal_nan=True)
+        np.testing.assert_array_equal(one.square_norms, other.square_norms)
         assert one.orders == other.orders
-        np.testing.assert_array_equal(one.bytes_sent, other.bytes_sent)
-        np.testing.assert_array_equal(one.floats_sent, other.floats_sent)
-        np.testing.assert_array_equal(one.edge_bytes, other.edge_bytes)
+        for sent in ("bytes_sent", "floats_sent", "edge_bytes"):
+            np.testing.assert_array_equal(getattr(one, sent), getattr(other, sent))
         if not keep or one.number in keep:
             for f, g in zip(one.functions, other.functions, strict=True):
                 np.testing.assert_array_equal(f.points, g.points)
                 np.testing.assert_array_equal(f.weights, g.weights)
+                assert f.kernel == g.kernel
 
 
 @pytest.fixture(scope="module")
@@ -70,41 +93,66 @@ def processes():
         yield engine
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_processes_reproduce_the_simulation(processes, protocol):
-    assert_equal(rounds(processes, protocol=protocol), rounds(protocol=protocol))
+@pytest.mark.parametrize("kind", AGENTS)
+def test_processes_reproduce_the_simulation(processes, kind):
+    assert_equal(rounds(kind, processes), rounds(kind))
 
 
-def test_faults_are_the_same_wherever_agents_are(processes):
-    def faults():
-        edges = [[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], [(0, 5), (1, 4), (2, 3)]]
-        return Faults(drop=0.3, absent={2: [(2, 3)]}, edges=edges, rng=np.random.default_rng(0))
-
-    for protocol in ("penalty", "diffusion"):
-        assert_equal(rounds(processes, faults=faults, protocol=protocol), rounds(faults=faults, protocol=protocol))
+def edges_drop_and_absence():
+    edges = [[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], [(0, 5), (1, 4), (2, 3)]]
+    return Faults(drop=0.3, absent={2: [(2, 3)]}, edges=edges, rng=np.random.default_rng(0))
 
 
-def test_states_can_be_fetched_and_gone_on_from(processes):
-    task = Task.draw(LogisticConfig(**SMALL, protocol="diffusion"))
-    *_, last = simulate(task.agent(), task.graph, [dataclasses.replace(s, stop=3) for s in task.streams], engine=processes)
-    states = list(last.states)  # before the engine begins with another network
-    task = Task.draw(LogisticConfig(**SMALL, protocol="diffusion"))
-    rest = [dataclasses.replace(stream, start=3) for stream in task.streams]
-    ours = [now.functions for now in simulate(task.agent(), task.graph, rest, states=states, engine=processes)]
-    theirs = [now.functions for now in rounds(protocol="diffusion")[3:]]
-    for mine, other in zip(ours[-1], theirs[-1], strict=True):
-        np.testing.assert_array_equal(mine.weights, other.weights)
+def attacks():
+    bad = {3: [(Scaled(factor=-1.0), 2, 4)], 1: [(Replay(), 3, 9)]}
+    return Faults(drop=0.1, byzantine=bad, rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "faults"),
+    [(kind, edges_drop_and_absence) for kind in ("penalty", "diffusion", "relay")]
+    + [(kind, attacks) for kind in ("penalty", "diffusion")],
+)
+def test_faults_are_the_same_wherever_agents_are(processes, kind, faults):
+    assert_equal(rounds(kind, processes, faults=faults), rounds(kind, faults=faults))
+
+
+def test_values_that_are_not_finite_end_the_run_with_the_same_error(processes):
+    def error(engine):
+        faults = Faults(byzantine={3: [(NotFinite(), 2, 4)]}, rng=np.random.default_rng(0))
+        with pytest.raises((Diverged, InvalidArgument)) as caught:
+            list(simulate(*network("diffusion"), faults=faults, engine=engine))
+        return str(caught.value)
+
+    assert error(processes) == error(None)
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "relay"])
+def test_runs_continue_from_states_that_were_fetched(processes, kind):
+    agent, graph, streams = network(kind)
+    batches = [list(stream) for stream in streams]
+    first = simulate(agent, graph, batches, engine=processes)
+    for _ in range(3):
+        last = next(first)
+    states = list(last.states)
+    theirs = simulate(agent, graph, batches)
+    for _ in range(3):
+        state_of_theirs = next(theirs).states
+    rest = [batch[-5:] for batch in batches]
+    ours = simulate(agent, graph, rest, states=states, engine=processes)
+    for mine, other in zip(ours, simulate(agent, graph, rest, states=state_of_theirs), strict=True):
+        for f, g in zip(mine.functions, other.functions, strict=True):
+            np.testing.assert_array_equal(f.weights, g.weights)
     with pytest.raises(InvalidArgument, match="read them before the engine starts another network"):
         last.functions_of([0])
 
 
-def test_only_what_is_asked_for_is_fetched_and_old_rounds_say_so(processes):
-    task = Task.draw(LogisticConfig(**SMALL))
-    run = simulate(task.agent(), task.graph, task.streams, engine=processes)
+def test_states_are_fetched_until_two_rounds_later(processes):
+    run = simulate(*network(rows=320), engine=processes)
     first = next(run)
     (found,) = first.functions_of([4]).values()
     next(run)
-    np.testing.assert_array_equal(found.weights, first.functions[4].weights)  # the round before the newest is still there
+    np.testing.assert_array_equal(found.weights, first.functions[4].weights)
     third = next(run)
     next(run)
     next(run)
@@ -112,19 +160,15 @@ def test_only_what_is_asked_for_is_fetched_and_old_rounds_say_so(processes):
         third.functions  # noqa: B018
 
 
+@pytest.mark.filterwarnings("ignore::kernelmesh.UnstablePenalty")
 def test_divergence_is_the_same_and_leaves_the_round_before_it(processes):
-    settings = {"protocol": "penalty", "penalty_limit": math.inf, "penalty_start": 4.0, "samples": 640}
-
     def before_the_end(engine):
         newest = None
-        task = Task.draw(LogisticConfig(**{**SMALL, **settings}))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                for now in simulate(task.agent(), task.graph, task.streams, engine=engine):
-                    newest = now
-            except Diverged as error:
-                return str(error), newest.functions
+        try:
+            for now in simulate(*network("penalty", rows=640, protocol=Penalty(coupling=4.0)), engine=engine):
+                newest = now
+        except Diverged as error:
+            return str(error), newest.functions
         raise AssertionError
 
     (ours, mine), (theirs, others) = before_the_end(processes), before_the_end(None)
@@ -133,80 +177,44 @@ def test_divergence_is_the_same_and_leaves_the_round_before_it(processes):
         np.testing.assert_array_equal(f.weights, g.weights)
 
 
-def test_bytes_between_shards_are_those_of_the_crossing_edges(processes):
+def assert_bytes_of_crossing_edges(engine):
     """Functions as they are counted, with at most 5 % for numbers and lengths around them."""
-    ours = rounds(processes, protocol="diffusion")
-    cross = crossing(Task.draw(LogisticConfig(**SMALL)).graph, processes.placement)
-    task, expected, last = Task.draw(LogisticConfig(**SMALL, protocol="diffusion")), 0, None
-    degree = [len(around) for around in task.graph.neighbors]
-    for now in ours:  # with diffusion, an agent sends the same to each neighbor
-        sent = now.bytes_sent - (0 if last is None else last)
-        last = now.bytes_sent
-        expected += sum(sent[i] / degree[i] + sent[j] / degree[j] for i, j in cross)
-    assert expected <= processes.batch_bytes <= 1.05 * expected
+    agent, graph, streams = network(rows=480)
+    expected, last = 0.0, np.zeros(6)
+    for now in simulate(agent, graph, [list(stream)[:20] for stream in streams], engine=engine):
+        sent, last = (now.bytes_sent - last) / 2, now.bytes_sent  # each agent sends the same to both neighbors
+        expected += sum(sent[i] + sent[j] for i, j in crossing(graph, engine.placement))
+    assert expected <= engine.batch_bytes <= 1.05 * expected
 
 
-def test_workers_use_one_thread_each(processes):
-    rounds(processes)
-    assert processes.call("threads") == [1, 1]
+def test_only_messages_over_crossing_edges_are_sent(processes):
+    assert_bytes_of_crossing_edges(processes)
 
 
-@pytest.mark.parametrize("checkpoints", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_worker_that_is_killed_costs_nothing_but_time(checkpoints, tmp_path):
-    def faults():
-        return Faults(drop=0.2, rng=np.random.default_rng(0))
-
-    keep = (10,)
-    settings = {"protocol": "diffusion", "samples": 320, "ends": {0: 4, 5: 8}}
-    expected = rounds(keep=keep, faults=faults, **settings)
-    where = {"checkpoints": tmp_path / "shards", "every": 3} if checkpoints else {}
-    with Processes(2, **where) as engine:
-        ours = []
-        for now in simulate(*network(**settings), engine=engine, faults=faults()):
-            if now.number in keep:
-                now.functions  # noqa: B018
-            ours.append(now)
-            if now.number == 7:
-                os.kill(engine._workers[1][0].pid, signal.SIGKILL)
-        assert_equal(ours, expected, keep=keep)
-        if checkpoints:
-            assert files.newest(str(tmp_path / "shards"), 2) == 9
-            assert len(list((tmp_path / "shards").iterdir())) == 4  # two of each shard
+def test_one_thread_is_used_after_it_is_asked_for():
+    with threadpool_limits(2):
+        use_one_thread()
+        assert all(pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "blas")
 
 
-@pytest.mark.slow
-def test_a_network_that_cannot_be_held_is_given_up(tmp_path):
-    class Doomed(Processes):
-        def _step(self, number, batches):
-            os.kill(self._workers[0][0].pid, signal.SIGKILL)
-            return super()._step(number, batches)
-
-    with Doomed(1) as engine, pytest.raises(LostShard, match="worker process 0 of 1 was lost; 3 attempts"):
-        rounds(engine)
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="CPU time of other processes is read from /proc")
-def test_idle_workers_sleep():
-    def spent(process):
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    with Processes(1) as engine:
-        rounds(engine)
-        worker = engine._workers[0][0]
-        before = spent(worker)
-        time.sleep(1)
-        assert spent(worker) - before < 0.1  # a worker stays awake for a millisecond after each answer
+def test_the_loss_of_a_worker_ends_the_run_and_the_engine_starts_again(processes):
+    expected = rounds()
+    with Processes(2) as engine:
+        run = simulate(*network(), engine=engine)
+        next(run)
+        os.kill(engine._workers[1][0].pid, signal.SIGKILL)
+        with pytest.raises(LostShard, match=r"worker process 1 of 2 was lost; continue from .*--resume"):
+            list(run)
+        assert_equal(rounds(engine=engine), expected)
 
 
 def test_a_script_without_a_main_guard_is_told_about_it(tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(
         "import numpy as np\n"
-        "from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Squared, simulate\n"
+        "from kernelmesh import Agent, ArrayStream, Gaussian, Gradient, Graph, Squared, simulate\n"
         "from kernelmesh.runtimes.engines import Processes\n"
-        "agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5,"
-        " compression=Komp(budget=0.01))\n"
+        "agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Gradient(step_size=0.5))\n"
         "x = np.linspace(-1, 1, 64)[:, None]\n"
         "list(simulate(agent, Graph.line(2), [ArrayStream(x, np.sin(x))] * 2, engine=Processes(2)))\n"
     )
@@ -215,36 +223,35 @@ def test_a_script_without_a_main_guard_is_told_about_it(tmp_path):
     assert 'in a script, start networks under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
-def test_checkpoints_of_another_network_are_refused(tmp_path):
-    with Processes(1, checkpoints=tmp_path, every=2) as engine:
-        rounds(engine)
-        other = files.name(4, 0)
-        arrays, about = files.read(str(tmp_path), other)
-        about["network"]["agents"] = 7
-        files.write(str(tmp_path), other, arrays=arrays, settings=about)
-        with pytest.raises(InvalidArgument, match=r"contain a checkpoint of this network.*use another folder for this run"):
-            engine.call("load", str(tmp_path), 4)
+class TestRefuses:
+    POINTS, LABELS = np.random.default_rng(0).standard_normal((32, 2)), np.zeros(32, dtype=int)
 
+    def start(self, engine, *streams):
+        return next(simulate(network()[0], Graph.line(len(streams)), streams, engine=engine))
 
-def test_what_cannot_be_spread_is_refused(processes):
-    agent = Task.draw(LogisticConfig(**SMALL)).agent()
-    rng = np.random.default_rng(0)
-    points, labels = rng.standard_normal((32, 2)), np.zeros(32, dtype=int)
-    line = Graph.line(2)
-    with pytest.raises(InvalidArgument, match=r"at most the number of agents, got 2 workers for 1 agents; set"):
-        list(simulate(agent, Graph.line(1), [ArrayStream(points, labels)], engine=processes))
-    with pytest.raises(InvalidArgument, match="be readable from the start, got generator"):
-        list(simulate(agent, line, [iter(x for x in ())] * 2, engine=processes))
-    with pytest.raises(InvalidArgument, match="each have their own generator"):
-        list(simulate(agent, line, [ArrayStream(points, labels, rng=rng) for _ in range(2)], engine=processes))
+    def test_more_workers_than_agents(self, processes):
+        with pytest.raises(InvalidArgument, match=r"at most the number of agents, got 2 workers for 1 agents; set"):
+            self.start(processes, ArrayStream(self.POINTS, self.LABELS))
 
-    class Local(ArrayStream):
-        pass
+    def test_streams_that_can_be_read_only_here(self, processes):
+        with pytest.raises(InvalidArgument, match="be readable from the start, got generator"):
+            self.start(processes, *[iter(x for x in ())] * 2)
 
-    with pytest.raises(InvalidArgument, match=r"the network must be picklable, got .*; define classes"):
-        list(simulate(agent, line, [Local(points, labels)] * 2, engine=processes))
-    with pytest.raises(InvalidArgument, match=r"Agent: y must be class numbers"):
-        list(simulate(agent, line, [ArrayStream(points, labels), ArrayStream(points, labels + 9)], engine=processes))
+    def test_streams_with_one_generator(self, processes):
+        rng = np.random.default_rng(0)
+        with pytest.raises(InvalidArgument, match="each have their own generator"):
+            self.start(processes, *[ArrayStream(self.POINTS, self.LABELS, rng=rng) for _ in range(2)])
+
+    def test_what_cannot_be_pickled(self, processes):
+        class Mine(ArrayStream):
+            pass
+
+        with pytest.raises(InvalidArgument, match=r"the network must be picklable, got .*; define classes"):
+            self.start(processes, *[Mine(self.POINTS, self.LABELS)] * 2)
+
+    def test_invalid_samples(self, processes):
+        with pytest.raises(InvalidArgument, match=r"Agent: y must be class numbers"):
+            self.start(processes, ArrayStream(self.POINTS, self.LABELS), ArrayStream(self.POINTS, self.LABELS + 9))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 7])
@@ -258,57 +265,17 @@ def test_parts_are_of_equal_size_and_few_edges_cross(parts):
     assert len(crossing(graph, found)) <= 0.6 * by_chance
 
 
-def test_checkpoints_go_to_any_address():
-    pytest.importorskip("fsspec")
-    address, arrays = "memory://shards", {"a": np.arange(3)}
-    for number in (2, 4, 6):
-        files.write(address, files.name(number, 0), arrays=arrays, settings={"round": number})
-        files.tidy(address, 0)
-    assert files.newest(address, 1) == 6
-    assert files.newest(address, 2) == 0
-    found, about = files.read(address, files.name(4, 0))
-    assert about == {"round": 4}
-    np.testing.assert_array_equal(found["a"], arrays["a"])
-    with pytest.raises(FileNotFoundError):
-        files.read(address, files.name(2, 0))
-
-
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("engine", "workers", "address", "words"),
     [
-        (["gmm-logistic", "--engine", "proceses"], "--engine must be one of simulation, processes, ray, got 'proceses'"),
-        (
-            ["gmm-logistic", "--workers", "2"],
-            "--workers must be omitted with --engine simulation, which is one process, got 2",
-        ),
-        (
-            ["gmm-logistic", "--checkpoints", "x"],
-            "--checkpoints must be omitted with --engine simulation, got 'x'; there are no",
-        ),
-        (["gmm-logistic", "--engine", "processes", "--workers", "0"], "--workers must be at least 1, got 0"),
-        (["gmm-logistic", "--engine", "processes", "--address", "auto"], "--address must be omitted without --engine ray"),
-        (["gmm-logistic", "--engine", "processes", "--all"], "--engine must be used with an experiment that trains one"),
-        (["violation", "--engine", "processes"], "got violation; gmm-logistic, heterogeneous and brodatz do"),
-        (
-            ["gmm-logistic", "--agents", "2", "--samples", "64", "--engine", "processes", "--workers", "3"],
-            "engine: workers must be at most the number of agents, got 3 workers for 2 agents; set --workers",
-        ),
+        ("proceses", None, None, "--engine must be one of simulation, processes, ray, got 'proceses'"),
+        ("simulation", 2, None, "--workers must be omitted with --engine simulation, which is one process, got 2"),
+        ("processes", 0, None, "--workers must be at least 1, got 0"),
+        ("processes", None, "auto", "--address must be omitted without --engine ray"),
     ],
 )
-def test_mistakes_on_the_command_line_are_named(arguments, words, tmp_path):
-    result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path)])
-    assert result.exit_code == 2
-    assert words in result.stderr.replace("\n", " ")
-
-
-def test_functions_have_the_scales_on_which_agents_agreed():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 2)) * [1.0, 100.0]
-    agent = Agent(dimension=2, outputs=1, kernel=Gaussian(), loss=Squared(), learner=Landmarks(), protocol=Relay(scales=True))
-    found = []
-    for engine in (None, Processes(2)):
-        streams = [ArrayStream(X[i::3], np.sin(X[i::3, 0]), batch_size=10) for i in range(3)]
-        with engine or contextlib.nullcontext():
-            *_, last = simulate(agent, Graph.ring(3), streams, engine=engine)
-            found.append(np.stack([f(X) for f in last.functions]))
-    np.testing.assert_array_equal(*found)
+def test_mistakes_on_the_command_line_are_named(engine, workers, address, words, capsys):
+    with pytest.raises(typer.Exit) as left, chosen_engine("run", engine, workers, address):
+        raise AssertionError
+    assert left.value.exit_code == 2
+    assert words in capsys.readouterr().err.replace("\n", " ")

@@ -28,7 +28,6 @@ from kernelmesh import (
     Gradient,
     Graph,
     Hinge,
-    Huber,
     InvalidArgument,
     InverseRoot,
     KernelMeshClassifier,
@@ -272,17 +271,6 @@ def test_an_agent_without_rows_is_reported_in_fit():
     mesh.partial_fit(X[:8], y[:8], agents=np.zeros(8, dtype=int))  # which may bring rows for some agents only
 
 
-def test_agreement_grows_with_the_coupling():
-    X, y = moons()
-
-    def spread(protocol):
-        mesh = KernelMeshClassifier(graph=Graph.complete(4), protocol=protocol, passes=5, random_state=0).fit(X, y)
-        outputs = np.stack([f(X) for f in mesh.agents_.values()])
-        return outputs.std(axis=0).mean()
-
-    assert spread(Penalty(coupling=0.15)) < 0.85 * spread(Local())
-
-
 def test_defaults_suit_any_graph():
     X, y = moons()
     for graph in (Graph.star(20), Graph.complete(12), Graph.line(3)):
@@ -301,19 +289,6 @@ def test_regression_of_any_scale_and_several_outputs(kind):
     assert model.score(X, both) > 0.85
     constant = kind(random_state=0).fit(X, np.full(300, 7.0))
     np.testing.assert_allclose(constant.predict(X), 7.0)
-
-
-def test_schedules_budgets_and_losses_are_used():
-    X, y = waves()
-    step = InverseRoot(scale=20.0, offset=400.0)
-    fine, coarse = (
-        OnlineKernelRegressor(
-            loss=Huber(threshold=2.0), learner=Gradient(step_size=step, compression=Komp(budget=budget)), random_state=0
-        ).fit(X, y)
-        for budget in (0.001, 0.1)
-    )
-    assert fine.score(X, y) > 0.8
-    assert coarse.model_order_ < fine.model_order_
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from kernelmesh import Diffusion, Hilbert, Penalty
 from kernelmesh.agent import State
@@ -89,7 +90,7 @@ class TestWithin:
 
     def test_points_that_several_have_count_once(self):
         one = self.heard(6)[0]
-        heard = [one._replace(neighbor=f"n{i}") for i in range(4)]
+        heard = [replace(one, neighbor=f"n{i}") for i in range(4)]
         assert within(heard, self.state(), 6) == (heard, [])
 
 

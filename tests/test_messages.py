@@ -23,6 +23,7 @@ from kernelmesh.messages import (
     Rows,
     SentFunction,
     Values,
+    WireSize,
     decode,
     encode,
     packed,
@@ -101,7 +102,7 @@ news = st.builds(
 def test_news_round_trip_and_size(message):
     data = encode(message)
     assert decode(data) == message
-    assert wire_size(message) == (message.floats, len(data))
+    assert wire_size(message) == WireSize(message.floats, len(data))
 
 
 def written(found):
@@ -155,7 +156,7 @@ def parts(message):
 def test_round_trip_and_size(message):
     data = encode(message)
     assert parts(decode(data)) == parts(message)
-    assert wire_size(message) == (sum(getattr(message, name).size for name in message.tables), len(data))
+    assert wire_size(message) == WireSize(sum(getattr(message, name).size for name in message.tables), len(data))
 
 
 @pytest.mark.parametrize("floats", [0, 1, 31, 32, 33, 8191, 8192, 8193])
@@ -376,3 +377,33 @@ def test_news_take_little_more_memory_than_they_have():
     finally:
         tracemalloc.stop()
     assert peak < 1.5 * len(data) + 10_000
+
+
+COUNTS = st.integers(0, (1 << 62) - 1)
+
+
+@st.composite
+def sums_over(draw, order, trials=()):
+    outputs, features = draw(st.integers(1, 4)), draw(st.sampled_from([np.empty((0, 0)), np.zeros((2, 3))]))
+    roll = draw(st.integers(0, (1 << 600) - 1))
+    return Sums(np.ones(order * (order + 1) // 2), np.ones((order, outputs)), draw(st.floats(0, 1e6)), roll, features, trials)
+
+
+@st.composite
+def news(draw):
+    """Short and long messages: the lengths of 256 and 65,536 bytes are where the encoding of a length grows."""
+    hello = Hello(*draw(st.tuples(st.integers(0, 65535), COUNTS, st.integers(0, 65535), COUNTS)), 3, -1, draw(COUNTS))
+    orders = st.sampled_from([0, 1, 5, 6, 7, 40, 90, 130, 200])
+    bits = draw(st.sampled_from([16, 32, 64]))
+    trials = tuple(draw(st.lists(sums_over(draw(orders)), max_size=2)))
+    wire = draw(st.none() | orders.flatmap(lambda order: sums_over(order, trials)).map(lambda each: packed(each, bits=bits)))
+    rows = st.none() | st.integers(0, 5000).map(lambda many: Rows.of(np.zeros((many, 2))))
+    tail = draw(rows)
+    part = tail and ListPart(0, 1, 2, 1.0, 3, bytes(16), bytes(8 * (len(tail.data) // 16)), tail)
+    standing = draw(st.none() | st.dictionaries(st.integers(0, 65535), st.integers(1, 1 << 30), max_size=20))
+    return News(hello, draw(st.integers(0, 8191)), draw(st.integers(0, (1 << 32) - 1)), wire, part, draw(rows), standing)
+
+
+@given(news())
+def test_sizes_of_news_are_found_without_encoding_them(message):
+    assert wire_size(message).bytes == len(encode(message))

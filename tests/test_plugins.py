@@ -1,4 +1,4 @@
-"""Another package, installed beside ours, adds a kernel, a learner, a protocol, a stream kind and an experiment."""
+"""Another package, installed beside ours, adds a kernel, a learner, a protocol and a stream kind."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from typing import ClassVar
 import numpy as np
 
 from kernelmesh import ArrayStream, ConsensusProtocol, Gradient, Mixture, register
-from kernelmesh.experiments.base import Experiment
 from kernelmesh.messages import SentFunction
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.kernels import Algebra
-from kernelmesh.report import Findings
 from kernelmesh.schema import setting
 from kernelmesh.streams.base import StreamKind
 
@@ -124,23 +122,6 @@ class MixtureStream(StreamKind):
         mixture = Mixture.draw(rng=np.random.default_rng(0))
         rows = mixture.sample(self.samples, rng=np.random.default_rng(self.seed))
         return Batches(ArrayStream(*rows, batch_size=batch_size))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    seed: int = 0
-
-
-register(
-    "experiment",
-    Experiment(
-        name="answer",
-        about="an experiment of somebody else's",
-        config=Config,
-        run=lambda config, session: Findings(summary={"answer": 42 + config.seed}),
-    ),
-    name="answer",
-)
 '''
 
 AGENT = """
@@ -237,9 +218,6 @@ def test_in_code_in_simulation_and_in_files(installed):
 
 def test_in_experiments(installed):
     assert "half-way" in run(installed, "-m", "kernelmesh", "list", "--protocols")
-    assert "an experiment of somebody else's" in run(installed, "-m", "kernelmesh", "list")
-    run(installed, "-m", "kernelmesh", "run", "answer", "--seed", "1", "--out", "theirs")
-    assert json.loads((installed[0] / "theirs" / "summary.json").read_text())["answer"] == 43
     options = ["--agents", "4", "--samples", "640", "--set", "held_out=200", "--out", "ours"]
     run(installed, "-m", "kernelmesh", "run", "gmm-logistic", "--protocol", "half-way", *options)
     assert json.loads((installed[0] / "ours" / "summary.json").read_text())["accuracy_worst"] > 0.6

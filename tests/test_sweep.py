@@ -129,7 +129,7 @@ def command(*arguments):
         (["gmm-logistic"], "sweep: --grid must be given at least once"),
         (
             ["gmm-logistic", "--grid", "stepsize=1,3"],
-            "must name a setting of gmm-logistic, got 'stepsize'; did you mean step_size?",
+            "must name a setting of gmm-logistic, got 'stepsize=1'; did you mean step_size?",
         ),
         (["gmm-logistic", "--grid", "step_size"], "sweep: --grid must be NAME=VALUE,VALUE"),
         (["gmm-logistic", "--grid", "step_size=1,x"], "sweep: --grid step_size must be of type float, got 'x'"),

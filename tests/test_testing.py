@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from kernelmesh import (
     Agent,
@@ -169,7 +170,7 @@ class Jealous(Diffusion):
     """The first neighbor that is heard counts twice."""
 
     def move(self, inputs, heard):
-        first = [said._replace(weight=2 * said.weight) for said in heard[:1]]
+        first = [replace(said, weight=2 * said.weight) for said in heard[:1]]
         return super().move(inputs, [*first, *heard[1:]])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -16,12 +16,14 @@ from kernelmesh.learners.landmarks import LandmarksModel
 from kernelmesh.messages import Message, News
 from kernelmesh.numerics.compression import Model
 from kernelmesh.numerics.function import Function
-from kernelmesh.numerics.kernels import Kernel, Weighted, check_kernel, largest_value
+from kernelmesh.numerics.kernels import Kernel, Weighted, check_kernel
 from kernelmesh.numerics.losses import Loss, check_loss
 from kernelmesh.protocols import ConsensusProtocol, Heard, Local, Relay, StepInputs
 from kernelmesh.protocols.relay import Memory, PointList
 from kernelmesh.protocols.relay.agreement import POINTS, SCALED, candidates
+from kernelmesh.protocols.relay.hearing import hear
 from kernelmesh.protocols.relay.settings import Settings
+from kernelmesh.protocols.relay.speaking import is_settled, speak, tell
 from kernelmesh.registry import describe
 
 __all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
@@ -227,39 +229,44 @@ class Agent:
     @property
     def relaying(self) -> Settings:
         """What a protocol that shares sums needs to know of this agent."""
-        learner, protocol = cast(Landmarks, self.learner), cast(Relay, self.protocol)
+        learner: Any = self.learner
+        protocol: Any = self.protocol
         return Settings(
             every=protocol.every,
             bits=protocol.bits,
-            scales=protocol.scales and not math.isinf(learner.novelty),
-            tunes=protocol.tunes and not math.isinf(learner.novelty),
+            stages=0 if math.isinf(learner.novelty) else protocol.scales + protocol.tunes,
             novelty=learner.novelty,
             max_order=learner.max_order,
             kernel=self.kernel,
             regularization=learner.regularization,
             typical_curvature=getattr(self.loss, "typical_curvature", 1.0),
             max_samples=protocol.max_samples,
-            limit=getattr(self.loss, "most_curved", math.inf) * largest_value(self.kernel),
+            most_curved=getattr(self.loss, "most_curved", math.inf),
         )
 
     def wants(self, state: State) -> bool:
         """Whether the agent is ready for a mini-batch; until its network stands, it takes only a few, to propose points."""
         if state.memory is None or state.memory.is_ready or state.samples == 0:
             return True
-        kept, most = len(cast(LandmarksModel, state.model).kept), cast(Landmarks, self.learner).keep
-        return not len(state.memory.points) and 2 * kept < most
+        assert isinstance(state.model, LandmarksModel)
+        return not len(state.memory.points) and 2 * len(state.model.kept) < cast(Landmarks, self.learner).keep
 
     def is_settled(self, state: State) -> bool:
         """Whether another round without samples would change nothing, here or at a neighbor."""
         if state.memory is None:
             return True
-        model = cast(LandmarksModel, state.model)
-        return not (model.changed or model.is_due) and cast(Relay, self.protocol).is_settled(state.memory)
+        model = state.model
+        assert isinstance(model, LandmarksModel)
+        return not (model.changed or model.is_due) and is_settled(state.memory)
 
     def tell(self, state: State, neighbor: Hashable) -> News | None:
         """What an agent that shares sums says to a neighbor before the next round."""
+        return self.tell_all(state, [neighbor])[0]
+
+    def tell_all(self, state: State, neighbors: Iterable[Hashable]) -> list[News | None]:
+        """What an agent that shares sums says to each neighbor before the next round."""
         assert state.memory is not None
-        return cast(Relay, self.protocol).tell(state.memory, neighbor)
+        return tell(state.memory, neighbors)
 
     def check_state(self, owner: str, state: State) -> None:
         """Reject a state that was started with other settings."""
@@ -345,7 +352,8 @@ def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Seq
             inputs, loss, baseline_loss = _inputs(agent, state, model.function, points, targets)
             model, report = learner.learn(model, inputs, lambda inputs: protocol.move(inputs, heard))
         if memory is not None:
-            model = _speak(agent, settings, memory, cast(LandmarksModel, model))
+            assert isinstance(model, LandmarksModel)
+            model = _speak(agent, settings, memory, model)
     except FloatingPointError as error:
         _blame(heard)
         raise _diverged(agent, state, str(error)) from None
@@ -365,12 +373,13 @@ def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Seq
     info = Info(
         batch_size=len(points),
         loss=loss,
-        order=model.function.order,
+        order=len(model.function.points),
         norm=math.sqrt(model.square_norm),
         step_size=inputs.step_size,
         penalty=protocol.penalty(state.samples),
         heard=len(heard),
-        **report.facts(),
+        over_budget=report.over_budget,
+        **vars(report),
     )
     return after, info
 
@@ -399,21 +408,22 @@ def _inputs(agent: Agent, state: State, f: Function, points: Floats, targets: An
 
 def _hear(agent: Agent, settings: Settings, state: State, heard: Sequence[Heard]) -> tuple[Memory, LandmarksModel]:
     """The first half of a tick: what neighbors have said, and the model with the sums that now count."""
-    model, learner, protocol = cast(LandmarksModel, state.model), cast(Landmarks, agent.learner), cast(Relay, agent.protocol)
     assert state.memory is not None
-    said = [(each.neighbor, each.reply) for each in heard if isinstance(each.reply, News)]
-    memory, basis = protocol.hear(settings, state.memory, model.basis, said)
+    model = state.model
+    assert isinstance(model, LandmarksModel)
+    memory, basis = hear(settings, state.memory, model.basis, heard)
+    learner: Any = agent.learner
     model = learner.adopt(model, basis, memory.others, memory.points.strength * learner.regularization)
-    return memory, learner.begin(model, agent.loss) if memory.is_ready else model
+    return memory, learner.begin(model, agent.loss) if memory.is_ready and not model.own.samples else model
 
 
 def _speak(agent: Agent, settings: Settings, memory: Memory, model: LandmarksModel) -> LandmarksModel:
     """The second half of a tick: what is sent before the next."""
-    points, protocol = memory.points, cast(Relay, agent.protocol)
-    if points.stage == SCALED < settings.stages and model.is_untried(min(len(points), POINTS)):
+    points, stages = memory.points, settings.stages
+    if points.stage == SCALED < stages and model.is_untried(min(len(points), POINTS)):
         model = model.tried(candidates(settings, points), agent.loss)
-    own = model.shared(1 << memory.tree.name, learns=points.stage >= settings.stages)
-    protocol.speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
+    own = model.shared(1 << memory.tree.name, learns=points.stage >= stages)
+    speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
     return replace(model, changed=False, candidates=model.candidates[:0])
 
 

@@ -14,8 +14,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from threadpoolctl import threadpool_limits
-
 from kernelmesh import InvalidArgument, KernelMeshError
 from kernelmesh_experiments.events import CellFailed, CellFinished, Observer, Progress
 from kernelmesh_experiments.trial import Stop
@@ -202,6 +200,5 @@ def _ignored_interrupts() -> Iterator[None]:
 
 
 def _set_up_worker() -> None:
-    """Leave Ctrl-C to the process that started the worker, and the other cores to the other workers."""
+    """Leave Ctrl-C to the process that started the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threadpool_limits(1)

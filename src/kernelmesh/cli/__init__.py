@@ -1,6 +1,7 @@
 """The `kernelmesh` command."""
 
 import importlib
+import os
 import sys
 from importlib.util import find_spec
 
@@ -17,6 +18,9 @@ for _package in ("kernelmesh_experiments",):
 
 def main() -> None:
     """Entry point of the `kernelmesh` command."""
+    # matrices are small, and agents and workers are processes of their own: one thread each, unless the user says otherwise
+    for library in ("OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # read when NumPy is imported, which no command has done yet
     try:
         app()
     except KeyboardInterrupt:

@@ -79,11 +79,8 @@ def _run(settings: Config, parent: int) -> None:
     name = settings.membership.name
     _log.info("%s is starting (the first run on a machine compiles the inner loops)", name)
     with reported(f"agent {name}", code=2):
-        from threadpoolctl import threadpool_limits
-
         from kernelmesh.deploy.launch import launch, stream_mistakes
 
-        threadpool_limits(1)  # the products are small, and hosts have other things to do
         runner = launch(settings)
     _stop_on_signals(runner, parent)
     _log.info("%s is up on %s, process %d", name, settings.membership.listen, os.getpid())

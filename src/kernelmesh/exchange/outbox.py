@@ -18,7 +18,8 @@ class Outbox:
     `points` are those of its mini-batch; None for an agent without samples in this round, which sends no queries but still
     replies and sends its function. If its samples arrive later, pass them to `learn`.
 
-    >>> from kernelmesh import Gaussian, Gradient, Penalty, Squared
+    >>> import numpy as np
+    >>> from kernelmesh import Agent, Gaussian, Gradient, Penalty, Squared
     >>> agent = Agent(
     ...     dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(),
     ...     learner=Gradient(step_size=0.5), protocol=Penalty(coupling=0.1),

@@ -46,15 +46,15 @@ class KeptRows:
     def __len__(self) -> int:
         return len(self.points)
 
-    def plus(self, points: Floats, targets: NDArray[Any], outputs: Floats) -> "KeptRows":
+    def plus(self, points: Floats, targets: NDArray[Any], outputs: Floats, weights: Floats) -> "KeptRows":
         """With more samples."""
-        if not len(self):  # the targets have no type yet
-            return KeptRows(points, targets, outputs, np.ones(len(points)))
+        if not len(self.points):  # the targets have no type yet
+            return KeptRows(points, targets, outputs, weights)
         return KeptRows(
             np.concatenate([self.points, points]),
             np.concatenate([self.targets, targets]),
             np.concatenate([self.outputs, outputs]),
-            np.concatenate([self.weights, np.ones(len(points))]),
+            np.concatenate([self.weights, weights]),
         )
 
     def at(self, rows: NDArray[np.int64]) -> "KeptRows":
@@ -93,7 +93,8 @@ class LandmarksModel(Model):
 
     def shared(self, roll: int, *, learns: bool) -> Sums:
         """The sums to be added to those of others; before agents learn, those of the kept samples that they agree by."""
-        found, points = dataclasses.replace(self.own, roll=roll), self.kept.points
+        own, points = self.own, self.kept.points
+        found = Sums(own.moments, own.weights, own.samples, roll, own.features)
         if learns:
             return found
         with np.errstate(over="raise"):
@@ -297,43 +298,47 @@ class Landmarks(Learner):
         """The model with other sums of the others, over a list of points and with a λ that may have changed."""
         if basis is model.basis and others is model.others and regularization == model.regularization:
             return model
-        model = dataclasses.replace(model, regularization=regularization)
         if basis is not model.basis:
             if not model.own.samples:
                 model = dataclasses.replace(model, candidates=model.kept.points[:POOL])
-            model = _rebased(model, basis)
-        return _solved(dataclasses.replace(model, others=others))
+            model = _rebased(dataclasses.replace(model, regularization=regularization), basis)
+        solution = _solution(basis, model.own, others, regularization)
+        return dataclasses.replace(model, others=others, regularization=regularization, **solution)
 
     def begin(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
         """Learn from what was kept while there were no points."""
-        is_new = model.basis.order and len(model.kept) and not model.own.samples
+        is_new = model.basis.order and len(model.kept)
         return self._revisited(dataclasses.replace(model, trials=()), loss) if is_new else model
 
     def learn(self, model: Model, inputs: StepInputs, move: Move) -> tuple[LandmarksModel, CompressionReport]:
         """Learn from a mini-batch."""
         assert isinstance(model, LandmarksModel)
-        points, targets, before = inputs.points, inputs.targets, model.basis.order
-        features = model.basis.lifted(inputs.cross)
-        room = self.max_order - model.basis.order
-        new = model.basis.novel(points, novelty=self.novelty, room=room, features=features)
-        if not inputs.grows:
-            model = dataclasses.replace(model, candidates=np.concatenate([model.candidates, points[new]])[:POOL])
+        points, basis, before = inputs.points, model.basis, len(model.basis.points)
+        features, candidates = basis.lifted(inputs.cross), model.candidates
+        new = basis.novel(points, novelty=self.novelty, room=self.max_order - before, features=features)
+        if len(new) and inputs.grows:
+            basis = basis.extended(points[new])
+            features = basis.features(points)
         elif len(new):
-            model = _rebased(model, model.basis.extended(points[new]))
-            features = model.basis.features(points)
-        kept = 0.5 ** (len(points) / self.half_life)
-        if kept < 1.0:
-            rows = dataclasses.replace(model.kept, weights=kept * model.kept.weights)
-            model = dataclasses.replace(model, own=model.own.times(kept), frozen=model.frozen.times(kept), kept=rows)
-        if self.keep or not model.basis.order:
-            model = dataclasses.replace(model, kept=model.kept.plus(points, targets, inputs.here), changed=True)
-        if model.basis.order:
-            gained = _gained(inputs.loss, features, inputs.here, inputs.here, targets, np.ones(len(points)))
-            own = added([model.own, gained], outputs=inputs.function.outputs)
-            frozen = model.frozen if self.keep else own
-            model = _solved(dataclasses.replace(model, own=own, frozen=frozen, changed=True))
-        model = self.revisit(dataclasses.replace(model, age=model.age + 1), inputs.loss)
-        joined = model.basis.order - before
+            candidates = np.concatenate([candidates, points[new]])[:POOL]
+        own, frozen, kept, ones = model.own, model.frozen, model.kept, np.ones(len(points))
+        share = 0.5 ** (len(points) / self.half_life)
+        if share < 1.0:
+            own, frozen = own.times(share), frozen.times(share)
+            kept = dataclasses.replace(kept, weights=share * kept.weights)
+        order = len(basis.points)
+        if self.keep or not order:
+            kept = kept.plus(points, inputs.targets, inputs.here, ones)
+        solution: dict[str, Any] = {}
+        if order:
+            gained = _gained(inputs.loss, features, inputs.here, inputs.slope, inputs.targets, ones)
+            own = added([own, gained], outputs=own.weights.shape[1])
+            frozen = frozen if self.keep else own
+            solution = _solution(basis, own, model.others, model.regularization)
+        learned: dict[str, Any] = {"basis": basis, "own": own, "frozen": frozen, "kept": kept, "candidates": candidates}
+        model = dataclasses.replace(model, **learned, **solution, changed=True, age=model.age + 1)
+        model = self.revisit(model, inputs.loss)
+        joined = order - before
         report = CompressionReport(error=0.0, budget=0.0, removed=len(points) - joined, dependent=len(points) - joined)
         return model, report
 
@@ -351,37 +356,51 @@ class Landmarks(Learner):
         if over > 0:
             turn = np.argsort((loss.slope(here, kept.targets) ** 2).sum(axis=1), kind="stable")
             out, stay = np.sort(turn[:over]), np.sort(turn[over:])
-            gone = kept.at(out)
-            gained = _gained(loss, features[out], here[out], gone.outputs, gone.targets, gone.weights)
+            gained = _regained(loss, features[out], here[out], kept.at(out))
             frozen = added([frozen, gained], outputs=here.shape[1])
             kept, features, here = kept.at(stay), features[stay], here[stay]
         own = frozen
         if len(kept):
-            own = added(
-                [frozen, _gained(loss, features, here, kept.outputs, kept.targets, kept.weights)], outputs=here.shape[1]
-            )
+            own = added([frozen, _regained(loss, features, here, kept)], outputs=here.shape[1])
         kept = dataclasses.replace(kept, outputs=here)
-        new = dataclasses.replace(model, kept=kept, frozen=frozen, own=own, revisited=model.coordinates, age=0, changed=True)
-        return _solved(new)
+        solution = _solution(model.basis, own, model.others, model.regularization)
+        now: dict[str, Any] = {
+            "kept": kept,
+            "frozen": frozen,
+            "own": own,
+            "revisited": model.coordinates,
+            "age": 0,
+            "changed": True,
+        }
+        return dataclasses.replace(model, **now, **solution)
 
 
-def _gained(loss: Loss, features: Floats, here: Floats, before: Floats, targets: Any, weights: Floats) -> Sums:
-    """Σ h φ φᵀ and Σ φ (h z − ℓ'(z))ᵀ over samples whose losses are replaced by their parabolas at z.
+def _regained(loss: Loss, features: Floats, here: Floats, rows: KeptRows) -> Sums:
+    """`_gained` over samples that have been linearized before, at z'.
 
-    h is the curvature at z, but at least what the parabola at the output before, z', should have had to meet the loss at z,
+    h is at least what the parabola at z' should have had to meet the loss at z,
     2 (ℓ(z) − ℓ(z') − ℓ'(z')ᵀ(z − z')) / ‖z − z'‖²: where a loss is flat, Newton steps go too far and back without end.
     """
-    slope, root = loss.slope(here, targets), np.maximum(curvature_root(loss, "curvature", here, targets), 1e-12)
-    if here is not before:
-        move = here - before
-        far = np.maximum((move**2).sum(axis=1), 1e-12)
-        value, old_slope = loss.value_and_slope(before, targets)
-        rise = loss.value(here, targets) - value - (old_slope * move).sum(axis=1)
-        met = np.clip(2.0 * rise / far, 0.0, getattr(loss, "most_curved", math.inf))
-        root = np.maximum(root, np.sqrt(met))
+    move = here - rows.outputs
+    far = np.maximum(np.add.reduce(move**2, axis=1), 1e-12)
+    before, old_slope = loss.value_and_slope(rows.outputs, rows.targets)
+    value, slope = loss.value_and_slope(here, rows.targets)
+    rise = value - before - np.add.reduce(old_slope * move, axis=1)
+    met = np.clip(2.0 * rise / far, 0.0, getattr(loss, "most_curved", math.inf))
+    return _gained(loss, features, here, slope, rows.targets, rows.weights, least=np.sqrt(met))
+
+
+def _gained(
+    loss: Loss, features: Floats, here: Floats, slope: Floats, targets: Any, weights: Floats, *, least: Floats | float = 0.0
+) -> Sums:
+    """Σ h φ φᵀ and Σ φ (h z − ℓ'(z))ᵀ over samples whose losses are replaced by their parabolas at z.
+
+    h is the curvature at z, but its root at least `least`.
+    """
+    root = np.maximum(np.maximum(curvature_root(loss, "curvature", here, targets), 1e-12), least)
     size = np.sqrt(weights)[:, None]
     pull = root[:, None] * here - slope / root[:, None]
-    return Sums.of(size * root[:, None] * features, size * pull, samples=float(weights.sum()))
+    return Sums.of(size * root[:, None] * features, size * pull, samples=float(np.add.reduce(weights)))
 
 
 def _trials(arrays: Mapping[str, NDArray[Any]], outputs: int) -> tuple[Sums, ...]:
@@ -410,13 +429,17 @@ def _rebased(model: LandmarksModel, basis: Basis) -> LandmarksModel:
 
 def _solved(model: LandmarksModel) -> LandmarksModel:
     """The model with the function that its sums determine."""
-    basis, outputs = model.basis, model.own.weights.shape[1]
-    total = added([model.own, model.others], outputs=outputs)
-    coordinates = np.zeros((basis.order, outputs))
-    found = total.solve(model.regularization)
+    return dataclasses.replace(model, **_solution(model.basis, model.own, model.others, model.regularization))
+
+
+def _solution(basis: Basis, own: Sums, others: Sums, regularization: float) -> dict[str, Any]:
+    """The function that sums determine, as fields of a model."""
+    outputs = own.weights.shape[1]
+    coordinates = np.zeros((len(basis.points), outputs))
+    found = added([own, others], outputs=outputs).solve(regularization)
     coordinates[: len(found)] = found
-    function = basis.function(coordinates)
     if not math.isfinite(float(np.add.reduce(coordinates, axis=None))):
         raise FloatingPointError("the function is no longer finite")
-    norm = float(np.vdot(coordinates, coordinates))
-    return dataclasses.replace(model, coordinates=coordinates, function=function, square_norm=norm)
+    flat = coordinates.reshape(-1)
+    norm = float(flat @ flat)
+    return {"coordinates": coordinates, "function": basis.function(coordinates), "square_norm": norm}

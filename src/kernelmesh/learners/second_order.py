@@ -155,18 +155,12 @@ class SecondOrder(Learner):
             except _Breakdown:  # the new points cannot be told apart from the others: learn without them
                 after, spent, considered = self._absorb_into(model, inputs)
         if math.isfinite(self.half_life):
-            after = self._aged(after, 0.5 ** (batch / self.half_life))
+            after = _aged(after, self.regularization, 0.5 ** (batch / self.half_life))
         removed = inputs.function.order + batch - after.function.order
         report = CompressionReport(
             error=spent, budget=budget, removed=removed, dependent=batch - considered, repaired=repaired
         )
         return after, report
-
-    def _aged(self, model: SecondOrderModel, kept: float) -> SecondOrderModel:
-        """What is known of the weights counts less: R becomes a mean of R and of the prior."""
-        assert model.inverse is not None
-        mean = kept * model.covariance.matrix + (1.0 - kept) / self.regularization * model.inverse.matrix
-        return replace(model, covariance=replace(model.covariance, matrix=mean))
 
     def _absorb(self, model: SecondOrderModel, inputs: StepInputs, budget: float) -> tuple[SecondOrderModel, float, int]:
         """Learn from the mini-batch: the model, what removing and overlooking points has cost, and how many were new."""
@@ -181,14 +175,14 @@ class SecondOrder(Learner):
             spent += cost
             if not stays[:order].all() or stays[order:].any():
                 return self._exchange(model, inputs, view, new, stays), spent, len(new.rows)
-        return self._settle(model, inputs, view), spent, len(new.rows)
+        return _settle(model, inputs, view), spent, len(new.rows)
 
     def _absorb_into(self, model: SecondOrderModel, inputs: StepInputs) -> tuple[SecondOrderModel, float, int]:
         """Learn from the mini-batch over the dictionary as it is, whatever that costs."""
         view = self._view(model, inputs)
         gram = inputs.function.kernel(inputs.points, inputs.points)
         _, spent = compiled.newton.overlook(view.force, gram, self.regularization, math.inf)
-        return self._settle(model, inputs, view), spent, 0
+        return _settle(model, inputs, view), spent, 0
 
     def _view(self, model: SecondOrderModel, inputs: StepInputs) -> _View:
         """The mini-batch as the model sees it."""
@@ -278,14 +272,6 @@ class SecondOrder(Learner):
             self.max_order or order + len(new.rows),
         )
 
-    def _settle(self, model: SecondOrderModel, inputs: StepInputs, view: _View) -> SecondOrderModel:
-        """Learn from the mini-batch over the dictionary as it is."""
-        f = inputs.function
-        weights = f.weights - product(view.lifted.T, view.force)
-        lost = _lost(inputs, view.covariance, view.lifted, view.there)
-        _check_finite(weights, lost)
-        return replace(model, function=Function(f.kernel, f.points, weights), covariance=model.covariance.less(lost))
-
     def _exchange(
         self, model: SecondOrderModel, inputs: StepInputs, view: _View, new: _Candidates, stays: NDArray[np.bool_]
     ) -> SecondOrderModel:
@@ -324,6 +310,22 @@ class SecondOrder(Learner):
             inverse=inverse.after(layout, of_points, lost[:0]),
             covariance=r.after(layout, of_weights, lost),
         )
+
+
+def _aged(model: SecondOrderModel, regularization: float, kept: float) -> SecondOrderModel:
+    """What is known of the weights counts less: R becomes a mean of R and of the prior, P / λ."""
+    assert model.inverse is not None
+    mean = kept * model.covariance.matrix + (1.0 - kept) / regularization * model.inverse.matrix
+    return replace(model, covariance=replace(model.covariance, matrix=mean))
+
+
+def _settle(model: SecondOrderModel, inputs: StepInputs, view: _View) -> SecondOrderModel:
+    """Learn from the mini-batch over the dictionary as it is."""
+    f = inputs.function
+    weights = f.weights - product(view.lifted.T, view.force)
+    lost = _lost(inputs, view.covariance, view.lifted, view.there)
+    _check_finite(weights, lost)
+    return replace(model, function=Function(f.kernel, f.points, weights), covariance=model.covariance.less(lost))
 
 
 def _lost(inputs: StepInputs, covariance: Floats, lifted: Floats, there: Floats) -> Floats:

@@ -65,9 +65,12 @@ def wire_size(message: Message) -> WireSize:
 
     >>> import numpy as np
     >>> message = Points(np.zeros((32, 2)))
-    >>> wire_size(message) == (64, len(encode(message)))
+    >>> wire_size(message) == WireSize(64, len(encode(message)))
     True
     """
-    if isinstance(message, News):
-        return WireSize(message.floats, len(encode(message)))
-    return tables.wire_size(message)
+    if not isinstance(message, News):
+        return tables.wire_size(message)
+    if not (message.sums or message.part or message.proposals):
+        return WireSize(0, len(_encoder.encode(_Wire(VERSION, _NEWS, message))))
+    bare, data = message.without_data()
+    return WireSize(message.floats, len(encode(bare)) + sum(map(tables.added_bytes, map(len, data))))

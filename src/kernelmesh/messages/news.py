@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, finite
@@ -126,6 +127,22 @@ class News(Message, Struct, frozen=True, array_like=True, forbid_unknown_fields=
     standing: dict[Number, Annotated[int, Meta(ge=1, lt=1 << 31)]] | None = None
     """How often each member was forgotten and admitted again: odd numbers say that it is forgotten."""
 
+    def without_data(self) -> tuple[News, list[bytes]]:
+        """The message with nothing in its large fields, and what was in them."""
+        sums, part, proposals, data = self.sums, self.part, self.proposals, list[bytes]()
+        if sums is not None:
+            trials = [replace(trial, data=b"") for trial in sums.trials]
+            features = None if sums.features is None else replace(sums.features, data=b"")
+            data += [sums.data, *[trial.data for trial in sums.trials], *([sums.features.data] if sums.features else [])]
+            sums = replace(sums, data=b"", features=features, trials=trials)
+        if part is not None:
+            data += [part.roots, part.points.data]
+            part = replace(part, roots=b"", points=replace(part.points, data=b""))
+        if proposals is not None:
+            data.append(proposals.data)
+            proposals = replace(proposals, data=b"")
+        return replace(self, sums=sums, part=part, proposals=proposals), data
+
     @property
     def floats(self) -> int:
         """How many numbers of sums and points it holds."""
@@ -146,7 +163,7 @@ def packed(sums: Sums, *, bits: int, estate: bool = False) -> PackedSums:
 
 def _packed(sums: Sums, bits: int) -> tuple[int, int, int, float, bytes]:
     """The fields of a trial."""
-    data = _narrow(sums) if bits == 16 else b"".join(_floats(table, bits).tobytes() for table in (sums.moments, sums.weights))
+    data = _narrow(sums) if bits == 16 else _floats(sums.moments, bits).tobytes() + _floats(sums.weights, bits).tobytes()
     return sums.order, sums.weights.shape[1], bits, sums.samples, data
 
 
@@ -182,7 +199,7 @@ def _floats(table: Floats, bits: int) -> NDArray[np.floating]:
     """As so many bits; numbers that are too large for them become the largest."""
     kind = np.dtype(f"<f{bits // 8}")
     largest = float(np.finfo(kind).max)
-    return table.clip(-largest, largest).astype(kind)
+    return np.maximum(np.minimum(table, largest), -largest).astype(kind)
 
 
 def _narrow(sums: Sums) -> bytes:

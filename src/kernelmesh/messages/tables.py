@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -13,7 +13,19 @@ from msgspec import Meta, Struct
 from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import RefusedMessage
 
-__all__ = ["KINDS", "VERSION", "Message", "Points", "SentFunction", "Values", "WireSize", "decode", "encode", "wire_size"]
+__all__ = [
+    "KINDS",
+    "VERSION",
+    "Message",
+    "Points",
+    "SentFunction",
+    "Values",
+    "WireSize",
+    "added_bytes",
+    "decode",
+    "encode",
+    "wire_size",
+]
 
 VERSION = 1
 """Of the wire format."""
@@ -98,7 +110,7 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(_Wire(VERSION, KINDS.index(type(message)), matrices))
 
 
-class WireSize(NamedTuple):
+class WireSize(Struct, frozen=True):
     """The size of a message on the wire."""
 
     floats: int
@@ -111,7 +123,7 @@ def wire_size(message: Message) -> WireSize:
     """The numbers and bytes of a message on the wire, computed without encoding its matrices.
 
     >>> message = Points(np.zeros((32, 2)))
-    >>> wire_size(message) == (64, len(encode(message)))
+    >>> wire_size(message) == WireSize(64, len(encode(message)))
     True
     """
     return _size(type(message).shapes(message))
@@ -123,12 +135,12 @@ def _size(shapes: Any) -> WireSize:
     pairs = shapes if isinstance(shapes[0], tuple) else (shapes,)
     empty = _encoder.encode(_Wire(VERSION, 0, [_Matrix(rows, columns, b"") for rows, columns in pairs]))
     sizes = [8 * rows * columns for rows, columns in pairs]
-    return WireSize(sum(sizes) // 8, len(empty) + sum(_binary(size) - _binary(0) for size in sizes))
+    return WireSize(sum(sizes) // 8, len(empty) + sum(map(added_bytes, sizes)))
 
 
-def _binary(size: int) -> int:
-    """The encoded size of this many bytes: their length takes 1, 2 or 4 more."""
-    return size + 2 + (size > 0xFF) + 2 * (size > 0xFFFF)
+def added_bytes(size: int) -> int:
+    """By how much this many bytes are longer than none, encoded: their length takes 1, 2 or 4 bytes."""
+    return size + (size > 0xFF) + 2 * (size > 0xFFFF)
 
 
 def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -106,7 +105,7 @@ class Basis:
 
 def _solved(root: Floats, rows: Floats, *, transposed: bool = False) -> Floats:
     """L⁻¹ r, or L⁻ᵀ r, for each row r."""
-    from scipy.linalg import lapack
+    import scipy.linalg.lapack as lapack
 
     if not len(root) or not len(rows):
         return np.empty((len(rows), len(root)))
@@ -114,12 +113,13 @@ def _solved(root: Floats, rows: Floats, *, transposed: bool = False) -> Floats:
     found, failed = lapack.dtrtrs(root.T, np.ascontiguousarray(rows).T, lower=0, trans=0 if transposed else 1)
     if failed:
         raise FloatingPointError("the values of the kernel are no longer positive definite")
-    return cast(Floats, found.T)
+    solved: Floats = found.T
+    return solved
 
 
 def _factor(square: Floats) -> Floats:
     """L; a little is added to the diagonal where rounding has made the matrix indefinite."""
-    from scipy.linalg import lapack
+    import scipy.linalg.lapack as lapack
 
     scale = float(np.abs(np.diagonal(square)).max(initial=0.0))
     if not math.isfinite(float(np.add.reduce(square, axis=None))):

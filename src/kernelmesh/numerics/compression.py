@@ -74,10 +74,6 @@ class CompressionReport:
         """
         return self.error > self.budget * (1.0 + 1e-9)
 
-    def facts(self) -> dict[str, Any]:
-        """All fields by name."""
-        return {**vars(self), "over_budget": self.over_budget}
-
 
 @dataclass(frozen=True, eq=False)
 class Model:

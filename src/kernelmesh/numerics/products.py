@@ -7,8 +7,6 @@ want Fortran order: the transpose of a C-ordered matrix is one, so nothing is co
 
 from typing import cast
 
-import numpy as np
-
 from kernelmesh.checks import Floats
 
 __all__ = ["product", "without_square"]
@@ -20,7 +18,7 @@ _SMALL = 100_000
 def product(left: Floats, right: Floats) -> Floats:
     """left @ right, C-ordered; neither is copied when each is C-ordered or the transpose of one that is."""
     if left.size * right.shape[1] <= _SMALL:
-        out: Floats = np.dot(left, right)
+        out: Floats = left @ right
         return out
     from scipy.linalg import blas  # imported when it is first needed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import cast
+from functools import partial
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Sums:
     weights: Floats
     samples: float = 0.0
     roll: int = 0
-    features: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    features: Floats = field(default_factory=partial(np.empty, (0, 0)))
     trials: tuple[Sums, ...] = ()
 
     @classmethod
@@ -81,12 +81,13 @@ class Sums:
 
     def is_definite(self, tolerance: float) -> bool:
         """Whether Θ has no negative eigenvalues, up to this fraction of its diagonal."""
-        from scipy.linalg import lapack
+        import scipy.linalg.lapack as lapack
 
-        if not self.order:
+        order = len(self.weights)
+        if not order:
             return True
-        upper = _upper(self.moments, self.order)
-        diagonal = upper.T.reshape(-1)[:: self.order + 1]
+        upper = _upper(self.moments, order)
+        diagonal = upper.T.reshape(-1)[:: order + 1]
         diagonal *= 1.0 + tolerance
         # where the truth is 0, sums in other coordinates may be less by rounding; sums of no samples are 0 everywhere
         diagonal += max(1e-12 * float(diagonal.max()), np.finfo(float).tiny)
@@ -112,14 +113,15 @@ class Sums:
 
         Rounding, or numbers of 16 bits on the wire, may have made Θ slightly indefinite: then λ is raised until it is not.
         """
-        from scipy.linalg import lapack
+        import scipy.linalg.lapack as lapack
 
-        if not self.order:
+        order = len(self.weights)
+        if not order:
             return self.weights
         extra = 0.0
         for _ in range(60):
-            upper = _upper(self.moments, self.order)
-            upper.T.reshape(-1)[:: self.order + 1] += regularization + extra
+            upper = _upper(self.moments, order)
+            upper.T.reshape(-1)[:: order + 1] += regularization + extra
             factor, failed = lapack.dpotrf(upper, lower=0, clean=0, overwrite_a=1)
             if not failed:
                 return np.ascontiguousarray(lapack.dpotrs(factor, self.weights, lower=0)[0])
@@ -132,22 +134,29 @@ def added(parts: Iterable[Sums], *, outputs: int) -> Sums:
     parts = list(parts)
     if len(parts) == 1:
         return parts[0]
-    order = max((part.order for part in parts), default=0)
+    order = 0
+    for part in parts:
+        order = max(order, len(part.weights))
     moments, weights = np.zeros(order * (order + 1) // 2), np.zeros((order, outputs))
     samples, roll, features, trials = 0.0, 0, None, []
     for part in parts:
         moments[: len(part.moments)] += part.moments
-        weights[: part.order] += part.weights
+        weights[: len(part.weights)] += part.weights
         samples += part.samples
         roll |= part.roll
         if part.features.size:
             features = part.features if features is None else features + part.features
         if part.trials:
             trials.append(part.trials)
-    # those over fewer points than others are out of date
-    newest = max((each[0].order for each in trials), default=0)
-    tried = tuple(added(each, outputs=outputs) for each in zip(*(t for t in trials if t[0].order == newest), strict=True))
-    return Sums(moments, weights, samples, roll, np.empty((0, 0)) if features is None else features, tried)
+    features = np.empty((0, 0)) if features is None else features
+    return Sums(moments, weights, samples, roll, features, _added_trials(trials, outputs) if trials else ())
+
+
+def _added_trials(trials: list[tuple[Sums, ...]], outputs: int) -> tuple[Sums, ...]:
+    """The sums of trials; those over fewer points than others are out of date."""
+    newest = max(each[0].order for each in trials)
+    current = [each for each in trials if each[0].order == newest]
+    return tuple(added(each, outputs=outputs) for each in zip(*current, strict=True))
 
 
 def _diagonal(order: int) -> Ints:
@@ -157,16 +166,18 @@ def _diagonal(order: int) -> Ints:
 
 def _lower(square: Floats) -> Floats:
     """The lower triangle of a symmetric matrix, row by row."""
-    from scipy.linalg import lapack
+    import scipy.linalg.lapack as lapack
 
     # in LAPACK's order, by columns, these are the columns of the upper triangle
-    return cast(Floats, lapack.dtrttp(square.T, uplo="U")[0])
+    packed: Floats = lapack.dtrttp(square.T, uplo="U")[0]
+    return packed
 
 
 def _upper(moments: Floats, order: int) -> Floats:
     """The matrix whose upper triangle, in LAPACK's order, has these entries; the rest is 0."""
-    from scipy.linalg import lapack
+    import scipy.linalg.lapack as lapack
 
     if not order:
         return np.empty((0, 0))
-    return cast(Floats, lapack.dtpttr(order, moments, uplo="U")[0])
+    upper: Floats = lapack.dtpttr(order, moments, uplo="U")[0]
+    return upper

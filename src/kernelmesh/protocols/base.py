@@ -3,9 +3,10 @@
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
+from msgspec import Struct
 
 from kernelmesh.checks import Floats, integer
 from kernelmesh.messages import Message, Points, Values
@@ -18,10 +19,10 @@ from kernelmesh.numerics.schedules import Doubling, Schedule, check_schedule, va
 __all__ = ["ConsensusProtocol", "Coupled", "Heard", "Spaced", "StepInputs", "Tuning"]
 
 
-class Heard(NamedTuple):
+class Heard(Struct, frozen=True):
     """What one neighbor sent in this round."""
 
-    reply: Message | None
+    reply: Any
     """Its values at our points, or its function; None if nothing arrived."""
     weight: float = 0.0
     """The Metropolis weight of the edge."""

@@ -1,6 +1,6 @@
-"""Simulated faults: changing edges, lost messages, absent agents, and Byzantine agents."""
+"""Simulated faults: changing edges, lost messages, absent agents, and Byzantine agents; and the plan of each round."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from kernelmesh.messages import Message, SentFunction
 from kernelmesh.numerics.graphs import Graph, metropolis_weight, share
 from kernelmesh.runtimes.attacks import Attack
 
-__all__ = ["Faults", "Lie", "Tie"]
+__all__ = ["Faults", "Lie", "Plan", "Tie"]
 
 
 class Tie(NamedTuple):
@@ -58,6 +58,23 @@ def _check_shapes(said: Message, message: Message) -> None:
             raise InvalidArgument("Attack", f"distort: {name}", f"have shape {shape}", Verbatim(str(found)))
 
 
+class Plan(NamedTuple):
+    """Who talks to whom in a round, whatever the agents have learned: the same wherever they are."""
+
+    talks: bool
+    """Whether agents exchange messages in this round."""
+    learns: Set[int]
+    """The agents that have a mini-batch and are there."""
+    ties: Sequence[Sequence[Tie]] | None = None
+    """Who hears whom; None if as in the graph."""
+    lost: Set[tuple[int, int]] = frozenset()
+    """The questions, functions or sums, (from, to), that are lost."""
+    unanswered: Set[tuple[int, int]] = frozenset()
+    """The answers, (from, to), that are lost."""
+    lies: Mapping[int, Lie] = {}
+    """By agent: its attack in this round."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Faults:
     """Faults to simulate; by default there are none.
@@ -95,11 +112,12 @@ class Faults:
             raise InvalidArgument("Faults", "drop", "be a probability >= 0 and < 1", self.drop)
         if self.drop > 0:
             generator("Faults", self.rng)
-        if self.edges is not None and not callable(self.edges):
-            object.__setattr__(self, "edges", self._lists(self.edges))
+        if not (self.edges is None or callable(self.edges)) and not _are_lists(self.edges):
+            rule = "be a list of at least one edge list (one for each round), or a function of the round's number"
+            raise InvalidArgument("Faults", "edges", rule, self.edges)
         self._check_spans("absent", "be a list of pairs (first round, last round), counted from 1", 2)
         if self.byzantine:
-            object.__setattr__(self, "_seed", int(generator("Faults", self.rng).integers(1 << 62)))
+            generator("Faults", self.rng)
         self._check_spans("byzantine", "be a list of triples (attack, first round, last round), counted from 1", 3)
 
     def _check_spans(self, name: str, rule: str, length: int) -> None:
@@ -113,18 +131,12 @@ class Faults:
                 raise InvalidArgument("Faults", argument, rule, spans)
             for *what, first, last in spans:
                 if not all(isinstance(each, Attack) and not isinstance(each, type) for each in what):
-                    raise InvalidArgument("Faults", argument, rule, tuple(what), remedy="for example (SignFlip(), 100, 200)")
+                    raise InvalidArgument(
+                        "Faults", argument, rule, tuple(what), remedy="for example (Scaled(factor=-1.0), 100, 200)"
+                    )
                 integer("Faults", argument, first, minimum=1)
                 if integer("Faults", argument, last, minimum=1) < first:
                     raise InvalidArgument("Faults", argument, rule, (first, last))
-
-    @staticmethod
-    def _lists(edges: Any) -> tuple[tuple[Any, ...], ...]:
-        """Edge lists that can be iterated repeatedly."""
-        if not isinstance(edges, Sequence) or not edges or not all(isinstance(listed, Iterable) for listed in edges):
-            rule = "be a list of at least one edge list (one for each round), or a function of the round's number"
-            raise InvalidArgument("Faults", "edges", rule, edges)
-        return tuple(tuple(listed) for listed in edges)
 
     def check(self, graph: Graph) -> None:
         """Reject agents that are not in the network."""
@@ -137,17 +149,39 @@ class Faults:
         """Whether an agent is absent in a round."""
         return any(first <= number <= last for first, last in self.absent.get(name, ()))
 
-    def lie(self, name: Hashable, number: int) -> Lie | None:
-        """An agent's attack in a round; None while it is honest."""
-        spans = self.byzantine.get(name, ())
-        return next(
-            (Lie(attack, number, first, self.__dict__["_seed"]) for attack, first, last in spans if first <= number <= last),
-            None,
-        )
+    @property
+    def _are_none(self) -> bool:
+        return self.edges is None and not (self.drop or self.absent or self.byzantine)
 
-    def lost(self) -> bool:
+    def absent_from(self, graph: Graph, number: int) -> frozenset[int]:
+        """The agents that are absent in a round."""
+        return frozenset(graph.names.index(name) for name in self.absent if self.away(name, number))
+
+    def seed(self) -> int:
+        """A seed for random attacks."""
+        return int(self.rng.integers(1 << 62)) if self.byzantine and self.rng is not None else 0
+
+    def plan(self, graph: Graph, number: int, learns: Set[int], *, talks: bool, asks: bool, seed: int) -> Plan:
+        """The plan of a round; each call draws other losses."""
+        if self._are_none:
+            return Plan(talks, learns)
+        ties, lost, unanswered = self.ties(graph, number), frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
+        if talks and self.drop > 0:
+            pairs = [(i, tie.number) for i, around in enumerate(ties) for tie in around]
+            lost = frozenset(pair for pair in pairs if self._loses())
+            if asks:
+                unanswered = frozenset((j, i) for i, j in pairs if i in learns and (i, j) not in lost and self._loses())
+        lies = {
+            i: Lie(attack, number, first, seed)
+            for i, name in enumerate(graph.names)
+            for attack, first, last in self.byzantine.get(name, ())
+            if first <= number <= last
+        }
+        return Plan(talks, learns, ties, lost, unanswered, lies)
+
+    def _loses(self) -> bool:
         """Whether the next message is lost."""
-        return self.drop > 0 and self.rng is not None and bool(self.rng.random() < self.drop)
+        return self.rng is not None and bool(self.rng.random() < self.drop)
 
     def ties(self, graph: Graph, number: int) -> list[list[Tie]]:
         """The views of all edges in a round, with Metropolis weights over the present edges."""
@@ -179,3 +213,8 @@ class Faults:
                 raise InvalidArgument("Faults", "each edge", rule, Verbatim(repr(edge)))
             pairs.append((index[pair[0]], index[pair[1]]))
         return pairs
+
+
+def _are_lists(edges: Any) -> bool:
+    """Whether these are edge lists that can be iterated over again and again."""
+    return isinstance(edges, Sequence) and len(edges) > 0 and all(isinstance(listed, Collection) for listed in edges)

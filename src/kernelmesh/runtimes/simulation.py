@@ -1,26 +1,52 @@
 """The simulation: all agents in lock step. It defines the rounds that every other runtime must reproduce."""
 
+import itertools
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence, Sized
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent, State
 from kernelmesh.checks import Floats, integer
 from kernelmesh.errors import InvalidArgument, UnstablePenalty, Verbatim
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.protocols import ConsensusProtocol
-from kernelmesh.runtimes.blas_threads import BlasThreads
-from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
-from kernelmesh.runtimes.faults import Faults
-from kernelmesh.runtimes.plan import Plan, Planner
+from kernelmesh.runtimes.faults import Faults, Plan
 from kernelmesh.runtimes.round import Round
-from kernelmesh.runtimes.shard import Facts
+from kernelmesh.runtimes.shard import Facts, Shard
 from kernelmesh.streams import Batch
 
-__all__ = ["Round", "simulate", "stability_warning"]
+__all__ = ["Engine", "Network", "Round", "simulate", "stability_warning"]
+
+
+class Network(Protocol):
+    """All agents, wherever they are. What they say may stay where it was said until it is needed elsewhere."""
+
+    def take(self, absent: frozenset[int]) -> Facts:
+        """Take a mini-batch for every agent whose stream continues, and check those that will be used."""
+
+    def points(self) -> list[Floats]:
+        """The points of the current mini-batches."""
+
+    def speak(self, plan: Plan) -> Any:
+        """What all agents say, from their states before the round: sums, functions or questions."""
+
+    def answer(self, questions: Any) -> Any:
+        """The answers to all questions."""
+
+    def step(self, number: int, said: Any) -> Round:
+        """Every agent hears what was said to it, and learns."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Where agents run: in worker processes (`Processes`) or on a Ray cluster (`RayEngine`)."""
+
+    def start(
+        self, agent: Agent, graph: Graph, streams: Sequence[Iterable[Batch]], states: Sequence[State] | None
+    ) -> Network:
+        """Start a network, which replaces the previous one."""
 
 
 def simulate(
@@ -35,14 +61,8 @@ def simulate(
 ) -> Iterator[Round]:
     """Run one agent per node of a graph, all with the same settings, until every stream has ended.
 
-    In a round, every agent with samples left takes a mini-batch and queries its neighbors; all reply from their function when
-    the round began; then all of them step. An agent whose stream has ended still replies, and still sends its function if the
-    protocol sends functions, but receives none. If a protocol exchanges only in every k-th round, agents just step in the
-    others; rounds are counted by the agents' steps, so that a resumed run keeps the same rhythm.
-
-    If agents share sums (`Relay`), all of them take part in every round, with samples or without. The first rounds only form
-    the network; after the streams have ended, rounds go on until all agents have the sums of all samples. Agents that are
-    absent when all others have finished are not waited for.
+    In a round all agents speak, then all that have samples left step. If agents share sums (`Relay`), all take part in every
+    round, and after the streams have ended rounds go on until all agents present have the sums of all samples.
 
     Parameters
     ----------
@@ -57,49 +77,90 @@ def simulate(
     faults : Faults, optional
         Simulated faults: lost messages, absent agents, changing networks.
     engine : Engine, optional
-        Where agents run: by default in this process, or in others (`Processes`, `RayEngine`). The
-        rounds are the same; states are fetched on demand, before the next round.
+        Where agents run, if not in this process: `Processes` or `RayEngine`. The rounds are the same.
     settle : int, optional
         The maximum number of rounds after the streams have ended, if agents share sums; by default, enough for a line.
 
-    Returns
-    -------
-    iterator of Round
-        The rounds, each computed on demand.
-
     Examples
     --------
-    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Graph, Komp, Penalty, Squared
-    >>> agent = Agent(
-    ...     dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), step_size=0.5,
-    ...     compression=Komp(budget=0.01), protocol=Penalty(coupling=0.1),
-    ... )
+    >>> from kernelmesh import Agent, ArrayStream, Gaussian, Gradient, Graph, Penalty, Squared
+    >>> learner, protocol = Gradient(step_size=0.5), Penalty(coupling=0.1)
+    >>> agent = Agent(dimension=1, outputs=1, kernel=Gaussian(), loss=Squared(), learner=learner, protocol=protocol)
     >>> x = np.linspace(-1, 1, 64)[:, None]
-    >>> streams = [ArrayStream(x, np.sin(3 * x)) for _ in range(3)]
-    >>> for round in simulate(agent, Graph.ring(3), streams):
+    >>> for round in simulate(agent, Graph.ring(3), [ArrayStream(x, np.sin(3 * x))] * 3):
     ...     print(round.number, round.samples)
     1 (32, 32, 32)
     2 (64, 64, 64)
     """
-    graph = Graph.of(graph)
+    # checked at the call: the generator below only starts with the first round
+    graph = _checked(agent, graph, streams, states, faults, engine)
+    rest = None if settle is None else integer("simulate", "settle", settle, minimum=0)
+    states = None if states is None else _numbered(agent, states)
+    return _rounds(agent, graph, streams, states, faults=faults, engine=engine, settle=rest)
+
+
+def _rounds(
+    agent: Agent,
+    graph: Graph,
+    streams: Sequence[Iterable[Batch]],
+    states: Sequence[State] | None,
+    *,
+    faults: Faults | None,
+    engine: Engine | None,
+    settle: int | None,
+) -> Iterator[Round]:
+    open_network = Shard if engine is None else engine.start
+    network: Network = open_network(agent, graph, streams, states)
+    faults = Faults() if faults is None else faults
+    seed, resting, asks = faults.seed(), 0, agent.protocol.question is not None
+    for number in itertools.count(1):
+        facts = network.take(faults.absent_from(graph, number))
+        resting += not facts.waits
+        if not facts.waits and (facts.settled or _gives_up(agent, graph, resting, settle)):
+            return
+        if number == 1:
+            _warn_if_unstable(agent, graph, streams, states, network)
+        # an agent that has been away has taken fewer steps, and keeps to the rhythm of the others
+        talks = agent.protocol.exchanges(facts.furthest + 1)
+        plan = faults.plan(graph, number, frozenset(facts.learns), talks=talks, asks=asks, seed=seed)
+        said = network.speak(plan)  # before anybody steps
+        if asks:
+            said = network.answer(said)
+        yield network.step(number, said)
+
+
+# Rounds after the streams have ended, for each agent, as sums go up a line and down again; and waves, as models improve.
+_ROUNDS_PER_AGENT, _WAVES = 100, 100
+
+
+def _gives_up(agent: Agent, graph: Graph, resting: int, settle: int | None) -> bool:
+    """Whether agents have had their rounds after the streams have ended."""
+    limit = _ROUNDS_PER_AGENT * len(graph) + _WAVES * agent.protocol.every if settle is None else settle
+    if resting <= limit:
+        return False
+    if settle is None:
+        text = f"simulate: agents still differ {limit} rounds after their streams have ended"
+        remedy = "continue from the states of the last round, or lose fewer messages"
+        warnings.warn(f"{text}; {remedy}", RuntimeWarning, stacklevel=3)
+    return True
+
+
+def _checked(agent: Any, network: Any, streams: Any, states: Any, faults: Any, engine: Any) -> Graph:
+    """The graph; rejects arguments of `simulate` that do not fit."""
+    graph: Graph = Graph.of(network)
     _check("agent", agent, Agent, "an Agent")
     _check("faults", faults, Faults | None, "a Faults or None", remedy="for example Faults(drop=0.1)")
     remedy = "for example Processes(2) from kernelmesh.runtimes.engines"
     _check("engine", engine, Engine | None, "an engine or None", remedy=remedy)
     _check("streams", streams, Collection, "a sequence of streams", remedy="one for each agent")
     _check("states", states, Collection | None, "a sequence of states or None", remedy="one for each agent")
-    for i, stream in enumerate(streams):
-        _check(
-            f"streams[{i}]",
-            stream,
-            Iterable,
-            "an iterable of mini-batches",
-            remedy="for example ArrayStream(points, targets)",
-        )
     for name, given in (("streams", streams), ("states", states)):
         if given is not None and len(given) != len(graph):
             rule = f"be one for each of {len(graph)} agents"
             raise InvalidArgument("simulate", name, rule, Verbatim(f"{len(given)} {name}"))
+    for i, stream in enumerate(streams):
+        remedy = "for example ArrayStream(points, targets)"
+        _check(f"streams[{i}]", stream, Iterable, "an iterable of mini-batches", remedy=remedy)
     for i, state in enumerate(states or ()):
         _check(f"states[{i}]", state, State, "a State", remedy="Agent.start() makes one")
         agent.check_state("simulate", state)
@@ -109,13 +170,12 @@ def simulate(
             rule = f"have no byzantine agents with the protocol {type(agent.protocol).__name__}"
             remedy = "attacks distort functions and values; to simulate a lying member, give it false labels"
             raise InvalidArgument("simulate", "faults", rule, Verbatim("some"), remedy=remedy)
-    # checked at the call; the generator below only starts with the first round
-    rest = None if settle is None else integer("simulate", "settle", settle, minimum=0)
-    return _rounds(agent, graph, streams, None if states is None else _numbered(agent, states), faults, engine, rest)
+    return graph
 
 
-# Rounds after the streams have ended, for each agent, as sums go up a line and down again; and waves, as models improve.
-_ROUNDS_PER_AGENT, _WAVES = 100, 100
+def _check(name: str, given: Any, kind: Any, what: str, *, remedy: str = "") -> None:
+    if not isinstance(given, kind) or isinstance(given, type):
+        raise InvalidArgument("simulate", name, f"be {what}", given, remedy=remedy)
 
 
 def _numbered(agent: Agent, states: Sequence[State]) -> list[State]:
@@ -133,93 +193,17 @@ def _numbered(agent: Agent, states: Sequence[State]) -> list[State]:
     return out
 
 
-def _check(name: str, given: Any, kind: Any, what: str, *, remedy: str = "") -> None:
-    if not isinstance(given, kind) or isinstance(given, type):
-        raise InvalidArgument("simulate", name, f"be {what}", given, remedy=remedy)
-
-
-def _rounds(
-    agent: Agent,
-    graph: Graph,
-    streams: Sequence[Iterable[Batch]],
-    states: list[State] | None,
-    faults: Faults | None,
-    engine: Engine | None,
-    settle: int | None,
-) -> Iterator[Round]:
-    shards = InProcess() if engine is None else engine
-    planner, threads = Planner(agent, graph, faults), BlasThreads()
-    shards.start(agent, graph, streams, states)
-    number = shown = resting = 0
-    limit = settle if settle is not None else _ROUNDS_PER_AGENT * len(graph) + _WAVES * agent.protocol.every
-    largest = max((state.function.order for state in states or ()), default=0)
-    while True:
-        number += 1
-        try:
-            facts = shards.call("take", planner.away(number))
-            if not any(each.waits for each in facts):
-                if all(each.settled for each in facts):
-                    return
-                if resting >= limit:
-                    if settle is None:
-                        _warn_of_limit(resting)
-                    return
-                resting += 1
-            learns, furthest = _who_learns(planner, facts)
-            if number == 1:
-                _warn_if_unstable(agent, graph, streams, states, shards)
-            with threads.limited(largest):
-                now = _round(shards, planner.plan(number, learns, furthest), agent.protocol)
-        except LostShard as lost:
-            number = shards.recover(lost)
-            planner.rewind(number)
-            continue
-        largest = max(now.orders)
-        if number > shown:  # rounds that are computed again have been seen
-            shown = number
-            yield now
-        del now  # whoever has not kept it lets go of the states before the next ones are made
-
-
-def _warn_of_limit(rounds: int) -> None:
-    warnings.warn(
-        f"simulate: agents still differ {rounds} rounds after their streams have ended; continue from the states of the last "
-        "round, or lose fewer messages",
-        RuntimeWarning,
-        stacklevel=4,
-    )
-
-
-def _round(shards: Engine, plan: Plan, protocol: ConsensusProtocol) -> Round:
-    said: Any = None
-    if plan.talks:
-        said = shards.exchange("ask", None, plan)
-        if protocol.question:
-            said = shards.exchange("answer", said)
-    return shards.step(plan.number, said)
-
-
-def _who_learns(planner: Planner, facts: Sequence[Facts]) -> tuple[NDArray[np.bool_], int]:
-    """By agent, whether it learns in a round; and the largest number of steps that any of these has taken."""
-    learns = np.zeros(planner.agents, dtype=bool)
-    learns[[i for each in facts for i in each.learns]] = True
-    return learns, max(each.furthest for each in facts)
-
-
-# How many rounds to look ahead where nobody knows how long a stream is.
-_UNKNOWN = 100_000
-
-
 def _warn_if_unstable(
-    agent: Agent, graph: Graph, streams: Sequence[Any], states: Sequence[State] | None, shards: Engine
+    agent: Agent, graph: Graph, streams: Sequence[Any], states: Sequence[State] | None, network: Network
 ) -> None:
     """Warn before the first step if the penalty will eventually be too large for the step size."""
     if len(graph) == 1 or type(agent.protocol).max_stable_penalty is ConsensusProtocol.max_stable_penalty:
         return
-    points = [each for part in shards.call("points") for each in part]
+    points = network.points()
     if not points:
         return
-    rounds = max(len(stream) if isinstance(stream, Sized) else _UNKNOWN for stream in streams)
+    # of a stream whose length nobody knows, many rounds are looked at
+    rounds = max(len(stream) if isinstance(stream, Sized) else 100_000 for stream in streams)
     first = max((state.samples for state in states or ()), default=0)
     warning = stability_warning(agent, points, graph, first=first, last=first + rounds * len(points[0]))
     if warning is not None:

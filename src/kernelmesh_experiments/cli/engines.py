@@ -1,10 +1,9 @@
-"""The options `--engine`, `--workers`, `--address` and `--checkpoints`."""
+"""The options `--engine`, `--workers` and `--address`."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelmesh import InvalidArgument
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["chosen_engine", "chosen_pool"]
 
 # Each engine with the options that it has.
-_ENGINES = {"simulation": (), "processes": ("--workers", "--checkpoints"), "ray": ("--workers", "--address", "--checkpoints")}
+_ENGINES = {"simulation": (), "processes": ("--workers",), "ray": ("--workers", "--address")}
 
 
 def _check(command: str, engine: str, **options: Any) -> None:
@@ -30,21 +29,19 @@ def _check(command: str, engine: str, **options: Any) -> None:
 
 
 @contextlib.contextmanager
-def chosen_engine(
-    command: str, engine: str, workers: int | None, address: str | None, checkpoints: str | None, usual: Path
-) -> Iterator[Engine | None]:
-    """The engine of a run; None for simulation in this process. Checkpoints go to the usual folder by default."""
+def chosen_engine(command: str, engine: str, workers: int | None, address: str | None) -> Iterator[Engine | None]:
+    """The engine of a run; None for simulation in this process."""
     with reported(command):
-        _check(command, engine, workers=workers, address=address, checkpoints=checkpoints)
+        _check(command, engine, workers=workers, address=address)
         found: contextlib.AbstractContextManager[Engine | None] = contextlib.nullcontext()
         if engine == "processes":
             from kernelmesh.runtimes.engines import Processes
 
-            found = Processes(workers, checkpoints=checkpoints or str(usual))
+            found = Processes(workers)
         elif engine == "ray":
             from kernelmesh.runtimes.ray import RayEngine
 
-            found = RayEngine(workers, address=address, checkpoints=checkpoints or str(usual))
+            found = RayEngine(workers, address=address)
     with found as opened:
         yield opened
 

@@ -27,7 +27,7 @@ def read_settings(command: str, experiment: Experiment, changes: Sequence[str], 
         if name not in known:
             listed = f"`kernelmesh show {experiment.name}` lists its settings"
             remedy = "; ".join(filter(None, (did_you_mean(name, known), listed)))
-            raise InvalidArgument(command, option, f"name a setting of {experiment.name}", name, remedy=remedy)
+            raise InvalidArgument(command, option, f"name a setting of {experiment.name}", change, remedy=remedy)
         if not equals:
             raise InvalidArgument(command, option, "be NAME=VALUE", change)
         kind = type_of(experiment.config, name)

@@ -60,9 +60,6 @@ def run(
     ] = "simulation",
     workers: Annotated[int | None, typer.Option(help="The number of processes or actors (default: one per core).")] = None,
     address: Annotated[str | None, typer.Option(help="The address of a running Ray cluster: HOST:PORT, or auto.")] = None,
-    checkpoints: Annotated[
-        str | None, typer.Option(help="Where workers store checkpoints: a shared folder or an fsspec URL.")
-    ] = None,
 ) -> None:
     """Run an experiment and write its summary, settings, tables, figures and a recording to a folder.
 
@@ -74,7 +71,7 @@ def run(
     changes = [f"{key}={value}" for key, value in options.items() if value is not None] + (change or [])
     folder = out or Path("runs") / name
     experiment, chosen = _prepared(name, folder, config, changes)
-    where = chosen_engine("run", engine, workers, address, checkpoints, folder / "shards")
+    where = chosen_engine("run", engine, workers, address)
     how: dict[str, Any] = {"table": everything, "resume": resume, "engine": where}
     with reported("run"):
         finished = _watched(experiment, chosen, folder, port if watch else None, **how)

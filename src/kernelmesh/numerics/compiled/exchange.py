@@ -30,13 +30,12 @@ def exchange(
     T = S'⁻¹ (UᵀC⁻¹ W_R + S_IN A_N), and those of the old ones become W − Qᵀ C⁻¹ W_R − Z'ᵀ T.
 
     Returns Y, Q, the rows of the entering points over the old ones and over each other, the weights of the old points (those
-    of the leaving ones are meaningless) and of the entering ones. No argument is modified.
+    of the leaving ones are meaningless) and of the entering ones.
     """
     order = len(inverse)
     dropped = np.ones(len(coefficients), dtype=np.bool_)
     dropped[kept] = False
     others = np.flatnonzero(dropped)
-
     rest = coefficients[others]
     staying = shrink * weights
     if order > 0:
@@ -65,11 +64,18 @@ def exchange(
     arriving += share
     if order > 0:
         staying -= np.dot(transposed(gained), share)
+    rows, block = _entering(lower, gained)
+    return gained, lost, rows, block, staying, arriving
+
+
+@compiled()
+def _entering(lower: Floats, gained: Floats) -> tuple[Floats, Floats]:
+    """Y ← L⁻¹ Z', and the rows of the entering points, −L⁻ᵀ Y over the old ones and S'⁻¹ over each other."""
     solve(lower, gained)
-    back = np.eye(kept.size)
+    back = np.eye(len(lower))
     solve(lower, back)
     turned = transposed(back)
-    return gained, lost, -np.dot(turned, gained), np.dot(turned, back), staying, arriving
+    return -np.dot(turned, gained), np.dot(turned, back)
 
 
 @compile_on_first_call()

@@ -6,7 +6,7 @@ from kernelmesh.checks import Floats, Ints
 from kernelmesh.numerics.compiled.jit import compiled
 
 __all__ = ["cholesky", "doubled", "pivoted_cholesky", "refit", "solve", "solve_transposed"]
-__all__ += ["subtract_rows", "transposed"]
+__all__ += ["subtract_rows", "transposed", "triangle"]
 
 # The block size of factorizations and solves, in rows; earlier rows contribute by one matrix product per block.
 _BLOCK = 64
@@ -79,6 +79,16 @@ def pivoted_cholesky(schur: Floats, own: Floats, tolerance: float) -> tuple[Ints
         row[pivot] = root
         rank += 1
     return turn, rank, lower
+
+
+@compiled()
+def triangle(lower: Floats, chosen: Ints) -> Floats:
+    """L over the points that `pivoted_cholesky` has chosen, from its Lᵀ."""
+    out = np.zeros((chosen.size, chosen.size))
+    for a in range(chosen.size):
+        for b in range(a + 1):
+            out[a, b] = lower[b, chosen[a]]
+    return out
 
 
 @compiled()

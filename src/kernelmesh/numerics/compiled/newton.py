@@ -24,6 +24,7 @@ from kernelmesh.numerics.compiled.linear import (
     solve,
     solve_transposed,
     transposed,
+    triangle,
 )
 from kernelmesh.numerics.compiled.losses import fill_softmax
 
@@ -215,16 +216,12 @@ def novel(
     chosen = turn[:rank].copy()
     if rank == 0:
         return chosen, 0.0
-    top = np.zeros((rank, rank))
-    for a in range(rank):
-        for b in range(a + 1):
-            top[a, b] = lower[b, chosen[a]]
     image = np.zeros((rank, force.shape[1]))
     for b in range(force.shape[0]):
         for a in range(rank):
             for c in range(force.shape[1]):
                 image[a, c] += schur[b, chosen[a]] * force[b, c]
-    solve(top, image)
+    solve(triangle(lower, chosen), image)
     return chosen, 0.5 * (image * image).sum()
 
 
@@ -272,8 +269,7 @@ def _prune(
         for i in range(n):
             power[i] += values[i] * values[i]
     stays = np.ones(n, dtype=np.bool_)
-    gone = 0
-    spent = 0.0
+    gone, spent = 0, 0.0
     directions = np.empty((min(n, 64), n))
     column = np.empty(n)
     while gone < n:

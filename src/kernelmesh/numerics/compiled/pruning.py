@@ -14,6 +14,7 @@ from kernelmesh.numerics.compiled.linear import (
     solve_transposed,
     subtract_rows,
     transposed,
+    triangle,
 )
 
 __all__ = ["choose"]
@@ -402,12 +403,8 @@ def choose(
         tolerance = blur
 
     turn, new, lower = pivoted_cholesky(gram, own, tolerance)
-    independent = turn[:new]
-    dependent = turn[new:]
-    top = np.zeros((new, new))
-    for a in range(new):
-        for b in range(a + 1):
-            top[a, b] = lower[b, independent[a]]
+    independent, dependent = turn[:new], turn[new:]
+    top = triangle(lower, independent)
     candidates = transposed(np.concatenate((shrink * weights, coefficients[independent])))
     error = 0.0
     if dependent.size > 0:
@@ -415,19 +412,21 @@ def choose(
     factor = _factor(top, independent, lifted, order)
 
     diagonal, floor = _diagonal(inverse, factor, np.concatenate((own_old, own[independent])))
-    known, size_known = inverse, order  # one call for both cases, because each call would be compiled separately
+    known, size_known = inverse, order
     if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
         whole = np.dot(transposed(factor), factor)
         whole[:order, :order] += inverse
         known, size_known, factor = whole, order + new, np.empty((0, order + new))
     stays, error = _prune(known, size_known, factor, candidates, diagonal, floor, error, budget, max_order)
 
-    keep = np.zeros(order + batch, dtype=np.bool_)
-    changes = 0
-    for i in range(order):
-        keep[i] = stays[i]
-        changes += not stays[i]
-    for a in range(new):
-        keep[order + independent[a]] = stays[order + a]
-        changes += stays[order + a]
+    changes, keep = _chosen(stays, order, batch, independent)
     return changes, keep, replaced, added, error, dependent.size
+
+
+@compiled()
+def _chosen(stays: NDArray[np.bool_], order: int, batch: int, independent: Ints) -> tuple[int, NDArray[np.bool_]]:
+    """How many points change, and which of the old points, then of all new ones stay."""
+    keep = np.zeros(order + batch, dtype=np.bool_)
+    keep[:order] = stays[:order]
+    keep[order + independent] = stays[order:]
+    return order - int(stays[:order].sum()) + int(stays[order:].sum()), keep

@@ -39,7 +39,7 @@ def standardized(settings: Settings, points: PointList, total: Sums, root: int) 
     mean = total.features[0] / total.samples
     variance = total.features[1] / total.samples - mean**2
     scales = np.where(variance > 1e-12 * mean**2, np.sqrt(np.maximum(variance, 0.0)), 1.0)
-    narrowest = _WIDTHS[0] if settings.tunes else 1.0
+    narrowest = _WIDTHS[0] if settings.stages >= TUNED else 1.0
     return PointList.of(points.roots, points.points, narrowest * scales, root, stage=SCALED)
 
 

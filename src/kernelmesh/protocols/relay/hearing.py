@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import ListPart, News, unpacked
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.sums import Sums, added
+from kernelmesh.protocols.base import Heard
 from kernelmesh.protocols.relay.agreement import CANDIDATES, scaled
 from kernelmesh.protocols.relay.memory import REREAD, Memory, Peer, Received
 from kernelmesh.protocols.relay.point_list import PointList, merged
@@ -24,59 +25,73 @@ __all__ = ["exclude", "forget", "hear"]
 _ROUNDING = 1e-2
 
 
-def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple[Hashable, News]]) -> tuple[Memory, Basis]:
+def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[Heard]) -> tuple[Memory, Basis]:
     """The memory after a tick, and the basis over the list of points that holds now."""
     memory = memory.copied()
     lists = [] if memory.next_points is None else [memory.next_points]
     memory.next_points = None
-    for name, news in heard:
-        _receive(settings, memory, name, news, lists)
-    grow(memory.tree, memory.links)
+    tree, numbers = memory.tree, memory.numbers
+    for said in heard:
+        name, news = said.neighbor, said.reply
+        if not isinstance(news, News):
+            continue
+        number = news.hello.name
+        if numbers.get(name) != number:
+            if number == tree.name or number in numbers.values():
+                continue  # every member must have another number
+            numbers[name] = number
+            memory.peers.setdefault(number, Peer(Neighbor()))
+        peer = memory.peers[number]
+        has_returned = tree.clock > peer.link.until
+        if peer.excluded or not heeded(tree, peer.link, news.hello):
+            continue
+        peer.length, peer.digest = news.length, news.digest
+        if has_returned or news.sums or news.part or news.proposals or news.standing:
+            _receive(settings, memory, peer, news, lists, has_returned=has_returned)
+    links = memory.links
+    grow(tree, links)
     for points in lists:
         if points.is_newer(memory.points):
             basis = _adopt(settings, memory, basis, points)
-    clock, near = memory.tree.clock, memory.near
-    for j, peer in memory.peers.items():
-        if j not in near:
-            _part_with(memory, peer)
-    own_roll = 1 << memory.tree.name
+    clock, near = tree.clock, tree.near(links)
+    _part_with_others(memory, near)
+    own_roll = 1 << tree.name
     _select(memory, near, own_roll)
-    shape, roll = (memory.tree.root, *near), own_roll | memory.others.roll
+    shape, roll = (tree.root, *near), own_roll | memory.others.roll
     if shape != memory.shape or roll != memory.roll:
         memory.shape, memory.roll, memory.since = shape, roll, clock
     # samples of which none is worth a point are not waited for
-    agreed = memory.points.stage >= settings.stages and len(memory.points) > 0
-    memory.is_ready = memory.is_ready or (memory.stands and agreed) or clock - memory.since >= PATIENCE
+    if not memory.is_ready:
+        agreed = memory.points.stage >= settings.stages and len(memory.points) > 0
+        memory.is_ready = (memory.stands and agreed) or clock - memory.since >= PATIENCE
     return memory, basis
 
 
-def _part_with(memory: Memory, peer: Peer) -> None:
-    """A neighbor is not next to this member in the tree: what it said before does not count."""
-    if peer.counted is not None:
-        peer.counted, peer.changed = None, memory.tree.clock
-    peer.told, peer.sent, peer.proposals = -1, 0, None
-    if not peer.link.alive(memory.tree.clock):
-        peer.newest = None
+def _part_with_others(memory: Memory, near: Sequence[int]) -> None:
+    """What neighbors said before that are not next to this member in the tree does not count."""
+    clock = memory.tree.clock
+    for j, peer in memory.peers.items():
+        if j in near:
+            continue
+        if peer.counted is not None:
+            peer.counted, peer.changed = None, clock
+        peer.told, peer.sent, peer.proposals = -1, 0, None
+        if clock > peer.link.until:
+            peer.newest = None
 
 
-def _receive(settings: Settings, memory: Memory, name: Hashable, news: News, lists: list[PointList]) -> None:
+def _receive(
+    settings: Settings, memory: Memory, peer: Peer, news: News, lists: list[PointList], *, has_returned: bool
+) -> None:
+    """Take in what a neighbor has said besides a hello."""
     number = news.hello.name
-    if memory.numbers.get(name) != number:
-        if number == memory.tree.name or number in memory.numbers.values():
-            return  # every member must have another number
-        memory.numbers = {**memory.numbers, name: number}
-    peer = memory.peers.setdefault(number, Peer(Neighbor()))
-    was_alive = peer.link.alive(memory.tree.clock)
-    if peer.excluded or not heeded(memory.tree, peer.link, news.hello):
-        return
     if number in memory.estates and news.sums is not None and news.sums.estate:
-        peer.link.left = True  # it repeats its farewell
-    elif not was_alive:  # it is new, or has come back
+        peer.link.leave()  # it repeats its farewell
+    elif has_returned:  # or is new
         if peer.counted is not None:
             peer.changed = memory.tree.clock + 1
         peer.newest = peer.counted = None
         memory.estates = {j: sums for j, sums in memory.estates.items() if j != number}
-    peer.length, peer.digest = news.length, news.digest
     try:
         if news.standing:
             _stand(memory, news.standing)
@@ -119,7 +134,8 @@ def _keep(settings: Settings, memory: Memory, peer: Peer, news: News) -> None:
         if counts and memory.points.begins_with(news.length, news.digest) and not sums.roll & taken:  # until then, it stays
             memory.estates = {**others, news.hello.name: sums}
             memory.own_changed = memory.tree.clock + 1
-            peer.link.left, peer.newest = True, None
+            peer.link.leave()
+            peer.newest = None
     elif peer.newest is None or clock > peer.newest.clock:
         peer.newest = Received(clock, sums, news.length, news.digest)
 
@@ -194,27 +210,32 @@ def _adopt(settings: Settings, memory: Memory, old: Basis, points: PointList) ->
 
 def _select(memory: Memory, near: list[int], own_roll: int) -> None:
     """Which sums count: the newest of each tree neighbor, unless they overlap."""
-    points, forgotten = memory.points, memory.forgotten
-    own_roll = _union(own_roll, *(sums.roll for sums in memory.estates.values()))
-    chosen: dict[int, Received] = {}
+    points, forgotten = memory.points, memory.forgotten if memory.standing else 0
+    if memory.estates:
+        own_roll = _union(own_roll, *[sums.roll for sums in memory.estates.values()])
+    found: list[tuple[int, int, int, Received]] = []
     for j in near:
         peer = memory.peers[j]
         # sums over points that are still on their way count when these have arrived
         for received in (peer.newest, peer.counted):
             if received is None or received.sums.roll & forgotten:
                 continue
-            if points.begins_with(received.length, received.digest):
-                chosen[j] = received
+            was_counted = received is peer.counted and memory.extended < memory.tree.clock  # over the same list
+            if was_counted or points.begins_with(received.length, received.digest):
+                found.append((-received.sums.roll.bit_count(), len(found), j, received))
                 break
-    chosen = _disjoint(own_roll, chosen)
+    chosen = _disjoint(own_roll, sorted(found))
     moved = False
     for j in near:
         peer, now = memory.peers[j], chosen.get(j)
         if now is not peer.counted:
             peer.counted, peer.changed, moved = now, memory.tree.clock, True
-    parts = [*memory.estates.values(), *(received.sums for received in chosen.values())]
-    before = memory.others
-    if not moved and not any(part.roll & ~before.roll for part in parts):
+    before, roll, parts = memory.others, 0, list(memory.estates.values())
+    for received in chosen.values():
+        parts.append(received.sums)
+        roll |= received.sums.roll
+    roll |= _union(0, *[sums.roll for sums in memory.estates.values()]) if memory.estates else 0
+    if not moved and not roll & ~before.roll:
         return
     live = added(parts, outputs=before.weights.shape[1])
     # while the tree changes, members that are missing stay in use until a new sum has as many samples
@@ -226,14 +247,14 @@ def _union(*rolls: int) -> int:
     return functools.reduce(operator.or_, rolls)
 
 
-def _disjoint(roll: int, newest: Mapping[int, Received]) -> dict[int, Received]:
-    """Of sums that overlap, the larger ones.
+def _disjoint(roll: int, ranked: Iterable[tuple[int, int, int, Received]]) -> dict[int, Received]:
+    """Of sums that overlap, the larger ones, which come first in this list.
 
     Earlier sums are no way out: two neighbors that each keep one, because the newest of the other contains it, would keep
     them for ever.
     """
     chosen: dict[int, Received] = {}
-    for j, received in sorted(newest.items(), key=lambda item: -item[1].sums.roll.bit_count()):
+    for _, _, j, received in ranked:
         if not roll & received.sums.roll:
             chosen[j], roll = received, roll | received.sums.roll
     return chosen

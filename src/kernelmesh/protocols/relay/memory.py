@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument, RefusedMessage, Verbatim
@@ -112,17 +112,13 @@ class Memory(Struct):
 
     def copied(self) -> Memory:
         """A copy for a step to change."""
-        new = copy.copy(self)
-        new.tree, new.outgoing = copy.copy(self.tree), {}
-        new.peers = {j: copy.copy(peer) for j, peer in self.peers.items()}
-        for peer in new.peers.values():
-            peer.link = copy.copy(peer.link)
-        return new
+        peers = {j: replace(peer, link=replace(peer.link)) for j, peer in self.peers.items()}
+        return replace(self, tree=replace(self.tree), peers=peers, numbers=dict(self.numbers), outgoing={})
 
     @property
     def forgotten(self) -> int:
         """The members that do not count, as a roll."""
-        return sum(1 << j for j, count in self.standing.items() if count % 2)
+        return sum([1 << j for j, count in self.standing.items() if count % 2])
 
     @property
     def stands(self) -> bool:
@@ -130,28 +126,23 @@ class Memory(Struct):
         return self.tree.clock - self.since >= CALM or self.tree.clock >= PATIENCE
 
     @property
-    def near(self) -> list[int]:
-        """The tree neighbors: the parent, and the children that are alive."""
-        return [j for j, link in self.links.items() if self._is_near(j, link)]
+    def near(self) -> tuple[int, ...]:
+        """The tree neighbors in the latest tick: the parent, and the children that were alive."""
+        return self.shape[1:]
 
     @property
     def links(self) -> dict[int, Neighbor]:
         """The neighbors that the tree may use."""
-        gone = self.forgotten
+        gone = self.forgotten if self.standing else 0
         return {j: peer.link for j, peer in self.peers.items() if not peer.excluded and not gone >> j & 1}
 
-    def _is_near(self, j: int, link: Neighbor) -> bool:
-        is_child = link.hello is not None and link.hello.parent == self.tree.name and link.alive(self.tree.clock)
-        return j == self.tree.parent or is_child
-
-    def inbox(self, near: list[int]) -> list[tuple[int, Sums]]:
+    def inbox(self, near: Sequence[int]) -> list[tuple[int, Sums]]:
         """The sums of the tree neighbors that count."""
-        found = ((j, self.peers[j].counted) for j in near)
-        return [(j, received.sums) for j, received in found if received is not None]
+        return [(j, received.sums) for j in near if (received := self.peers[j].counted) is not None]
 
     def changed_for(self, j: int) -> int:
         """When the sum of everything but what came from neighbor j last changed, if only by what no longer counts."""
-        return max([self.own_changed, *(peer.changed for other, peer in self.peers.items() if other != j)])
+        return max([self.own_changed, *[peer.changed for other, peer in self.peers.items() if other != j]])
 
     def kept_sums(self) -> Iterator[tuple[Peer, str, Received]]:
         """All sums that are remembered of neighbors: whose, under which name, and the sums."""

@@ -81,7 +81,7 @@ class PointList:
 
     def begins_with(self, length: int, digest: int) -> bool:
         """Whether the first points are those of a list with this length and digest."""
-        if length == len(self) and digest == self.digest:
+        if length == len(self.points) and digest == self.digest:
             return True
         if length == 0 and digest == EMPTY:
             return True

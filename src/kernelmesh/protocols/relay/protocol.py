@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from kernelmesh.checks import integer, positive
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import BITS, NOBODY, Message, News
-from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.sums import Sums
 from kernelmesh.protocols.base import ConsensusProtocol, Heard, StepInputs, Tuning
-from kernelmesh.protocols.relay.hearing import forget, hear
+from kernelmesh.protocols.relay.hearing import forget
 from kernelmesh.protocols.relay.memory import Memory
 from kernelmesh.protocols.relay.point_list import PointList
-from kernelmesh.protocols.relay.settings import Settings
-from kernelmesh.protocols.relay.speaking import is_settled, speak, tell
 from kernelmesh.protocols.relay.tree import Tree
 from kernelmesh.registry import register
 
@@ -93,25 +90,7 @@ class Relay(ConsensusProtocol):
 
     def begin(self, number: int, points: PointList, outputs: int) -> Memory:
         """The memory of a new member with this number."""
-        return Memory(Tree(number), points, Sums.zero(outputs))
-
-    def hear(
-        self, settings: Settings, memory: Memory, basis: Basis, heard: Iterable[tuple[Hashable, News]]
-    ) -> tuple[Memory, Basis]:
-        """The memory after a tick, and the basis over the list of points that holds now."""
-        return hear(settings, memory, basis, heard)
-
-    def speak(self, settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Any) -> None:
-        """Decide what is sent before the next tick."""
-        speak(settings, memory, basis, own, changed=changed, candidates=candidates)
-
-    def tell(self, memory: Memory, name: Hashable) -> News | None:
-        """The message to a neighbor, from the memory after a step."""
-        return tell(memory, name)
-
-    def is_settled(self, memory: Memory) -> bool:
-        """Whether this member has nothing to say that a neighbor does not know."""
-        return is_settled(memory)
+        return Memory(Tree(number, number), points, Sums.zero(outputs))
 
     def forgotten(self, memory: Memory, number: int, *, forgotten: bool = True) -> Memory:
         """The memory without any samples of a member, or admitting them again; the network hears of it."""

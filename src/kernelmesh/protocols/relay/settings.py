@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kernelmesh.numerics.kernels import Kernel
+from kernelmesh.numerics.kernels import Kernel, largest_value
 
 __all__ = ["CALM", "PATIENCE", "POOL", "Settings"]
 
@@ -23,22 +23,26 @@ class Settings:
     """k, the ticks between two waves."""
     bits: int
     """The size of a number on the wire."""
-    scales: bool
-    """Whether the members agree on the scales of the features."""
-    tunes: bool
-    """Whether they then agree on the width of the kernel and on λ."""
+    stages: int
+    """The stage of a list of points with which members learn: 1 if they first agree on the scales of the features, 2 if then
+    on the width of the kernel and on λ."""
     novelty: float
     max_order: int
     kernel: Kernel
     regularization: float
     typical_curvature: float
     """The curvature of the loss of most samples, by which a squared error stands for it."""
-    limit: float = math.inf
-    """The most that one sample can add to tr Θ."""
+    most_curved: float = math.inf
+    """The largest curvature of the loss."""
     max_samples: float = math.inf
     """The most samples that a member may claim."""
 
     @property
-    def stages(self) -> int:
-        """The stage of a list of points with which members learn."""
-        return self.scales + self.tunes
+    def limit(self) -> float:
+        """The most that one sample can add to tr Θ."""
+        return self.most_curved * largest_value(self.kernel)
+
+    @property
+    def scales(self) -> bool:
+        """Whether the members agree on the scales of the features."""
+        return self.stages > 0

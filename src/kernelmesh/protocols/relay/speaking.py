@@ -6,20 +6,19 @@ reaches everybody within k + 2 · depth ticks. A changed roll is passed on soone
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from kernelmesh.checks import Floats
-from kernelmesh.messages import NOBODY, ListPart, News, Rows, packed
+from kernelmesh.messages import NOBODY, Hello, ListPart, News, Rows, packed
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.sums import Sums, added
 from kernelmesh.protocols.relay.agreement import POINTS, SCALED, standardized, tuned
 from kernelmesh.protocols.relay.memory import Memory, Outgoing, Peer
 from kernelmesh.protocols.relay.point_list import EMPTY, part_of
 from kernelmesh.protocols.relay.settings import CALM, PATIENCE, POOL, Settings
-from kernelmesh.protocols.relay.tree import greet
 
 __all__ = ["is_settled", "speak", "tell"]
 
@@ -36,21 +35,22 @@ def speak(settings: Settings, memory: Memory, basis: Basis, own: Sums, *, change
     if changed:
         memory.own_changed = tree.clock
     outputs = own.weights.shape[1]
-    mine = added([own, *memory.estates.values()], outputs=outputs)
-    _propose(settings, memory, basis, candidates, own)
+    mine = added([own, *memory.estates.values()], outputs=outputs) if memory.estates else own
+    _propose(settings, memory, basis, candidates, own, near)
     if memory.leaving:
         sums, proposals = {_heir(memory, near): packed(mine, bits=settings.bits, estate=True)}, None
     else:
-        sums = {j: packed(value, bits=settings.bits) for j, value in _due(settings, memory, mine, near)}
-        proposals = _proposed(settings, memory)
+        due = _due(settings, memory, mine, near)
+        sums = {j: packed(value, bits=settings.bits) for j, value in due} if due else {}
+        proposals = None if memory.proposals is None else _proposed(settings, memory, memory.proposals)
     for j, peer in memory.peers.items():
-        part = None if peer.excluded or not peer.link.alive(tree.clock) else _part(memory, peer)
-        out = Outgoing(sums.get(j), part, proposals if j == tree.parent else None)
+        lacks = peer.digest != memory.points.digest and not peer.excluded and tree.clock <= peer.link.until
+        out = sums.get(j), _part(memory, peer) if lacks else None, proposals if j == tree.parent else None
         if any(out):
-            memory.outgoing[j] = out
+            memory.outgoing[j] = Outgoing(*out)
 
 
-def _heir(memory: Memory, near: list[int]) -> int:
+def _heir(memory: Memory, near: Sequence[int]) -> int:
     """To whom a member that leaves says farewell: to one alone, as long as that one lives."""
     heir = memory.links.get(memory.heir)
     if heir is None or not heir.alive(memory.tree.clock):
@@ -58,17 +58,21 @@ def _heir(memory: Memory, near: list[int]) -> int:
     return memory.heir
 
 
-def tell(memory: Memory, name: Hashable) -> News | None:
-    """The message to a neighbor, from the memory after a step; None to one that was excluded."""
-    number = memory.numbers.get(name)
-    peer = None if number is None else memory.peers.get(number)
-    if peer is not None and peer.excluded:
-        return None
-    heard = 0 if peer is None or peer.newest is None else peer.newest.clock
-    out = Outgoing() if number is None else memory.outgoing.get(number, Outgoing())
-    points = memory.points
-    hello = greet(memory.tree, heard, NOBODY if number is None else number)
-    return News(hello, len(points), points.digest, *out, memory.standing or None)
+def tell(memory: Memory, names: Iterable[Hashable]) -> list[News | None]:
+    """The message to each neighbor, from the memory after a step; None to one that was excluded."""
+    tree, points, standing, silent = memory.tree, memory.points, memory.standing or None, Outgoing()
+    length, said = len(points.points), list[News | None]()
+    for name in names:
+        number = memory.numbers.get(name, NOBODY)
+        peer = memory.peers.get(number)
+        if peer is not None and peer.excluded:
+            said.append(None)
+            continue
+        heard = 0 if peer is None or peer.newest is None else peer.newest.clock
+        known = tree.count if tree.root == number else tree.given_up.get(number, 0)
+        hello = Hello(tree.name, tree.clock, tree.root, tree.count, tree.hops, tree.parent, heard, known)
+        said.append(News(hello, length, points.digest, *memory.outgoing.get(number, silent), standing))
+    return said
 
 
 def is_settled(memory: Memory) -> bool:
@@ -87,20 +91,24 @@ def is_settled(memory: Memory) -> bool:
 # -- points ------------------------------------------------------------------------------------------------------------
 
 
-def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Floats, own: Sums) -> None:
+def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Floats, own: Sums, near: Sequence[int]) -> None:
     """Which points this member proposes; a root whose tree stands adds them to the list, and decides what is agreed on."""
-    tree, points, decides = memory.tree, memory.points, memory.tree.is_root and memory.stands
-    if settings.scales and points.stage < SCALED:
+    tree, points = memory.tree, memory.points
+    decides = tree.is_root and memory.stands
+    if points.stage < SCALED <= settings.stages:
         total = added([own, memory.others], outputs=own.weights.shape[1])
         if decides and total.samples > 1 and total.features.size:
             memory.next_points = standardized(settings, points, total, tree.name)
         memory.proposals = candidates[:POOL] if memory.proposals is None else memory.proposals
         return
     compares = points.stage < settings.stages
-    room = min(settings.max_order, POINTS if compares else settings.max_order) - len(points)
-    pools = [memory.proposals, candidates, *(memory.peers[j].proposals for j in memory.near if j != tree.parent)]
-    fresh = [pool for pool in pools if pool is not None and len(pool)]
-    for peer in memory.peers.values():
+    room = min(settings.max_order, POINTS if compares else settings.max_order) - len(points.points)
+    fresh = [] if memory.proposals is None else [memory.proposals]
+    if len(candidates):
+        fresh.append(candidates)
+    for j, peer in memory.peers.items():
+        if peer.proposals is not None and j in near and j != tree.parent:
+            fresh.append(peer.proposals)
         peer.proposals = None
     if room > 0 and fresh:
         pool = np.concatenate(fresh)
@@ -119,21 +127,19 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
             memory.next_points = tuned(settings, points, total.trials, tree.name)
 
 
-def _proposed(settings: Settings, memory: Memory) -> Rows | None:
+def _proposed(settings: Settings, memory: Memory, proposals: Floats) -> Rows | None:
     """The proposals that are sent to the parent now."""
     clock = memory.tree.clock
-    if memory.tree.is_root or memory.proposals is None or (memory.proposed and clock - memory.proposed < settings.every):
+    if memory.tree.is_root or (memory.proposed and clock - memory.proposed < settings.every):
         return None
     memory.proposed = clock
-    return Rows.of(memory.proposals[:_PROPOSALS])
+    return Rows.of(proposals[:_PROPOSALS])
 
 
 def _part(memory: Memory, peer: Peer) -> ListPart | None:
     """The points that a neighbor lacks; all of them if its list is another one."""
     points, clock = memory.points, memory.tree.clock
-    if peer.digest == points.digest or (
-        peer.listed >= memory.extended and (clock - peer.listed < CALM or not _by_lot(clock))
-    ):
+    if peer.listed >= memory.extended and (clock - peer.listed < CALM or not _by_lot(clock)):
         return None
     begins = points.begins_with(peer.length, peer.digest)
     if not begins and peer.length > len(points) and clock - memory.extended < CALM:
@@ -145,7 +151,7 @@ def _part(memory: Memory, peer: Peer) -> ListPart | None:
 # -- sums --------------------------------------------------------------------------------------------------------------
 
 
-def _due(settings: Settings, memory: Memory, mine: Sums, near: list[int]) -> list[tuple[int, Sums]]:
+def _due(settings: Settings, memory: Memory, mine: Sums, near: Sequence[int]) -> list[tuple[int, Sums]]:
     """The tree neighbors to whom sums are sent now, and the sums."""
     tree, every, inbox = memory.tree, settings.every, memory.inbox(near)
     up, down = (tree.waves + tree.hops) // every, (tree.waves - tree.hops) // every
@@ -153,19 +159,23 @@ def _due(settings: Settings, memory: Memory, mine: Sums, near: list[int]) -> lis
     memory.up, memory.down = up, down
     due = []
     for j in near:
-        peer, hello = memory.peers[j], memory.peers[j].link.hello
-        roll, news = mine.roll, memory.changed_for(j)
+        peer, hello, roll = memory.peers[j], memory.peers[j].link.hello, mine.roll
         for other, sums in inbox:
             roll |= sums.roll if other != j else 0
         pause = tree.clock - peer.sent
         is_wave = rises if j == tree.parent else falls
         # what the neighbor has may be older than what was sent last, if that says the same
-        is_late = peer.sent > 0 and hello is not None and hello.heard < min(news, peer.sent)
-        is_lost = is_late and 2 * pause > every and _by_lot(tree.clock)
+        is_late = hello is not None and hello.heard < peer.sent and 2 * pause > every
         # a root decides what is agreed on when rolls have been calm for a while: nobody may hold them back until then
-        is_urgent = roll != peer.told and pause >= (1 if memory.points.stage < settings.stages else max(1, every // 4))
-        if is_urgent or is_lost or (is_wave and (news > peer.sent or not peer.sent)):
+        is_due = roll != peer.told and pause >= (max(1, every // 4) if memory.points.stage >= settings.stages else 1)
+        if not is_due and (is_wave or is_late):
+            news = memory.changed_for(j)
+            is_lost = is_late and hello is not None and hello.heard < news and _by_lot(tree.clock)
+            is_due = is_lost or (is_wave and (news > peer.sent or not peer.sent))
+        if is_due:
             due.append(j)
+    if not due:
+        return []
     out = []
     for j, value in _all_but_one(mine, inbox, due):
         memory.peers[j].sent, memory.peers[j].told = tree.clock, value.roll
@@ -182,8 +192,6 @@ def _by_lot(clock: int) -> bool:
 
 def _all_but_one(mine: Sums, inbox: list[tuple[int, Sums]], due: list[int]) -> Iterable[tuple[int, Sums]]:
     """For each j that is due, the sum of everything but what came from j; nothing is subtracted."""
-    if not due:
-        return
     outputs = mine.weights.shape[1]
     ahead = [mine]
     for _, sums in inbox:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from kernelmesh.messages import NOBODY, Hello
 
-__all__ = ["Neighbor", "Tree", "greet", "grow", "heeded"]
+__all__ = ["Neighbor", "Tree", "grow", "heeded"]
 
 _NEVER = -(1 << 62)
 # A neighbor or a root is given up after twice its longest usual pause, and some ticks more.
@@ -25,14 +25,9 @@ _AHEAD = 50  # ticks by which waves may run ahead of the root's beats
 _COAST = 8
 
 
-def _patience(pause: float) -> float:
-    """After how many ticks nothing more is expected."""
-    return _PAUSES * pause + _GRACE
-
-
 def _longest(pause: float, last: int) -> float:
     """The longest usual pause after another one; a pause that was given up counts no more than patience lasts."""
-    counted = min(float(last), _patience(pause))
+    counted = min(float(last), _PAUSES * pause + _GRACE)
     return max(counted, pause + _MEMORY * (counted - pause))
 
 
@@ -44,6 +39,8 @@ class Neighbor(Struct):
     """When the newest hello came."""
     pause: float = 1.0
     """The longest usual pause between two hellos."""
+    until: float = _NEVER
+    """The last tick in which it counts as alive without another hello."""
     rose: int = _NEVER
     """When the neighbor last announced another root, or a higher count of the same."""
     left: bool = False
@@ -51,7 +48,11 @@ class Neighbor(Struct):
 
     def alive(self, clock: int) -> bool:
         """Whether it has said something lately."""
-        return self.hello is not None and not self.left and clock - self.at <= _patience(self.pause)
+        return clock <= self.until
+
+    def leave(self) -> None:
+        """It has said farewell."""
+        self.left, self.until = True, _NEVER
 
 
 class Tree(Struct):
@@ -59,8 +60,9 @@ class Tree(Struct):
 
     name: int
     """Its number."""
+    root: int
+    """The root that it follows, at first itself."""
     clock: int = 0
-    root: int = NOBODY
     count: int = 0
     hops: int = 0
     parent: int = NOBODY
@@ -73,48 +75,48 @@ class Tree(Struct):
     waves: int = 0
     """An estimate of the root's count, which runs on between its hellos."""
 
-    def __post_init__(self) -> None:
-        if self.root == NOBODY:
-            self.root = self.name
-
     @property
     def is_root(self) -> bool:
         """Whether this member is the root."""
         return self.parent == NOBODY
 
+    def near(self, neighbors: dict[int, Neighbor]) -> list[int]:
+        """The tree neighbors: the parent, and the children that are alive."""
+        near = []
+        for j, neighbor in neighbors.items():
+            hello = neighbor.hello
+            if j == self.parent or (hello and hello.parent == self.name and self.clock <= neighbor.until):
+                near.append(j)
+        return near
+
 
 def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
     """Take note of a hello; False if it is late or a duplicate."""
     before = neighbor.hello
-    if before is not None and hello.clock <= before.clock and (neighbor.left or neighbor.alive(tree.clock)):
+    if before is not None and hello.clock <= before.clock and (neighbor.left or tree.clock <= neighbor.until):
         return False  # a neighbor that was silent for long may have lost its clock
-    if neighbor.at > _NEVER:
+    if neighbor.at > _NEVER and tree.clock - neighbor.at != neighbor.pause:
         neighbor.pause = _longest(neighbor.pause, tree.clock - neighbor.at)
     if before is None or hello.root != before.root or hello.count > before.count:
         neighbor.rose = tree.clock
     neighbor.at, neighbor.hello, neighbor.left = tree.clock, hello, False
+    neighbor.until = tree.clock + _PAUSES * neighbor.pause + _GRACE
     if tree.root == tree.name:  # a root that has lost its state is believed when it counts on from what the others know
         tree.count = max(tree.count, hello.known)
     return True
 
 
-def greet(tree: Tree, heard: int, to: int) -> Hello:
-    """The hello to a neighbor whose newest sums are from its clock `heard`."""
-    known = tree.count if tree.root == to else tree.given_up.get(to, 0)
-    return Hello(tree.name, tree.clock, tree.root, tree.count, tree.hops, tree.parent, heard, known)
-
-
 def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
     """A tick: count if this is the root, give up a root that is silent, and choose the parent."""
     tree.clock += 1
-    limit = _patience(tree.pause)
+    limit = _PAUSES * tree.pause + _GRACE  # ticks after which nothing more is expected
     if tree.root == tree.name:
         tree.count = max(tree.count + 1, tree.clock)
     elif tree.clock - tree.rose > limit:
         tree.given_up = {**tree.given_up, tree.root: max(tree.count, tree.given_up.get(tree.root, 0))}
         tree.root, tree.parent, tree.hops = tree.name, NOBODY, 0
         tree.count = max(tree.clock, tree.given_up.get(tree.name, 0)) + 1
-    options = {j: neighbor for j, neighbor in neighbors.items() if _can_lead(tree, j, neighbor)}
+    options = _leaders(tree, neighbors)
     if options:
         _follow(tree, options, limit)
     leader = neighbors[tree.parent].hello if tree.parent in neighbors else None
@@ -125,29 +127,37 @@ def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
         tree.waves = beat
 
 
-def _can_lead(tree: Tree, j: int, neighbor: Neighbor) -> bool:
-    hello = neighbor.hello
-    if hello is None or hello.parent == tree.name or hello.root > tree.root or hello.root >= tree.name:
-        return False
-    if hello.count <= tree.given_up.get(hello.root, -1) or not neighbor.alive(tree.clock):
-        return False
-    ahead = hello.count > tree.count or (hello.count == tree.count and hello.hops < tree.hops)
-    return hello.root < tree.root or j == tree.parent or ahead
+def _leaders(tree: Tree, neighbors: dict[int, Neighbor]) -> dict[int, Neighbor]:
+    """The neighbors that may be the parent."""
+    out = {}
+    for j, neighbor in neighbors.items():
+        hello = neighbor.hello
+        if hello is None or hello.parent == tree.name or hello.root > tree.root or hello.root >= tree.name:
+            continue
+        if hello.count <= tree.given_up.get(hello.root, -1) or tree.clock > neighbor.until:
+            continue
+        ahead = hello.count > tree.count or (hello.count == tree.count and hello.hops < tree.hops)
+        if hello.root < tree.root or j == tree.parent or ahead:
+            out[j] = neighbor
+    return out
 
 
 def _follow(tree: Tree, options: dict[int, Neighbor], limit: float) -> None:
     """Follow the smallest root; the parent stays unless it is gone, lags behind, or is a hop farther than need be."""
-    said = {j: neighbor.hello for j, neighbor in options.items() if neighbor.hello is not None}
-    root = min(hello.root for hello in said.values())
-    same = {j: hello for j, hello in said.items() if hello.root == root}
-    fresh = [j for j in same if tree.clock - options[j].rose <= limit] or list(same)
-    nearest = min(fresh, key=lambda j: (same[j].hops, -same[j].count, j))
-    if tree.parent not in fresh or same[nearest].hops < same[tree.parent].hops:
+    ranks = []
+    for j, neighbor in options.items():
+        if (hello := neighbor.hello) is not None:
+            ranks.append((hello.root, tree.clock - neighbor.rose > limit, hello.hops, -hello.count, j))
+    root, is_stale, hops, _, nearest = min(ranks)
+    stays = [rank for rank in ranks if rank[-1] == tree.parent and rank[:2] == (root, is_stale)]
+    if not stays or hops < stays[0][2]:
         tree.parent = nearest
-    chosen = same[tree.parent]
+    chosen = options[tree.parent].hello
+    assert chosen is not None
     if root != tree.root:
         tree.root, tree.count, tree.rose = root, chosen.count, tree.clock
     elif chosen.count > tree.count:
-        tree.pause = _longest(tree.pause, tree.clock - tree.rose)
+        if tree.clock - tree.rose != tree.pause:
+            tree.pause = _longest(tree.pause, tree.clock - tree.rose)
         tree.count, tree.rose = chosen.count, tree.clock
     tree.hops = chosen.hops + 1

@@ -1,6 +1,7 @@
-"""Engines run the agents of a simulation: in this process, in worker processes, or on a cluster (`runtimes.ray`)."""
+"""Engines run the agents of a simulation in other processes: workers on this machine, or a cluster (`runtimes.ray`)."""
 
-from kernelmesh.runtimes.engines.base import Engine, InProcess, LostShard
 from kernelmesh.runtimes.engines.processes import Processes
+from kernelmesh.runtimes.engines.spread import LostShard
+from kernelmesh.runtimes.simulation import Engine
 
-__all__ = ["Engine", "InProcess", "LostShard", "Processes"]
+__all__ = ["Engine", "LostShard", "Processes"]

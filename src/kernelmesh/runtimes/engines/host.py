@@ -1,29 +1,24 @@
-"""What runs in a worker process or actor: one shard with its checkpoints."""
+"""What runs in a worker process or actor: one shard, whose messages for other shards are packed."""
 
-import pickle
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from importlib import import_module
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from threadpoolctl import threadpool_info, threadpool_limits
+import msgspec
 
-from kernelmesh import storage
-from kernelmesh.agent import Agent, State
-from kernelmesh.checks import Floats
-from kernelmesh.errors import InvalidArgument, KernelMeshError, Verbatim
+from kernelmesh.agent import Agent, Info, State
+from kernelmesh.checks import Floats, Ints
+from kernelmesh.errors import KernelMeshError
+from kernelmesh.messages import decode, encode
+from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.graphs import Graph
-from kernelmesh.numerics.kernels import Kernel
-from kernelmesh.runtimes.engines import files
-from kernelmesh.runtimes.plan import Plan
-from kernelmesh.runtimes.shard import Facts, Progress, Shard
+from kernelmesh.runtimes.faults import Plan
+from kernelmesh.runtimes.shard import Facts, Messages, Shard
+from kernelmesh.runtimes.threads import use_one_thread
 from kernelmesh.streams import Batch
 
 __all__ = ["Failed", "Host", "Seen", "Spec", "StaleRound"]
-
-Packed = dict[str, NDArray[Any]]
 
 
 class StaleRound(KernelMeshError, RuntimeError):
@@ -36,30 +31,23 @@ class Spec(NamedTuple):
     agent: Agent
     graph: Graph
     part: int
-    parts: tuple[int, ...]
+    parts: Sequence[int]
+    """The part of each agent of the graph."""
     streams: Sequence[Iterable[Batch]]
-    states: Sequence[Packed] | None
+    states: Sequence[State] | None
     """The initial states; None if every agent starts from scratch."""
-    called: tuple[Hashable, ...]
-    """The names in the states of all agents, which may differ from those in the graph."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The settings that a checkpoint must match."""
-        members = [str(name) for name, part in zip(self.graph.names, self.parts, strict=True) if part == self.part]
-        return {"agent": self.agent.identity, "part": self.part, "agents": len(self.graph), "members": members}
 
 
 class Seen(NamedTuple):
-    """The report of a host on one round."""
+    """The report of a host on one round; states stay where they are."""
 
-    progress: Progress
-    """Without the infos."""
-    infos: bytes
-    """Those, pickled: in most rounds nobody looks at them."""
-    samples: list[int]
-    orders: list[int]
-    square_norms: list[float]
+    infos: Sequence[Info | None]
+    samples: Sequence[int]
+    orders: Sequence[int]
+    square_norms: Sequence[float]
+    floats_sent: Ints
+    bytes_sent: Ints
+    edge_bytes: Ints
     batch_bytes: int
     """Bytes of the batches that went to other shards."""
     cpu_seconds: float
@@ -72,13 +60,23 @@ class Failed(NamedTuple):
     error: Exception
 
 
+class _Entry(msgspec.Struct, array_like=True, gc=False):
+    """One message of a batch."""
+
+    sender: int
+    receiver: int
+    data: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[_Entry])
+
+
 class Host:
     """Holds a shard. Its errors are returned as values, to distinguish them from errors of the transport."""
 
     def __init__(self) -> None:
-        import_module("scipy.linalg.blas")  # a limit applies only to libraries already loaded
-        self._limits = threadpool_limits(1)  # the other cores belong to the other hosts
-        self._error: Exception | None = None
+        use_one_thread()  # the other cores belong to the other hosts
 
     def handle(self, method: str, *arguments: Any) -> Any:
         """The result of one of the methods below, or `Failed`."""
@@ -89,108 +87,70 @@ class Host:
 
     def start(self, spec: Spec) -> None:
         """Start a network."""
-        self._spec, self._number, self._halfway = spec, 0, False
-        names = spec.graph.names
+        self._spec, self._states = spec, dict[int, dict[int, State]]()
         members = [i for i, part in enumerate(spec.parts) if part == spec.part]
-        if spec.states is None:
-            states = [spec.agent.start(name=names[i], number=i) for i in members]
-        else:
-            states = [self._unpack(packed, i) for packed, i in zip(spec.states, members, strict=True)]
-        self.shard = Shard(spec.agent, spec.graph, spec.streams, states, part=spec.part, parts=spec.parts)
+        self._shard = Shard(spec.agent, spec.graph, spec.streams, spec.states, members=members)
 
-    def _unpack(self, packed: Packed, i: int) -> State:
-        return storage.unpack(self._spec.agent, packed, name=self._spec.called[i], names=self._spec.called)
-
-    def take(self, away: frozenset[int]) -> Facts:
+    def take(self, absent: frozenset[int]) -> Facts:
         """As `Shard.take`."""
-        self._error, self._batch_bytes, self._began = None, 0, time.process_time()
-        return self.shard.take(away)
-
-    def threads(self) -> int:
-        """The largest number of threads that a numerical library of this process uses."""
-        return max(int(pool["num_threads"]) for pool in threadpool_info())
+        self._batch_bytes, self._began = 0, time.process_time()
+        return self._shard.take(absent)
 
     def points(self) -> list[Floats]:
         """As `Shard.points`."""
-        return self.shard.points()
+        return self._shard.points()
 
-    def exchange(self, method: str, argument: Plan | Mapping[int, bytes]) -> dict[int, bytes]:
-        """`Shard.ask` or `Shard.answer`; if it fails, `step` reports the error."""
-        try:
-            found: dict[int, bytes] = getattr(self.shard, method)(argument) if self._error is None else {}
-        except Exception as error:
-            self._error, found = error, {}
-        self._batch_bytes += sum(map(len, found.values()))
+    def speak(self, plan: Plan) -> dict[int, Any]:
+        """As `Shard.speak`; returns a batch of messages for each other shard."""
+        return self._sorted(self._shard.speak(plan))
+
+    def answer(self, arrived: Mapping[int, Any]) -> dict[int, Any]:
+        """As `Shard.answer`, from the batches of other shards."""
+        return self._sorted(self._shard.answer(self._joined(arrived)))
+
+    def step(self, number: int, arrived: Mapping[int, Any]) -> Seen:
+        """As `Shard.step`, from the batches of other shards."""
+        said = self._joined(arrived)
+        self._states = {number - 1: dict(self._shard.states)}  # another shard may fail
+        now = self._shard.step(number, said)
+        self._states[number] = dict(self._shard.states)
+        traffic = now.floats_sent, now.bytes_sent, now.edge_bytes
+        spent = time.process_time() - self._began
+        return Seen(now.infos, now.samples, now.orders, now.square_norms, *traffic, self._batch_bytes, spent)
+
+    def _sorted(self, said: Messages) -> dict[int, Any]:
+        """Keeps what our agents say to each other; the rest is packed, for each shard."""
+        parts, out = self._spec.parts, defaultdict[int, list[_Entry]](list)
+        self._own = {pair: message for pair, message in said.items() if parts[pair[1]] == self._spec.part}
+        for (i, j), message in said.items():
+            if (i, j) not in self._own:
+                out[parts[j]].append(_Entry(i, j, encode(message)))
+        packed = {part: _encoder.encode(entries) for part, entries in out.items()}
+        self._batch_bytes += sum(map(len, packed.values()))
+        return {part: self._sent(batch) for part, batch in packed.items()}
+
+    def _joined(self, arrived: Mapping[int, Any]) -> Messages:
+        """What our agents hear."""
+        for batch in arrived.values():
+            self._own |= {(each.sender, each.receiver): decode(each.data) for each in _decoder.decode(self._fetched(batch))}
+        return self._own
+
+    def _sent(self, batch: bytes) -> Any:
+        """What stands for a batch on its way."""
+        return batch
+
+    def _fetched(self, batch: Any) -> bytes:
+        """The batch."""
+        found: bytes = batch
         return found
 
-    def step(self, number: int, received: Mapping[int, bytes]) -> Seen:
-        """As `Shard.step`."""
-        if self._error is not None:
-            raise self._error
-        self.shard.keep()
-        self._halfway = True
-        progress = self.shard.step(received)
-        self._halfway, self._number = False, number
-        states = self.shard.states.values()
-        return Seen(
-            progress._replace(infos=[]),
-            pickle.dumps(progress.infos),
-            [state.samples for state in states],
-            [state.function.order for state in states],
-            [state.model.square_norm for state in states],
-            self._batch_bytes,
-            time.process_time() - self._began,
-        )
+    def states(self, number: int, agents: Sequence[int]) -> list[State]:
+        """The states of these agents of ours after a round, which must be the latest or the one before it."""
+        if number not in self._states:
+            rule = f"round {number}: its states must be read before the next round is requested"
+            raise StaleRound(f"{rule}; they are in round {max(self._states, default=0)} now")
+        return [self._states[number][i] for i in agents]
 
-    def _at(self, number: int) -> dict[int, State]:
-        """The states after a round, which must be the latest or the one before it."""
-        if number == self._number and not self._halfway:
-            return self.shard.states
-        if number in (self._number, self._number - 1) and self.shard.before:
-            return self.shard.before
-        rule = f"round {number}: its states must be read before the next round is requested"
-        raise StaleRound(f"{rule}; they are in round {self._number} now")
-
-    def functions(self, number: int, agents: Sequence[int] | None) -> list[tuple[Kernel, Floats, Floats]]:
-        """The functions of these agents of ours, or of all, after a round."""
-        states = self._at(number)
-        chosen = self.shard.members if agents is None else agents
-        functions = [states[i].function for i in chosen]
-        return [(function.kernel, function.points, function.weights) for function in functions]
-
-    def states(self, number: int) -> list[Packed]:
-        """The states of our agents after a round."""
-        return [storage.pack(state, workspace=True) for state in self._at(number).values()]
-
-    def save(self, address: str, number: int) -> None:
-        """Write a checkpoint, and delete all but the latest two."""
-        shard = self.shard
-        arrays: Packed = {}
-        for i, state in shard.states.items():
-            packed = storage.pack(state, workspace=True)
-            arrays |= {f"{i}/{key}": value for key, value in packed.items()}
-        for name in ("taken", "floats", "bytes"):
-            arrays[name] = np.array(list(getattr(shard, name).values()), dtype=np.int64)
-        arrays["edge_bytes"] = np.array(shard.edge_bytes, dtype=np.int64)
-        about = {"network": self._spec.identity, "round": number}
-        files.write(address, files.name(number, self._spec.part), arrays=arrays, settings=about)
-        files.tidy(address, self._spec.part)
-
-    def load(self, address: str, number: int) -> None:
-        """Continue from a checkpoint."""
-        where = files.name(number, self._spec.part)
-        arrays, about = files.read(address, where)
-        if about.get("network") != self._spec.identity or about.get("round") != number:
-            found = Verbatim(f"one of another network in {address}")
-            remedy = "use another folder for this run, or empty that one"
-            raise InvalidArgument("engine", "checkpoints", "contain a checkpoint of this network", found, remedy=remedy)
-        with storage.understood(f"{address}/{where}", "a shard"):
-            grouped: dict[int, Packed] = {i: {} for i in self.shard.members}
-            for key, value in arrays.items():
-                number_of, slash, rest = key.partition("/")
-                if slash:
-                    grouped[int(number_of)][rest] = value
-            states = [self._unpack(packed, i) for i, packed in grouped.items()]
-            sent = {name: [int(n) for n in arrays[name]] for name in ("floats", "bytes", "edge_bytes")}
-            self.shard.begin(states, [int(n) for n in arrays["taken"]], sent)
-        self._number, self._halfway = number, False
+    def functions(self, number: int, agents: Sequence[int]) -> list[Function]:
+        """The functions of these agents of ours after a round."""
+        return [state.function for state in self.states(number, agents)]

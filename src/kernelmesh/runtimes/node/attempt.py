@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from kernelmesh.agent import Agent, Info, State, advance, relay
@@ -44,7 +45,7 @@ def reason(error: Exception | None) -> str:
 
 def without(heard: Sequence[Heard], names: Collection[object]) -> list[Heard]:
     """The same without the messages of some neighbors, who still count as present."""
-    return [said._replace(reply=None) if said.neighbor in names else said for said in heard]
+    return [replace(said, reply=None) if said.neighbor in names else said for said in heard]
 
 
 def attempt(take: Callable[[State, Sequence[Heard]], T], state: State, heard: list[Heard]) -> Attempt[T]:

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelmesh.errors import InvalidArgument, MissingExtra, Verbatim
-from kernelmesh.runtimes.engines.base import LostShard
-from kernelmesh.runtimes.engines.host import Spec
-from kernelmesh.runtimes.engines.partitioned import Partitioned
-from kernelmesh.runtimes.plan import Plan
-from kernelmesh.runtimes.ray.actor import ShardActor
+from kernelmesh.runtimes.engines.host import Failed, Host, Spec
+from kernelmesh.runtimes.engines.spread import LostShard, Spread
 
 __all__ = ["RayEngine", "connect"]
-
-_SECONDS = 5.0
 
 
 def _ray() -> Any:
@@ -56,7 +49,7 @@ def _check_reachable(address: str) -> None:
         rule, remedy = "be HOST:PORT or auto", "for example --address 10.0.0.1:6379"
         raise InvalidArgument("ray", "--address", rule, address, remedy=remedy)
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as talk:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5.0) as talk:
             if os.environ.get("RAY_USE_TLS", "0") == "0" and not _greets(talk):
                 raise _unreachable(address, "the server there is not Ray")
     except OSError as error:
@@ -81,11 +74,22 @@ def _unreachable(address: str, reason: str) -> InvalidArgument:
     return InvalidArgument("ray", "--address", "be the address of a running Ray cluster", found, remedy=remedy)
 
 
-class RayEngine(Partitioned):
+class _Actor(Host):
+    """A host whose batches go straight to the actor that they are for: what is passed on stands for them."""
+
+    def _sent(self, batch: bytes) -> Any:
+        return _ray().put(batch)
+
+    def _fetched(self, batch: Any) -> bytes:
+        found: bytes = _ray().get(batch)
+        return found
+
+
+class RayEngine(Spread):
     """Runs agents in the actors of a Ray cluster.
 
-    In each round, every pair of actors that share an edge exchanges one batch of messages (two if agents answer queries),
-    which Ray moves directly between them; dictionaries stay where they are.
+    In each round, every pair of actors that share an edge exchanges one batch of messages (two if agents answer questions),
+    which Ray moves directly between them; states stay where they are.
 
     Parameters
     ----------
@@ -93,11 +97,6 @@ class RayEngine(Partitioned):
         The number of actors; by default one per core of this machine.
     address : str, optional
         The address of a running cluster, HOST:PORT or "auto"; by default, one is started on this machine.
-    checkpoints : str or Path, optional
-        A shared folder or fsspec URL for checkpoints, from which the run continues if an actor is lost;
-        without one, it starts over.
-    every : int
-        Rounds between checkpoints.
 
     Examples
     --------
@@ -106,79 +105,43 @@ class RayEngine(Partitioned):
     True
     """
 
-    def __init__(
-        self, parts: int | None = None, *, address: str | None = None, checkpoints: str | Path | None = None, every: int = 10
-    ) -> None:
-        super().__init__(parts or os.cpu_count() or 1, checkpoints=checkpoints, every=every)
+    def __init__(self, parts: int | None = None, *, address: str | None = None) -> None:
+        super().__init__((os.cpu_count() or 1) if parts is None else parts)
         self._ray = _ray()
         self._ours = connect(address, cpus=self.parts)
-        self._kind = self._ray.remote(ShardActor).options(scheduling_strategy="SPREAD", max_restarts=0)
         self._actors: list[Any] = []
 
     def _launch(self, specs: Sequence[Spec]) -> None:
+        kind = self._ray.remote(_Actor).options(scheduling_strategy="SPREAD", max_restarts=0)
+        self._actors += [kind.remote() for _ in range(self.parts - len(self._actors))]
         try:
-            self._specs = [self._ray.put(spec) for spec in specs]
+            self._call("start", {part: (spec,) for part, spec in enumerate(specs)})
         except TypeError as error:  # what Ray raises for something that cannot be pickled
             found = Verbatim(str(error).partition("\n")[0])
             raise InvalidArgument("RayEngine", "the network", "be picklable", found) from None
-        self._relaunch()
-
-    def _relaunch(self) -> None:
-        actors = self._actors or [self._kind.remote() for _ in self._specs]
-        started = [actor.handle.remote("start", spec) for actor, spec in zip(actors, self._specs, strict=True)]
-        for part, done in enumerate(started):
-            try:
-                self._checked([self._ray.get(done)])
-            except self._ray.exceptions.RayError:  # this one is lost
-                actors[part] = self._kind.remote()
-                with self._watched(part):
-                    self._checked([self._ray.get(actors[part].handle.remote("start", self._specs[part]))])
-        self._actors = actors
-
-    @contextmanager
-    def _watched(self, part: int | None = None) -> Iterator[None]:
-        """Distinguish the loss of an actor from errors inside it."""
-        try:
-            yield
-        except self._ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(error, self._ray.exceptions.RayTaskError) and not isinstance(cause, self._ray.exceptions.RayError):
-                raise
-            which = "an actor" if part is None else f"actor {part}"
-            raise LostShard(f"{which} of {self.parts} was lost ({type(error).__name__})") from None
 
     def _ask(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        with self._watched():
+        lost: Any = self._ray.exceptions.RayError
+        try:
             refs = {part: self._actors[part].handle.remote(method, *own) for part, own in arguments.items()}
-            return dict(zip(refs, self._ray.get(list(refs.values())), strict=True))
+            found = dict(zip(refs, self._ray.get(list(refs.values())), strict=True))
+        except lost as error:
+            found = {-1: Failed(error)}
+        errors = [each.error for each in found.values() if isinstance(each, Failed) and isinstance(each.error, lost)]
+        if errors:
+            self._end()
+            remedy = "continue from the last states that were read, or repeat the command with --resume"
+            raise LostShard(f"an actor of {self.parts} was lost ({type(errors[0]).__name__}); {remedy}")
+        return found
 
-    def exchange(self, method: str, batches: Any, plan: Plan | None = None) -> list[dict[int, Any]]:
-        """References to what each shard has for the others, from references to what they have for it."""
-        out = []
-        with self._watched():
-            for part, (actor, peers) in enumerate(zip(self._actors, self.peers, strict=True)):
-                say = actor.say.options(num_returns=len(peers))
-                found = say.remote(method, plan, peers, *self._received(batches, part))
-                out.append(dict(zip(peers, [found] if len(peers) == 1 else found or (), strict=True)))
-        return out
-
-    def _received(self, batches: Any, part: int) -> list[Any]:
-        return [] if batches is None else [batches[other][part] for other in self.peers[part]]
-
-    def _step(self, number: int, batches: Any) -> list[Any]:
-        with self._watched():
-            refs = [
-                actor.learn.remote(number, peers, *self._received(batches, part))
-                for part, (actor, peers) in enumerate(zip(self._actors, self.peers, strict=True))
-            ]
-            found: list[Any] = self._ray.get(refs)
-            return found
+    def _end(self) -> None:
+        for actor in self._actors if self._ray.is_initialized() else ():
+            self._ray.kill(actor)
+        self._actors = []
 
     def close(self) -> None:
         """End all actors, and leave the cluster, or stop it if this engine started it."""
-        for actor in self._actors if self._ray.is_initialized() else ():
-            self._ray.kill(actor)
-        self._actors, self._specs = [], []
+        self._end()
         if self._ours:
             self._ray.shutdown()
             self._ours = False
