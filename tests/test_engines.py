@@ -7,8 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-import typer
-from kernelmesh.cli.engines import chosen_engine
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from kernelmesh import (
@@ -263,19 +261,3 @@ def test_parts_are_of_equal_size_and_few_edges_cross(parts):
     assert sizes.max() - sizes.min() <= 1 + (parts == 7)
     by_chance = np.mean([len(crossing(graph, tuple(np.random.default_rng(n).permutation(found)))) for n in range(5)])
     assert len(crossing(graph, found)) <= 0.6 * by_chance
-
-
-@pytest.mark.parametrize(
-    ("engine", "workers", "address", "words"),
-    [
-        ("proceses", None, None, "--engine must be one of simulation, processes, ray, got 'proceses'"),
-        ("simulation", 2, None, "--workers must be omitted with --engine simulation, which is one process, got 2"),
-        ("processes", 0, None, "--workers must be at least 1, got 0"),
-        ("processes", None, "auto", "--address must be omitted without --engine ray"),
-    ],
-)
-def test_mistakes_on_the_command_line_are_named(engine, workers, address, words, capsys):
-    with pytest.raises(typer.Exit) as left, chosen_engine("run", engine, workers, address):
-        raise AssertionError
-    assert left.value.exit_code == 2
-    assert words in capsys.readouterr().err.replace("\n", " ")
