@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import typer
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from kernelmesh import (
@@ -35,6 +36,7 @@ from kernelmesh.runtimes.engines import LostShard, Processes
 from kernelmesh.runtimes.engines.host import StaleRound
 from kernelmesh.runtimes.engines.partition import crossing, partition
 from kernelmesh.runtimes.threads import use_one_thread
+from kernelmesh_experiments.cli.engines import chosen_engine
 
 GRADIENT = Gradient(step_size=2.0, compression=Komp(budget=0.05))
 AGENTS = {
@@ -261,3 +263,18 @@ def test_parts_are_of_equal_size_and_few_edges_cross(parts):
     assert sizes.max() - sizes.min() <= 1 + (parts == 7)
     by_chance = np.mean([len(crossing(graph, tuple(np.random.default_rng(n).permutation(found)))) for n in range(5)])
     assert len(crossing(graph, found)) <= 0.6 * by_chance
+
+
+@pytest.mark.parametrize(
+    ("engine", "workers", "address", "words"),
+    [
+        ("proceses", None, None, "--engine must be one of simulation, processes, ray"),
+        ("simulation", 2, None, "--workers must be omitted with --engine simulation"),
+        ("processes", None, "auto", "--address must be omitted with --engine processes"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_named(engine, workers, address, words, capsys):
+    with pytest.raises(typer.Exit) as left, chosen_engine("run", engine, workers, address):
+        raise AssertionError
+    assert left.value.exit_code == 2
+    assert words in capsys.readouterr().err.replace("\n", " ")
