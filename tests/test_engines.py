@@ -268,10 +268,9 @@ def test_parts_are_of_equal_size_and_few_edges_cross(parts):
 @pytest.mark.parametrize(
     ("engine", "workers", "address", "words"),
     [
-        ("proceses", None, None, "--engine must be one of simulation, processes, ray, got 'proceses'"),
-        ("simulation", 2, None, "--workers must be omitted with --engine simulation, which is one process, got 2"),
-        ("processes", 0, None, "--workers must be at least 1, got 0"),
-        ("processes", None, "auto", "--address must be omitted without --engine ray"),
+        ("proceses", None, None, "--engine must be one of simulation, processes, ray"),
+        ("simulation", 2, None, "--workers must be omitted with --engine simulation"),
+        ("processes", None, "auto", "--address must be omitted with --engine processes"),
     ],
 )
 def test_mistakes_on_the_command_line_are_named(engine, workers, address, words, capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -261,12 +261,8 @@ class Agent:
 
     def tell(self, state: State, neighbor: Hashable) -> News | None:
         """What an agent that shares sums says to a neighbor before the next round."""
-        return self.tell_all(state, [neighbor])[0]
-
-    def tell_all(self, state: State, neighbors: Iterable[Hashable]) -> list[News | None]:
-        """What an agent that shares sums says to each neighbor before the next round."""
         assert state.memory is not None
-        return tell(state.memory, neighbors)
+        return tell(state.memory, [neighbor])[0]
 
     def check_state(self, owner: str, state: State) -> None:
         """Reject a state that was started with other settings."""

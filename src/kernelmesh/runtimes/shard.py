@@ -16,6 +16,7 @@ from kernelmesh.exchange import Outbox
 from kernelmesh.messages import Message, wire_size
 from kernelmesh.numerics.graphs import Graph
 from kernelmesh.protocols import Heard
+from kernelmesh.protocols.relay import tell
 from kernelmesh.runtimes.faults import Faults, Lie, Plan, Tie
 from kernelmesh.runtimes.round import Round
 from kernelmesh.streams import Batch
@@ -89,10 +90,10 @@ class Shard:
         """What our agents say to all others, from their states before the round: sums, functions or questions."""
         self._plan, said = plan, Messages()
         self._ties = self._usual if plan.ties is None else plan.ties
-        shares = self.agent.protocol.shares
         for i in self.members if plan.talks else ():
             ties = self._ties[i]
-            words = self.agent.tell_all(self.states[i], map(attrgetter("name"), ties)) if shares else self._words(i, ties)
+            memory = self.states[i].memory
+            words = self._words(i, ties) if memory is None else tell(memory, map(attrgetter("name"), ties))
             for tie, message in zip(ties, words, strict=True):
                 if message is not None:
                     said[i, tie.number] = message
