@@ -112,44 +112,29 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model on a stream: for each mini-batch, score predict(X) against y, then call partial_fit(X, y).
 
-    Every sample is thus predicted by a model that has learned from all earlier mini-batches. The first mini-batch is not
-    scored, since most models cannot predict yet. The model is trained in place. It is treated as a classifier if its
-    `partial_fit` takes `classes`, or if `classes` are given here; otherwise as a regressor.
-
-    Ctrl-C ends the evaluation and returns the results so far, with `complete` False. If the model raises an error, only what
-    `progress` has not received is lost.
+    Every sample is predicted by a model that has learned from all earlier mini-batches; the first mini-batch is not scored.
+    The model is trained in place. It is a classifier if its `partial_fit` takes `classes`, or if `classes` are given.
+    Ctrl-C ends the evaluation and returns the results so far, with `complete` False.
 
     Parameters
     ----------
     model : estimator
-        Any object with `partial_fit` and `predict`. A `Pipeline` has no `partial_fit`: transform X first and pass its last
-        step.
+        Any object with `partial_fit` and `predict`; of a `Pipeline`, its last step, with X transformed beforehand.
     X : array-like or sparse matrix of shape (rows, features), or iterable of pairs
         Points in the order of the stream; or an iterable of at least two mini-batches (X, y), such as an `ArrayStream`.
     y : array-like of shape (rows,) or (rows, outputs), optional
         Their labels or values; omitted if X yields mini-batches.
-    batch_size : int
-        Rows per mini-batch, if X is an array.
-    window : int
-        The number of latest samples over which windowed scores are computed.
+    batch_size, window, measure_every : int
+        Rows per mini-batch, if X is an array; latest samples that windowed scores are over; mini-batches between records.
     classes : array-like, optional
-        All labels that can occur, passed to the first call of `partial_fit` if it takes them; by default those in
-        y, or those that the model already knows.
-    measure_every : int
-        Mini-batches between records; the last one is always recorded.
+        All labels that can occur; by default those in y, or those that the model already knows.
     progress : callable, optional
         Called with every record as soon as it is available.
-
-    Returns
-    -------
-    Evaluation
-        Scores and errors so far and over the latest samples, times, and points kept, along the stream.
 
     Examples
     --------
     >>> from sklearn.linear_model import SGDClassifier
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((1000, 2))
+    >>> X = np.random.default_rng(0).standard_normal((1000, 2))
     >>> found = evaluate(SGDClassifier(random_state=0), X, np.where(X[:, 0] > X[:, 1], "below", "above"))
     >>> found.classifies, len(found.records), bool(found.last.score > 0.9)
     (True, 31, True)
@@ -158,12 +143,17 @@ def evaluate(
     integer("evaluate", "measure_every", measure_every, minimum=1)
     batches = _batches(X, y, batch_size)
     tally = _Tally(model=_Model.of(model, y, classes), window=window)
+    records, complete = _follow(tally, batches, measure_every, progress or (lambda _: None))
+    return Evaluation(records=tuple(records), classifies=tally.model.classifies, window=window, complete=complete)
+
+
+def _follow(tally: _Tally, batches: Batches, every: int, report: Callable[[Record], None]) -> tuple[list[Record], bool]:
+    """The records of a stream, or up to Ctrl-C; and whether the stream was completed."""
     records, complete = list[Record](), False
-    report = progress or (lambda _: None)
     with contextlib.suppress(KeyboardInterrupt):  # the tally is consistent
         for number, (points, targets) in enumerate(batches):
             tally = tally.after(points, targets)
-            if number and number % measure_every == 0:
+            if number and number % every == 0:
                 records.append(tally.record())
                 report(records[-1])
         complete = True
@@ -174,7 +164,7 @@ def evaluate(
     if not records or records[-1].samples < tally.samples:
         records.append(tally.record())
         report(records[-1])
-    return Evaluation(records=tuple(records), classifies=tally.model.classifies, window=window, complete=complete)
+    return records, complete
 
 
 def _batches(X: Any, y: Any, batch_size: int) -> Batches:

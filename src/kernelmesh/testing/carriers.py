@@ -15,17 +15,9 @@ def check_carrier(
 ) -> None:
     """Check that a carrier obeys the laws of its role.
 
-    Parameters
-    ----------
-    pair : Callable
-        Returns two new carriers that connect the agents "a" and "b".
-    deliver : Callable
-        Delivers pending messages, for carriers that need to be told.
-    patience : float
-        Seconds within which messages must arrive.
+    `pair` returns two new carriers that connect the agents "a" and "b". `deliver` delivers pending messages, for carriers
+    that do not on their own; messages must arrive within `patience` seconds.
 
-    Examples
-    --------
     >>> from kernelmesh.runtimes.carriers import MemoryNetwork
     >>> network = MemoryNetwork()
     >>> check_carrier(
