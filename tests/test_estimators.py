@@ -648,6 +648,14 @@ class TestPasses:
         object.__setattr__(loss, "last", None)
         np.testing.assert_allclose(model.partial_fit(X[480:], y[480:]).decision_function(X), expected, rtol=1e-9)
 
+    def test_ctrl_c_before_anything_is_learned_changes_nothing(self):
+        X, y = moons(320)
+        model = OnlineKernelClassifier(random_state=0).fit(X, y)
+        before = model.weights_
+        with pytest.raises(KeyboardInterrupt):
+            model.set_params(loss=Interrupting(0), kernel=Gaussian()).fit(X[:200], y[:200])
+        np.testing.assert_array_equal(model.weights_, before)
+
     def test_the_monitored_loss_is_that_of_predict(self, capsys):
         """An average is shown, and goes on improving where the steps behind it wander about."""
         X, y = moons(320)
