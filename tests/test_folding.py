@@ -39,12 +39,3 @@ def test_as_one_by_one(seed, old, new, columns, kinds):
     if len(expected) < new:
         assert sums.tobytes() == total.tobytes()
         assert touches == touched
-
-
-def test_many_points():
-    rng = np.random.default_rng(0)
-    points = np.concatenate([rng.standard_normal((5000, 2))] * 2)
-    fresh, sums, touches = folding.fold(points.view(np.uint64), 5000, np.ones((5000, 1)))
-    assert len(fresh) == 0
-    assert touches
-    assert (sums == 1.0).all()
