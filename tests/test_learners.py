@@ -38,17 +38,14 @@ from kernelmesh import (
     simulate,
     storage,
 )
-from kernelmesh.agent import advance, relay
+from kernelmesh.agent import relay
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import SentFunction
 from kernelmesh.numerics import compiled
 from kernelmesh.numerics import losses as losses_module
 from kernelmesh.numerics.inverse_gram import InverseGram
 from kernelmesh.protocols import Heard
-from kernelmesh.runtimes.checkpoints import Checkpoint, CheckpointStore
-from kernelmesh.runtimes.node import Entry
-from kernelmesh.runtimes.node.values import Traffic
-from kernelmesh.streams import ArrayStream, Batch
+from kernelmesh.streams import ArrayStream
 
 LOSSES = [Logistic(), Hinge(), SquaredHinge(), Squared(), Huber(threshold=0.7)]
 GRADIENT = Gradient(step_size=2.0, compression=Komp(budget=0.1))
@@ -499,37 +496,6 @@ def test_a_state_from_a_file_goes_on_bit_for_bit(learner):
     shorter = storage.unpack(agent, storage.pack(state, workspace=False), name=state.name)
     found, _ = run(agent, points[960:], labels[960:], state=shorter)
     np.testing.assert_allclose(agent.predict(found, points), agent.predict(wanted, points), atol=1e-6)
-
-
-@pytest.mark.parametrize("learner", LEARNERS, ids=name)
-def test_a_checkpoint_and_its_journal_lead_to_the_same_state(learner, tmp_path):
-    points, labels = samples(Logistic(), 320)
-    agent = make(learner)
-    entries = [
-        Entry(step=n + 1, batch=Batch(points[32 * n : 32 * n + 32], labels[32 * n : 32 * n + 32]), position={"row": n},
-              heard=[], traffic=Traffic(0, 0))
-        for n in range(10)
-    ]  # fmt: skip
-    state = agent.start(name="a")
-    store = CheckpointStore(tmp_path, agent=agent, every=4)
-    store.restore(name="a")
-    store.begin()
-    for entry in entries:
-        store.append(entry)
-        state, _ = advance(agent, state, *entry.batch)
-        if entry.step % 4 == 0:
-            assert store.save(Checkpoint(state=state, position=entry.position, traffic=entry.traffic))
-    store.close()
-    store = CheckpointStore(tmp_path, agent=agent, every=4)
-    found, journal = store.restore(name="a")
-    store.close()
-    assert (found.state.steps, len(journal)) == (8, 2)
-    again = found.state
-    for entry in journal:
-        again, _ = advance(agent, again, *entry.batch)
-    for one, other in ((again.function, state.function), (again.sent, state.sent)):
-        np.testing.assert_array_equal(one.points, other.points)
-        np.testing.assert_array_equal(one.weights, other.weights)
 
 
 # Averaged in networks.
