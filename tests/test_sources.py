@@ -359,20 +359,6 @@ def test_the_log_names_the_file_the_line_and_the_reason_and_stays_short(tmp_path
     assert "line 2001: dropped (1000 so far)" in caplog.messages[-1]
 
 
-def test_refused_rows_are_counted_once_however_often_the_run_is_interrupted(tmp_path):
-    path = tmp_path / "samples.csv"
-    path.write_text("a,b,y\n" + "1,2,0\nx,2,0\n" * 50)
-    position = {}
-    while True:
-        source = FileSource(path, LABELS, batch_size=3)
-        if position:
-            source.seek(position)
-        if source.take() is None:
-            break
-        position = source.position
-    assert source.refused == 50
-
-
 @pytest.mark.parametrize(
     ("format", "follow"), [("csv", False), ("csv", True), ("ndjson", False), ("ndjson", True), ("parquet", False)]
 )
