@@ -28,6 +28,7 @@ from kernelmesh_experiments.mixture import Task
 from kernelmesh_experiments.report import Findings
 from kernelmesh_experiments.settings import Count, Settings, describe_settings, setting
 from kernelmesh_experiments.trial import learn
+from test_sweep import here
 
 TINY = {"agents": 4, "samples": 192, "held_out": 100}
 FLAT = re.compile(r"^[a-z][a-z0-9_]*$")
@@ -241,12 +242,12 @@ def double(settings):
 
 def test_cells_are_saved_only_for_their_own_settings_and_damage_is_computed_again(tmp_path):
     cells = {name: Cell(double, number) for number, name in enumerate("abcde")}
-    first = run_cells(cells, folder=tmp_path)
+    first = run_cells(cells, folder=tmp_path, pool=here)
     assert first == {"a": {"twice": 0}, "b": {"twice": 2}, "c": {"twice": 4}, "d": {"twice": 6}, "e": {"twice": 8}}
     for name, damage in zip("abcd", ("{}", "[1]", "", "\x00"), strict=True):
         (tmp_path / "cells" / f"{name}.json").write_text(damage)
     events = []
-    assert run_cells(cells, folder=tmp_path, resume=True, publish=events.append) == first
+    assert run_cells(cells, folder=tmp_path, resume=True, publish=events.append, pool=here) == first
     assert {event.name for event in events if isinstance(event, CellFinished)} == set("abcd")
     with pytest.raises(errors.InvalidArgument, match="with the settings of that run"):
         run_cells({**cells, "b": Cell(double, 5)}, folder=tmp_path, resume=True)

@@ -3,13 +3,12 @@ import datetime
 import ipaddress
 import stat
 from collections import Counter
-from dataclasses import dataclass
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kernelmesh import Diffusion, Landmarks, Relay, registry
+from kernelmesh import Landmarks, Relay
 from kernelmesh.deploy.certificates import create_authority, issue, tls_problems
 from kernelmesh.deploy.config import read
 from kernelmesh.deploy.mesh_folder import TOPOLOGIES, MeshPlan, agents_of, create_mesh, protocols
@@ -98,22 +97,6 @@ def test_the_penalty_is_capped_at_half_of_what_is_stable_wherever_samples_are(tm
     for protocol in ("penalty", "hilbert"):
         (file, *_) = create_mesh(tmp_path / protocol, MeshPlan(topology="complete", samples=1, protocol=protocol))
         assert read(file).agent.protocol.coupling.ceiling == 0.067  # 1 / (3 · 5)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlowGossip(Diffusion):
-    """A protocol of somebody else's."""
-
-    pause: int = 1
-
-
-def test_a_protocol_of_others_works_in_a_mesh(tmp_path, monkeypatch):
-    monkeypatch.setitem(registry._known, "protocol", {**registry.kinds("protocol"), "SlowGossip": SlowGossip})
-    (file, *_) = create_mesh(tmp_path / "mesh", MeshPlan(samples=1, protocol="slow-gossip"))
-    assert 'protocol = { kind = "SlowGossip" }' in file.read_text()
-    assert read(file).agent.protocol == SlowGossip()
-    file.write_text(file.read_text().replace('"SlowGossip"', '"SlowGossip", pause = 3'))
-    assert read(file).agent.protocol == SlowGossip(pause=3)
 
 
 def test_options_reach_the_files(tmp_path):

@@ -70,11 +70,6 @@ def test_settings_need_no_compiled_loops():
     assert imported(code) == ["numpy"]
 
 
-def test_the_first_compiled_loop_imports_numba():
-    code = "import numpy as np; from kernelmesh import Gaussian; Gaussian()(np.zeros((2, 1)), np.zeros((2, 1)))"
-    assert "numba" in imported(code)
-
-
 @pytest.fixture
 def config(tmp_path):
     pytest.importorskip("kernelmesh.deploy.launch")
