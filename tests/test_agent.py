@@ -224,7 +224,7 @@ def test_a_step_size_beyond_the_limit_is_named():
         agent.step(state, *batch(9))
 
 
-def test_divergence_says_who_where_and_what_to_do():
+def test_divergence_names_agent_sample_and_remedy():
     agent = make(loss=Squared(), outputs=1, step_size=2.0, protocol=Penalty(coupling=Constant(50.0)))
     state = agent.start(name="north")
     points = np.random.default_rng(0).standard_normal((16, 2))
@@ -244,7 +244,7 @@ def test_divergence_says_who_where_and_what_to_do():
             agent.step(state, points, points[:, :1], [Heard(neighbor)])
 
 
-def test_a_function_from_elsewhere_can_be_learned_on():
+def test_learning_continues_from_a_given_function():
     agent = make()
     first = learned(agent)
     again = agent.start(name="b", function=first.function)
