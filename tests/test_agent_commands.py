@@ -200,7 +200,7 @@ class TestCheck:
 
 
 class TestAgent:
-    def test_what_prevents_a_start(self, alone):
+    def test_ports_folders_and_settings_can_prevent_a_start(self, alone):
         config = read(alone)
         port = int(config.membership.listen.rpartition(":")[2])
         with socket.socket() as taken:
@@ -271,7 +271,7 @@ class TestAsk:
         ],
         ids=lambda value: " ".join(value)[-25:] if isinstance(value, tuple) else "",
     )
-    def test_what_cannot_be_asked(self, arguments, words, one):
+    def test_invalid_questions_are_refused(self, arguments, words, one):
         code, text = invoke("ask", one, *arguments)
         assert code == 2
         assert words in text
@@ -286,7 +286,7 @@ class TestAsk:
         ],
         ids=["probabilities", "scores", "scores of others", "numbers"],
     )
-    def test_what_is_printed_follows_from_the_loss(self, changes, header, row, tmp_path, monkeypatch):
+    def test_the_printed_columns_follow_from_the_loss(self, changes, header, row, tmp_path, monkeypatch):
         class Absolute(Hinge):  # a classification loss of somebody else's
             pass
 
@@ -333,7 +333,7 @@ class TestAsk:
                 client.predict(np.zeros((rows, 2)))
         assert ("bytes within its max_bytes?" in str(unanswered.value)) == hinted
 
-    def test_nobody_there(self, tmp_path):
+    def test_an_agent_that_does_not_run(self, tmp_path):
         file = create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=5, port=free_port(3)))[0]
         code, text = invoke("ask", file, "--x", "1, 2")
         assert code == 1
@@ -372,7 +372,7 @@ class TestMesh:
         assert code == 2
         assert "must contain one TOML file per agent" in text
 
-    def test_up_with_mistakes_starts_nobody(self, three):
+    def test_up_with_mistakes_starts_no_agent(self, three):
         data = three[1].parent / "data" / "agent-1.csv"
         data.write_text(data.read_text().replace("x1", "y1", 1))
         code, text = invoke("mesh", "up", data.parent.parent)
@@ -476,7 +476,7 @@ class TestWatching:
             assert (view.status, view.stale, view.answers) == (status, True, False)
             assert view.remarks == ("does not answer", *(remark for remark in about if remark != "waits for b"))
 
-    def test_a_process_says_what_has_become_of_it(self, tmp_path):
+    def test_a_process_reports_its_state(self, tmp_path):
         process = AgentProcess(tmp_path / "a.toml", tmp_path / "a.log", Answering(UnreachableAgent("not yet"), STATUS))
         with MeshWatcher([process]) as watcher:
             assert watcher.poll()[0].remarks == ("starting",)
