@@ -147,7 +147,7 @@ def test_a_file_with_invalid_first_rows_is_rejected(damage, tmp_path):
         OnlineKernelClassifier.load(tmp_path / "model")
 
 
-def test_what_is_given_is_not_chosen():
+def test_given_settings_are_not_chosen():
     X, y = moons()
     for kernel in (Gaussian(bandwidth=0.3), Laplacian()):
         model = OnlineKernelClassifier(kernel, random_state=0).fit(X, y)
