@@ -93,7 +93,7 @@ def test_mistakes_are_named(arguments, words):
     assert "Traceback" not in done.stderr
 
 
-def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
+def test_divergence_is_reported_and_results_are_kept(tmp_path):
     wild = ["--set", "step_size=1e200", "--set", "regularization=0", "--protocol", "local", "--out", tmp_path]
     done = kernelmesh("run", "gmm-logistic", *SMALL, *wild)
     assert done.returncode == 1
@@ -109,7 +109,7 @@ def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
     assert (tmp_path / "figure.png").exists()
 
 
-def test_ctrl_c_keeps_what_was_computed(tmp_path):
+def test_ctrl_c_keeps_the_results(tmp_path):
     options = ["--samples", "400000", "--protocol", "diffusion", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "kernelmesh", "run", "gmm-logistic", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
