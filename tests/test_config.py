@@ -146,7 +146,7 @@ def test_a_file_is_read_relative_to_itself(folder, monkeypatch):
     assert made == read(write(folder, BASE))
 
 
-def test_what_is_omitted_has_a_default(folder):
+def test_omitted_settings_have_defaults(folder):
     made = read(write(folder, SHORT))
     member = made.membership
     assert (member.mesh, member.patience, member.neighbors, member.tls) == ("mesh", 0.5, {}, None)
@@ -454,7 +454,7 @@ class Countdown(StreamKind):
     start: int = setting(check=at_least(1), example="3", doc="where to begin")
 
 
-def test_mistakes_in_kinds_of_others_are_reported_like_ours(folder, monkeypatch):
+def test_mistakes_in_foreign_kinds_are_reported(folder, monkeypatch):
     monkeypatch.setitem(registry._known, "stream", {**kinds("stream")})
     registry.register("stream", Countdown, name="countdown")
     registry.register("stream", dataclass(frozen=True)(type("Bare", (), {})), name="bare")
@@ -547,7 +547,7 @@ def test_a_key_that_others_can_read_is_refused(mesh):
     assert found[0].endswith(f"with mode 640; chmod 600 {key}")
 
 
-def test_certificates_of_others_and_of_other_times_are_refused(mesh, tmp_path, monkeypatch):
+def test_certificates_that_are_foreign_or_expired_are_refused(mesh, tmp_path, monkeypatch):
     certificates.create_authority(tmp_path)
     certificates.issue(tmp_path, "agent-0")
     text, found = with_tls(mesh, ('"tls/authority.pem"', json.dumps(str(tmp_path / "authority.pem"))))
