@@ -135,7 +135,7 @@ class TestThinning:
         assert len(set(gaps)) <= 1  # but for the newest, which is there whatever its number
         assert len(kept.items) > budget / 2 - 1
 
-    def test_forgets_what_came_after(self):
+    def test_later_items_can_be_dropped(self):
         kept = Thinned(10)
         for number in range(6):
             kept.append(number)
@@ -559,14 +559,14 @@ class TestServer:
         assert raw(page.policy.port, "/api/runs", Host=f"evil.example:{page.policy.port}")[0] == 403
         assert raw(page.policy.port, "/api/runs", Host=f"localhost:{page.policy.port}")[0] == 200
 
-    def test_every_answer_forbids_what_is_not_needed(self, page):
+    def test_every_answer_has_restrictive_headers(self, page):
         for path in ("", "api/runs", "nowhere"):
             headers = get(page.url + path)[1]
             assert "default-src 'none'" in headers["content-security-policy"]
             assert headers["x-frame-options"] == "DENY"
             assert headers["cross-origin-resource-policy"] == "same-origin"
 
-    def test_others_need_the_token(self, folder):
+    def test_other_machines_need_the_token(self, folder):
         with Dashboard([FolderSource(folder)], host="0.0.0.0", port=0) as page:
             token = page.policy.token
             assert token
