@@ -163,7 +163,7 @@ def test_without_river_a_line_says_so_and_the_rest_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("streams", [[], ["rotate", "come_and_go"], list(drift.STREAMS)])
-def test_what_is_done_is_reported(streams, tmp_path):
+def test_finished_cells_are_reported(streams, tmp_path):
     found = drift.run(drift.Config(**TINY), InProcess(tmp_path, lambda name: name in {f"{each}-bayes" for each in streams}))
     assert [row["stream"] for row in found.tables["table"]] == streams
     assert [len(figure.axes) for figure in found.figures.values()] == ([len(streams)] if streams else [])
