@@ -368,7 +368,7 @@ def test_a_call_that_fails_changes_nothing():
     fresh.partial_fit(*moons(20), classes=[0, 1])
 
 
-def test_what_is_saved_is_what_was_fitted(tmp_path):
+def test_a_file_holds_the_fitted_model_and_not_later_parameters(tmp_path):
     X, y = moons()
     model = KernelMeshClassifier(graph=[(0, 1)], random_state=0, passes=2).fit(X, y)
     model.set_params(kernel=Gaussian(bandwidth=9.0), graph=None, learner=STEPPING["Gradient"])
