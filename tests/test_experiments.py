@@ -64,7 +64,7 @@ def test_agents_with_one_class_each_learn_all_of_them_only_by_sharing(tmp_path):
     assert tmp_path / "figure.png" in finished.files
 
 
-def test_a_class_that_nobody_sees_is_refused():
+def test_a_class_that_no_agent_sees_is_refused():
     with pytest.raises(
         errors.InvalidArgument, match="one-class: agents must be at least 5, so that every class is seen, got 4"
     ):
@@ -227,7 +227,7 @@ def test_every_setting_says_what_it_means_and_every_experiment_how_long_it_takes
     assert [each.name for each in settings.values() if not each.doc] == []
 
 
-def test_partitions_deal_out_what_they_say():
+def test_partitions_deal_out_classes():
     for partition, classes in (("identical", 5), ("two-class", 2), ("one-class", 1)):
         task = Task.draw(HeterogeneousConfig(partition=partition, agents=5, samples=500, passes=2))
         seen = [np.unique(np.concatenate([batch.targets for batch in stream])) for stream in task.streams]
@@ -414,7 +414,7 @@ def printed(*arguments):
     return done.exit_code, done.output
 
 
-def test_resuming_says_what_was_done_before(coin, tmp_path):
+def test_resuming_reports_what_is_complete(coin, tmp_path):
     options = ("coin", "--all", "--resume", "--out", tmp_path / "new")
     code, text = printed(*options)
     assert code == 0
