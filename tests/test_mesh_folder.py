@@ -31,7 +31,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_what_is_laid_out(tmp_path):
+def test_a_new_mesh_folder(tmp_path):
     folder = tmp_path / "new" / "mesh"
     files = create_mesh(folder, MeshPlan(samples=50))
     assert files == agents_of(folder) == [folder / f"agent-{i}.toml" for i in range(5)]
@@ -93,7 +93,7 @@ def test_protocols_are_stable_where_they_have_a_bound(tmp_path, protocol):
     assert stability_warning(agent, batches, graph, first=0, last=100_000) is None
 
 
-def test_the_penalty_is_capped_at_half_of_what_is_stable_wherever_samples_are(tmp_path):
+def test_the_penalty_is_capped_at_half_of_the_stable_limit(tmp_path):
     for protocol in ("penalty", "hilbert"):
         (file, *_) = create_mesh(tmp_path / protocol, MeshPlan(topology="complete", samples=1, protocol=protocol))
         assert read(file).agent.protocol.coupling.ceiling == 0.067  # 1 / (3 · 5)
