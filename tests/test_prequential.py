@@ -158,7 +158,7 @@ def test_any_object_is_a_classifier_if_classes_are_given():
     assert (found.classifies, found.last.error, found.last.score) == (True, 0.75, 0.25)
 
 
-def test_a_model_that_knows_its_classes_is_asked_for_no_others(labeled):
+def test_a_model_keeps_the_classes_it_knows(labeled):
     X, y = labeled
     model = OnlineKernelClassifier().partial_fit(X, y, classes=["left", "middle", "right", "unseen"])
     assert evaluate(model, X, y).last.score > 0.5
@@ -232,6 +232,6 @@ X, Y = np.zeros((8, 1)), np.arange(8) % 2
         ((Newest(), X, np.zeros((8, 2))), {"batch_size": 2}, r"model must predict 4 values for targets of shape \(2, 2\)"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused(arguments, options, message):
+def test_invalid_calls_of_evaluate_are_refused(arguments, options, message):
     with pytest.raises(InvalidArgument, match=message):
         evaluate(*arguments, **options)
