@@ -103,7 +103,7 @@ class Alone(Local):
 
 class TestSettings:
     @pytest.mark.parametrize("value", SETTINGS, ids=lambda value: type(value).__name__)
-    def test_what_is_described_can_be_restored(self, value):
+    def test_descriptions_can_be_restored(self, value):
         assert restore(json.loads(json.dumps(describe(value)))) == value
 
     def test_plain_values_stay_as_they_are(self):
@@ -123,7 +123,7 @@ class TestSettings:
             ({"kind": "x" * 10_000}, r"kind must be one of .*, got 'x{100,120}\.\.\."),
         ],
     )
-    def test_what_cannot_be_restored_is_refused(self, description, words):
+    def test_invalid_descriptions_are_refused(self, description, words):
         with pytest.raises(UnreadableFile, match=f"settings: {words}"):
             restore(description)
 
@@ -147,7 +147,7 @@ class TestSettings:
         with pytest.raises(UnreadableFile, match=words):
             restore(description, role=role)
 
-    def test_kinds_of_others_must_have_parts_of_the_right_role_too(self, monkeypatch):
+    def test_parts_of_foreign_kinds_must_have_the_right_role(self, monkeypatch):
         monkeypatch.setitem(registry._known, "protocol", {**kinds("protocol"), "Alone": Alone})
         description = describe(Alone(kernel=Gaussian(bandwidth=1.0), rates=(Constant(1.0),)))
         assert restore(description, role="protocol").rates == (Constant(1.0),)
@@ -177,7 +177,7 @@ class TestSettings:
         with pytest.raises(InvalidArgument, match=f"{owner}: role must be one of kernel, loss, .*stream, got 'nope'"):
             call()
 
-    def test_what_nobody_registered_cannot_be_described(self):
+    def test_unregistered_kinds_cannot_be_described(self):
         with pytest.raises(
             InvalidArgument, match=r"each part must be a dataclass of a registered kind .*register\(.kernel., C"
         ):
@@ -199,7 +199,7 @@ def test_fingerprints_tell_settings_apart_and_are_the_same_in_every_process_and_
 
 
 class TestRegister:
-    def test_a_file_with_a_kind_that_is_not_known_says_what_to_do(self, tmp_path, monkeypatch):
+    def test_a_file_with_an_unknown_kind_names_the_remedy(self, tmp_path, monkeypatch):
         x = np.linspace(-2, 2, 50)[:, None]
         with monkeypatch.context() as patch:
             patch.setattr(registry, "_known", {role: dict(known) for role, known in registry._known.items()})
@@ -221,7 +221,7 @@ class TestRegister:
         assert describe(Odd(bandwidth=2.0)) == {"kind": "Lorentz", "bandwidth": 2.0}
         assert restore(describe(Odd(bandwidth=2.0))) == Odd(bandwidth=2.0)
 
-    def test_once_more_does_no_harm_and_a_module_may_be_loaded_again(self):
+    def test_registering_again_is_harmless(self):
         register("kernel", Cauchy)
         assert register("kernel", Cauchy) is Cauchy
         again = dataclasses.make_dataclass("Cauchy", [], bases=(Cauchy,), frozen=True, kw_only=True)
