@@ -153,7 +153,7 @@ def test_features_of_a_regressor_may_appear_later(held):
 
 @EACH_LEARNER
 @pytest.mark.parametrize("loss", [None, Hinge()])
-def test_a_late_second_class_changes_nothing(learner, loss):
+def test_a_second_class_may_come_late(learner, loss):
     points, y = two_rings(80)
     y[:25] = 0
     model = KernelClassifier(Gaussian(), loss, learner=learner)
@@ -167,7 +167,7 @@ def test_a_late_second_class_changes_nothing(learner, loss):
 
 
 @EACH_LEARNER
-def test_new_features_and_outputs_of_a_state_are_0_and_leave_the_others_alone(learner):
+def test_new_features_and_outputs_of_a_state_are_0(learner):
     points, y = two_rings(100)
     model = OnlineKernelClassifier(Gaussian(), learner=learner).partial_fit(points, y, classes=[0, 1])
     f = model.states_[0].function
