@@ -275,7 +275,7 @@ def test_class_names_and_class_numbers():
         (CLASSES, {"a": 1, "b": 1, "y": "?"}, "column 'y' must be one of 'no', 'yes', 'may,be', got '?'"),
     ],
 )
-def test_a_bad_row_is_told_by_column_rule_and_value(columns, record, message):
+def test_a_bad_row_is_reported_by_column_rule_and_value(columns, record, message):
     with pytest.raises(InvalidRow) as caught:
         columns.read(record)
     assert str(caught.value) == message
@@ -398,7 +398,7 @@ def test_a_file_that_is_another_one_is_refused(format, follow, tmp_path):
             late.take()
 
 
-def test_what_a_file_source_refuses(tmp_path):
+def test_unusable_files_are_refused(tmp_path):
     path = tmp_path / "samples.csv"
     with pytest.raises(ValueError, match="path must be a file"):
         FileSource(path, VALUES)
@@ -523,7 +523,7 @@ def test_pending_rows_must_fit_the_columns():
             source.seek({"row": 0}, Batch(points, np.array(targets)))
 
 
-def test_the_oldest_rows_are_dropped_when_nobody_takes_them():
+def test_a_full_queue_drops_the_oldest_rows():
     source = LineSource(LABELS, format="csv", batch_size=2, max_pending=10)
     source.feed(b"a,b,y\n" + b"".join(b"%d,0,1\n" % i for i in range(25)))
     assert source.dropped == 15
@@ -555,7 +555,7 @@ def test_standard_input_waits_for_room_and_loses_nothing():
     assert source.dropped == 0
 
 
-def test_a_wrong_header_reaches_whoever_takes():
+def test_take_raises_for_a_wrong_header():
     source = LineSource(VALUES, format="csv")
     read_stdin(source, io.BytesIO(b"a,b,c\n1,2,3\n")).join(5)
     assert not source.ended
@@ -575,7 +575,7 @@ def test_a_wrong_header_reaches_whoever_takes():
         done.feed(b"{}")
 
 
-def test_closing_frees_a_feeder_that_waits():
+def test_closing_releases_a_blocked_feeder():
     source = LineSource(LABELS, format="csv", batch_size=1, max_pending=2)
     feeder = threading.Thread(target=source.feed, args=(b"a,b,y\n" + b"1,2,0\n" * 10,), kwargs={"block": True}, daemon=True)
     feeder.start()
