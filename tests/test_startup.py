@@ -150,7 +150,7 @@ def test_the_base_install_has_the_command(config):
         ("Graph.small_world(9, rng=np.random.default_rng(0))", "experiments"),
     ],
 )
-def test_what_is_missing_says_which_extra_to_install(code, extra):
+def test_missing_packages_name_their_extra(code, extra):
     program = f"""
     import numpy as np
     from kernelmesh import Graph, MissingExtra
