@@ -74,7 +74,7 @@ def test_resume_skips_what_is_done(tmp_path):
     assert len(table(tmp_path, "cells")) == 3
 
 
-def test_combinations_that_cannot_be_are_reported_and_the_others_run(tmp_path):
+def test_invalid_combinations_are_reported_and_the_others_run(tmp_path):
     """`every` is for protocols that exchange functions: one of four combinations is refused."""
     axes = {"protocol": ("diffusion", "penalty"), "every": (1, 2)}
     finished = run(sweep(here), Grid(experiment="gmm-logistic", axes=axes, fixed=TINY), tmp_path)
