@@ -146,13 +146,7 @@ def verdict(case, path, arrays, about):
     return None
 
 
-NONSENSE = {
-    "baseline_loss: nan",
-    "baseline_loss: -1",
-    "edge.7: added",
-    "previous.points: added",
-    "unheard of: added",
-}
+NONSENSE = {"baseline_loss: nan", "baseline_loss: -1", "edge.7: added", "previous.points: added", "unheard of: added"}
 """Besides what is missing: what must not be used."""
 
 
