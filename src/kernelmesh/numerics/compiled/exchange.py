@@ -1,4 +1,12 @@
-"""Updates of P and of the weights when points leave and enter a dictionary."""
+"""Updates of P and of the weights when old points R leave a dictionary and some new ones I enter.
+
+The old ones leave first, so that P never contains two points that nearly coincide, and no digits cancel. With
+E = P_RR = C Cᵀ, Q = C⁻¹ P_R: and U = C⁻¹ Z_IRᵀ, removing R leaves P − QᵀQ, and relative to it the entering points have
+Z' = Z_I − UᵀQ and S' = S_II + UᵀU = L Lᵀ. With Y = L⁻¹ Z', P becomes [[P − QᵀQ + YᵀY, −YᵀL⁻¹], [−L⁻ᵀY, S'⁻¹]].
+
+The dropped new points N change the weights of the old ones, W += Z_Nᵀ A_N. The weights of the entering points change by
+T = S'⁻¹ (UᵀC⁻¹ W_R + S_IN A_N), and those of the old ones become W − Qᵀ C⁻¹ W_R − Z'ᵀ T.
+"""
 
 import numpy as np
 
@@ -20,14 +28,7 @@ def exchange(
     shrink: float,
     coefficients: Matrix,
 ) -> tuple[OwnMatrix, OwnMatrix, OwnMatrix, OwnMatrix, OwnMatrix, OwnMatrix]:
-    """Compute the updates of P and of the weights when old points R leave and some new ones I, `kept`, enter.
-
-    The old ones leave first, so that P never contains two points that nearly coincide, and no digits cancel. With
-    E = P_RR = C Cᵀ, Q = C⁻¹ P_R: and U = C⁻¹ Z_IRᵀ, removing R leaves P − QᵀQ, and relative to it the entering points have
-    Z' = Z_I − UᵀQ and S' = S_II + UᵀU = L Lᵀ. With Y = L⁻¹ Z', P becomes [[P − QᵀQ + YᵀY, −YᵀL⁻¹], [−L⁻ᵀY, S'⁻¹]].
-
-    The dropped new points N change the weights of the old ones, W += Z_Nᵀ A_N. The weights of the entering points change by
-    T = S'⁻¹ (UᵀC⁻¹ W_R + S_IN A_N), and those of the old ones become W − Qᵀ C⁻¹ W_R − Z'ᵀ T.
+    """Compute the updates when the old points `leaving` leave and the new ones `kept` enter.
 
     Returns Y, Q, the rows of the entering points over the old ones and over each other, the weights of the old points (those
     of the leaving ones are meaningless) and of the entering ones.

@@ -1,4 +1,11 @@
-"""Greedy choice of the points that a function keeps."""
+"""Greedy choice of the points that a function keeps.
+
+The inverse Gram matrix of all candidates is P̃ = P ⊕ 0 + VᵀV − UᵀU with U empty at first. Removing j adds ‖W_j‖² / P̃_jj to
+the squared error and subtracts u uᵀ, u = P̃_:j / √P̃_jj, from P̃; only its diagonal and the columns of removed points are ever
+computed. As long as only new points are removed, u becomes a row of V by a rotation and is dropped rather than subtracted:
+for points that nearly coincide, P̃ is huge, and subtracting would cancel all digits. If an old point is removed while P̃ is
+huge, P is first merged into V by its Cholesky factor.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,7 +214,6 @@ def _swap(
 @compiled(fastmath={"contract", "reassoc", "nnan", "nsz"}, error_model="numpy")
 def _prune(
     inverse: Floats,
-    order: int,
     factor: Floats,
     weights: Floats,
     diagonal: Floats,
@@ -218,19 +224,14 @@ def _prune(
 ) -> tuple[NDArray[np.bool_], float]:
     """Remove points while the squared error stays within the squared budget, or while more than `max_order` points are left.
 
-    The inverse Gram matrix of all candidates is P̃ = P ⊕ 0 + VᵀV − UᵀU with P = inverse[:order, :order], V = factor and
-    U empty at first. Removing j adds ‖W_j‖² / P̃_jj to the squared error and subtracts u uᵀ, u = P̃_:j / √P̃_jj, from P̃;
-    only its diagonal and the columns of removed points are ever computed. As long as only new points are removed, u becomes a
-    row of V by a rotation and is dropped rather than subtracted: for points that nearly coincide, P̃ is huge, and subtracting
-    would cancel all digits. If an old point is removed while P̃ is huge, P is first merged into V by its Cholesky factor.
-
+    P = inverse and V = factor.
     `weights` is C × n, `diagonal` is diag(P̃), `floor` bounds it from below (P̃_jj ≥ 1 / κ(d_j, d_j)); all arrays except
     `inverse` are overwritten: the remaining candidates are kept together at the front, so that the loops get shorter.
     Returns which points stay, and the squared error.
     """
     outputs, n = weights.shape
     rank = factor.shape[0]
-    old = order  # 0 once P is part of V
+    old = len(inverse)  # 0 once P is part of V
     stays = np.ones(n, dtype=np.bool_)
     who = np.arange(n)
     left = n
@@ -252,7 +253,7 @@ def _prune(
         for c in range(outputs):
             weights[c, j], weights[c, left] = weights[c, left], weights[c, j]
         if gone == 0 and who[left] < old and n <= _SMALL and _largest(diagonal, floor, left + 1) > 1e9:
-            factor = _join(inverse, order, who, left + 1, factor, rank)
+            factor = _join(inverse, old, who, left + 1, factor, rank)
             rank, old = factor.shape[0], 0
         if gone == 0 and who[left] >= old:
             _reflect(factor, rank, left, left + 1, here, column)
@@ -275,21 +276,20 @@ def _lift(inverse: Floats, cross: Floats, gram: Floats, lifted: Floats) -> None:
 
 
 @compiled()
-def _blur(inverse: Floats, own_old: Floats) -> float:
-    """The rounding error of S due to P: smaller distances² (relative to κ) cannot be distinguished from 0."""
-    largest = 0.0
+def _blur(inverse: Floats, own_old: Floats, coefficients: Floats, own: Floats, tolerance: float, limit: float) -> float:
+    """The rounding error of S due to P: smaller distances² (relative to κ) cannot be distinguished from 0.
+
+    Infinite if it exceeds the tolerance and what it does to f̃ could exceed the limit.
+    """
+    largest, total = 0.0, 0.0
     for i in range(len(inverse)):
         largest = max(largest, inverse[i, i] * own_old[i])
-    return 16.0 * 2.2e-16 * largest
-
-
-@compiled()
-def _square_sum(coefficients: Floats, own: Floats) -> float:
-    total = 0.0
-    for i in range(coefficients.shape[0]):
-        for c in range(coefficients.shape[1]):
-            total += own[i] * coefficients[i, c] * coefficients[i, c]
-    return total
+    blur = 16.0 * 2.2e-16 * largest
+    if blur > tolerance:
+        for i in range(coefficients.shape[0]):
+            for c in range(coefficients.shape[1]):
+                total += own[i] * coefficients[i, c] * coefficients[i, c]
+    return np.inf if blur * total > limit else blur
 
 
 @compiled()
@@ -384,9 +384,9 @@ def choose(
     `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
     independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
 
-    Returns how many points change (0 if all old ones stay and all new ones are removed, −1 if P is too ill-conditioned for
-    such a small budget); which of the old points, then of the new ones stay; the weights of the old points in case nothing
-    changes; the growth of ‖f‖² before compression; the squared error; and how many new points were dependent.
+    Returns how many points change (0: the new ones replace nothing; −1: P is too ill-conditioned for such a budget); which of
+    the old points, then of the new ones stay; the weights of the old points in case nothing changes; the growth of ‖f‖²;
+    the squared error; and how many new points were dependent.
     """
     order = len(inverse)
     batch = len(coefficients)
@@ -396,12 +396,10 @@ def choose(
     if order > 0:
         _lift(inverse, cross, gram, lifted)
         replaced += np.dot(transposed(lifted), coefficients)
-    blur = _blur(inverse, own_old)
-    if blur > tolerance:
-        if blur * _square_sum(coefficients, own) > min(0.01 * budget, 1e-10 * (square_norm + added)):
-            return -1, np.zeros(0, dtype=np.bool_), replaced, added, 0.0, 0
-        tolerance = blur
-
+    limit = min(0.01 * budget, 1e-10 * (square_norm + added))
+    tolerance = max(tolerance, _blur(inverse, own_old, coefficients, own, tolerance, limit))
+    if not tolerance < np.inf:
+        return -1, np.zeros(0, dtype=np.bool_), replaced, added, 0.0, 0
     turn, new, lower = pivoted_cholesky(gram, own, tolerance)
     independent, dependent = turn[:new], turn[new:]
     top = triangle(lower, independent)
@@ -412,12 +410,12 @@ def choose(
     factor = _factor(top, independent, lifted, order)
 
     diagonal, floor = _diagonal(inverse, factor, np.concatenate((own_old, own[independent])))
-    known, size_known = inverse, order
+    known = inverse
     if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
         whole = np.dot(transposed(factor), factor)
         whole[:order, :order] += inverse
-        known, size_known, factor = whole, order + new, np.empty((0, order + new))
-    stays, error = _prune(known, size_known, factor, candidates, diagonal, floor, error, budget, max_order)
+        known, factor = whole, np.empty((0, order + new))
+    stays, error = _prune(known, factor, candidates, diagonal, floor, error, budget, max_order)
 
     changes, keep = _chosen(stays, order, batch, independent)
     return changes, keep, replaced, added, error, dependent.size
