@@ -191,6 +191,10 @@ def test_without_compression_every_sample_stays():
         assert pruned.error == 0
     assert model.function.order == 15
     assert model.square_norm == pytest.approx(model.function.norm() ** 2)
+    with pytest.raises(FloatingPointError, match="no longer finite"):
+        plain.absorb(model, Update(np.ones((1, 2)), np.full((1, 2), 1e200)), budget=0.0)
+    taken_over, _ = Komp().absorb(model, Update(np.ones((1, 2)), np.ones((1, 2))), budget=0.1)
+    assert drift(taken_over) < 1e-8
 
 
 def test_restoring_a_function_keeps_it():
