@@ -207,7 +207,8 @@ def test_on_a_mesh_from_toml(installed):
     said = run(installed, "-m", "kernelmesh", "agent", "--check", "north.toml")
     assert "Cauchy" in said
     assert "HalfWay" in said
-    assert "half-way" in run(installed, "-m", "kernelmesh", "mesh", "init", "--help")
+    run(installed, "-m", "kernelmesh", "mesh", "init", "new", "--protocol", "half-way", "--samples", "1")
+    assert 'protocol = { kind = "HalfWay" }' in (folder / "new" / "agent-0.toml").read_text()
     command = [sys.executable, "-m", "kernelmesh", "agent"]
     agents = [
         subprocess.Popen([*command, f"{name}.toml"], env=environment, cwd=folder, stderr=subprocess.PIPE, text=True)
