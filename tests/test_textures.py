@@ -144,6 +144,12 @@ class TestExperiment:
         finished = run(EXPERIMENT, self.settings(folder, epochs=1, agents=1, protocol="local"), tmp_path, table=True)
         assert finished.summary["samples_per_agent"] == 10 * 192
 
+    def test_a_resumed_run_has_the_same_patches(self, folder, tmp_path):
+        config = self.settings(folder)
+        (first, _), (again, _) = (brodatz.prepare(config, tmp_path, resume=resume) for resume in (False, True))
+        np.testing.assert_array_equal(again.points, first.points)
+        np.testing.assert_array_equal(again.labels, first.labels)
+
     @pytest.mark.parametrize(("learner", "agents"), [("averaged", 3), ("second-order", 1), ("gradient", 1)])
     def test_other_learners_and_a_network_of_one(self, folder, tmp_path, learner, agents):
         config = self.settings(folder, learner=learner, agents=agents, epochs=1)
