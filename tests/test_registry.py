@@ -41,7 +41,7 @@ from kernelmesh import (
     registry,
 )
 from kernelmesh.errors import InvalidArgument, UnreadableFile
-from kernelmesh.registry import describe, fingerprint, kebab, kinds, register, restore, role_of
+from kernelmesh.registry import describe, fingerprint, kinds, register, restore, role_of
 
 SETTINGS = [
     Gaussian(bandwidth=0.7),
@@ -302,14 +302,6 @@ class TestPlugins:
 
         install(Entry("curious", load))
         assert "Cauchy" in kinds("kernel")
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("SecondOrder", "second-order"), ("Local", "local"), ("Matern32", "matern32"), ("SquaredHinge", "squared-hinge")],
-)
-def test_names_on_the_command_line(name, expected):
-    assert kebab(name) == expected
 
 
 def test_the_role_of_a_field_is_known_by_its_annotation():
