@@ -153,9 +153,7 @@ class TestCheck:
         ("pairs", "words"),
         [
             ([("bandwidth = 0.6", "bandwidth = -1"), ("batch_size = 32", "batch_size = 0")], ["bandwidth", "batch_size"]),
-            ([('mode = "free"', 'mode = "fre"')], ["did you mean free?"]),
             ([("every = 100", "every = =")], ["TOML"]),
-            ([("tcp/127.0.0.1:", "tcp/0.0.0.0:")], ["loopback"]),
         ],
         ids=lambda value: "" if isinstance(value[0], tuple) else value[0],
     )
@@ -354,10 +352,6 @@ class TestMesh:
         code, text = invoke("mesh", "init", tmp_path / "mesh", "--topology", "torus")
         assert (code, "topology must be one of ring" in text) == (2, True)
         assert not (tmp_path / "mesh").exists()
-        (tmp_path / "notes.txt").write_text("mine")
-        code, text = invoke("mesh", "init", tmp_path)
-        assert (code, "folder must be new or empty" in text) == (2, True)
-        assert os.listdir(tmp_path) == ["notes.txt"]
 
     def test_status(self, one):
         code, text = invoke("mesh", "status", one.parent)
