@@ -365,7 +365,7 @@ def test_settings_reach_the_learner(learner, changes, expected):
         Config(keep=9)
 
 
-@pytest.mark.parametrize("name", ["gmm-logistic", "gmm-hinge", "heterogeneous"])
+@pytest.mark.parametrize("name", ["gmm-hinge", "heterogeneous"])
 @pytest.mark.parametrize(("learner", "agents"), [("averaged", 4), ("second-order", 1), ("landmarks", 1)])
 def test_other_learners_learn_more_from_few_samples(name, learner, agents, tmp_path):
     experiment = experiments()[name]
