@@ -64,7 +64,7 @@ def test_help_needs_no_mathematics():
 def test_settings_need_no_compiled_loops():
     code = """
     from kernelmesh import Doubling, Function, Gaussian, Gradient, Graph, Hinge, Linear
-    Gradient(step_size=Doubling(start=1.0, every=10)), Gaussian() + Linear(), Hinge(), Graph.grid(3, 4)
+    Gradient(step_size=Doubling(start=1.0, every=10, ceiling=2.0)), Gaussian() + Linear(), Hinge(), Graph.grid(3, 4)
     Function.zero(Gaussian(), dimension=2, outputs=1)
     """
     assert imported(code) == ["numpy"]
