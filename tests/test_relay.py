@@ -7,7 +7,7 @@ import pytest
 
 import relay_network
 from kernelmesh import Agent, Function, Gaussian, Graph, Landmarks, Logistic, Relay, Squared
-from relay_network import Network, half, is_connected, line, random_graph, random_tree, ring, star
+from relay_network import Network, half, is_connected, random_graph, random_tree
 
 CLASSES = 5
 ANGLES = 2.0 * np.pi * np.arange(CLASSES) / CLASSES
@@ -42,11 +42,6 @@ def network(graph, *, seed=0, batches=20, unequal=True, every=8, bits=64, keep=5
     counts = rng.integers(2 * batches + 1, size=len(graph)) if unequal else [batches] * len(graph)
     streams = [batches_of(i % CLASSES, count, rng) for i, count in enumerate(counts)]
     return Network(agent, graph, streams, seed=seed, **faults)
-
-
-def geometric(agents, seed=0):
-    graph = Graph.geometric(agents, degree=8, rng=np.random.default_rng(seed))
-    return graph.neighbors
 
 
 def finish(mesh, limit=400):
@@ -129,7 +124,10 @@ class TestExact:
     """Totals equal the sum over all members k + 2 · depth rounds after the last sample."""
 
     @pytest.mark.parametrize("every", [1, 16])
-    @pytest.mark.parametrize("graph", [ring(10), star(10), line(10), random_graph(12, 3), random_tree(12, 4)])
+    @pytest.mark.parametrize(
+        "graph",
+        [*(make(10).neighbors for make in (Graph.ring, Graph.star, Graph.line)), random_graph(12, 3), random_tree(12, 4)],
+    )
     def test_small_graphs(self, graph, every):
         mesh = network(graph, every=every, keep=0, batches=10)
         finish(mesh)
@@ -139,7 +137,8 @@ class TestExact:
 
     @pytest.mark.parametrize("agents", [60, *(pytest.param(n, marks=pytest.mark.slow) for n in (200, 1000))])
     def test_geometric_graphs(self, agents):
-        mesh = network(geometric(agents), keep=0, batches=8)
+        graph = Graph.geometric(agents, degree=8, rng=np.random.default_rng(0))
+        mesh = network(graph.neighbors, keep=0, batches=8)
         finish(mesh)
         mesh.run(8 + 2 * mesh.depth())
         assert mesh.is_exact()
@@ -148,31 +147,6 @@ class TestExact:
         mesh = network(random_graph(10, 5), batches=10)
         settle(mesh)
         assert mesh.is_exact()
-
-    def test_messages_as_bytes_change_nothing(self):
-        meshes = [network(random_graph(8, 6), batches=5, wire=wire) for wire in (False, True)]
-        for mesh in meshes:
-            settle(mesh)
-        for i in meshes[0].living:
-            assert np.array_equal(meshes[0].total(i).moments, meshes[1].total(i).moments)
-
-    def test_agents_without_samples_learn_too(self):
-        mesh = network(line(6), batches=10)
-        mesh.batches[3] = mesh.batches[5] = []
-        settle(mesh)
-        assert mesh.total(5).samples == sum(mesh.own(i).samples for i in mesh.living) > 0
-        assert mesh.is_exact()
-
-    def test_a_pause_of_all_streams_costs_only_hellos(self):
-        mesh = network(random_graph(12, 7), batches=10)
-        settle(mesh)
-        for _ in range(50):
-            mesh.step()
-            for i in mesh.living:
-                for j in mesh.neighbors[i]:
-                    news = mesh.agent.tell(mesh.states[i], f"agent {j}")
-                    assert news.sums is None
-                    assert news.part is None
 
 
 class TestFaults:
@@ -342,20 +316,6 @@ class TestMembers:
         assert mesh.accuracy(HELD, TRUTH)[new] >= before - 0.5
         mesh.run_until(mesh.is_exact, limit=40)
 
-    def test_who_comes_back_after_a_farewell_counts_once(self):
-        mesh = checked(network(well_connected(10), seed=10))
-        settle(mesh)
-        one = leaf_of(mesh)
-        mesh.leave(one)
-        mesh.run(40)
-        mesh.left.clear()
-        memory = mesh.states[one].memory.copied()
-        memory.leaving = False
-        mesh.states[one] = replace(mesh.states[one], memory=memory)
-        mesh.restore(one)
-        mesh.run(60)
-        assert mesh.is_exact()
-
 
 class TestForm:
     """Sums that cannot be sums exclude who sends them, and the tree finds another way."""
@@ -387,8 +347,8 @@ class TestForm:
 class TestAgreement:
     """On scales, width and λ, before agents learn."""
 
-    def shares(self, graph, every, kept=None):
-        """A network whose agents have features of very different sizes; `kept` are those that have rows."""
+    def shares(self, agents, every, kept=None):
+        """A line whose agents have features of very different sizes; `kept` are those that have rows."""
         agent = Agent(
             dimension=2,
             outputs=1,
@@ -398,15 +358,15 @@ class TestAgreement:
             protocol=Relay(every=every, scales=True, tunes=True),
         )
         rng, streams = np.random.default_rng(0), []
-        for i in range(len(graph)):
+        for i in range(agents):
             X = np.array([0.01 if i == 0 else 3.0, 1.0]) * rng.normal(size=(40, 2))
             rows = range(0, 40, 4) if kept is None or i in kept else ()
             streams.append([(X[t : t + 4], np.sin(X[t : t + 4, :1])) for t in rows])
-        return Network(agent, graph, streams)
+        return Network(agent, Graph.line(agents).neighbors, streams)
 
     @pytest.mark.parametrize("every", [1, 24])
     def test_all_rows_count_whatever_the_root_has(self, every):
-        mesh = self.shares(line(6), every)
+        mesh = self.shares(6, every)
         settle(mesh, 2000)
         lists = [mesh.states[i].memory.points for i in mesh.living]
         assert len({points.digest for points in lists}) == 1
@@ -415,7 +375,7 @@ class TestAgreement:
 
     @pytest.mark.parametrize("every", [1, 24])
     def test_a_root_without_rows_waits_for_those_of_others(self, every):
-        mesh = self.shares(line(3), every, kept=(1, 2))
+        mesh = self.shares(3, every, kept=(1, 2))
         settle(mesh, 2000)
         assert {mesh.total(i).samples for i in mesh.living} == {80.0}
 
