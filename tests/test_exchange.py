@@ -6,22 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from kernelmesh import (
-    Agent,
-    Diffusion,
-    Faults,
-    Function,
-    Gaussian,
-    Gradient,
-    Graph,
-    Hilbert,
-    Komp,
-    Local,
-    Logistic,
-    Penalty,
-    registry,
-    simulate,
-)
+from kernelmesh import Diffusion, Faults, Function, Graph, Hilbert, Local, Penalty, registry, simulate
 from kernelmesh.agent import relay
 from kernelmesh.checks import positive
 from kernelmesh.errors import InvalidArgument, RefusedMessage
@@ -30,9 +15,9 @@ from kernelmesh.messages import Points, SentFunction, Values, encode
 from kernelmesh.numerics.compression import Update
 from kernelmesh.protocols import ConsensusProtocol, Heard
 from kernelmesh.registry import register
-from kernelmesh.streams import ArrayStream, Mixture
+from kernelmesh.streams import ArrayStream
 from kernelmesh.testing import check_protocol
-from test_node import assert_simulated, run_lock_step, simulated
+from test_node import assert_simulated, data, make, run_lock_step, same, simulated
 from virtual import World
 
 MAX = 1 << 20
@@ -106,21 +91,6 @@ PROTOCOLS = [
 every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: type(protocol).__name__)
 
 
-def make(protocol, budget=0.05):
-    return Agent(
-        dimension=2,
-        outputs=3,
-        kernel=Gaussian(bandwidth=0.6),
-        loss=Logistic(),
-        learner=Gradient(step_size=2.0, compression=Komp(budget=budget)),
-        protocol=protocol,
-    )
-
-
-def data(seed, rows):
-    return Mixture.draw(classes=3, rng=np.random.default_rng(7)).sample(rows, rng=np.random.default_rng(seed))
-
-
 def learned(protocol, name="a"):
     agent = make(protocol)
     state = agent.start(name=name)
@@ -132,34 +102,20 @@ def learned(protocol, name="a"):
 @every_protocol
 class TestEvery:
     def test_an_outbox_says_what_the_protocol_declares(self, protocol):
+        """Values are of the function shown, and functions are those sent; without samples it only answers."""
         agent, state = learned(protocol)
         points = data(9, 8)[0]
-        outbox = Outbox(agent, state, points)
+        outbox, idle = Outbox(agent, state, points), Outbox(agent, state, None)
         assert outbox.step == state.steps + 1
-        assert (outbox.question is None) == (protocol.question is None)
-        assert outbox.question is None or type(outbox.question) is protocol.question
-        reply = outbox.reply(outbox.question)
-        assert (reply is None) == (protocol.reply is None)
-        assert reply is None or isinstance(reply, protocol.reply)
-        assert outbox.reply(None) is None or protocol.question is None
-
-    def test_without_samples_it_asks_nothing_and_still_answers(self, protocol):
-        agent, state = learned(protocol)
-        asking, idle = Outbox(agent, state, data(9, 8)[0]), Outbox(agent, state, None)
         assert idle.question is None
-        reply = idle.reply(asking.question)
-        assert (reply is not None) == bool(protocol.reply)
-
-    def test_values_are_of_the_function_shown_and_functions_are_those_sent(self, protocol):
-        agent, state = learned(protocol)
-        points = data(9, 8)[0]
-        outbox = Outbox(agent, state, points)
-        reply = outbox.reply(outbox.question)
-        if isinstance(reply, Values):
-            np.testing.assert_array_equal(reply.values, state.function(points))
-        elif reply is not None:
-            np.testing.assert_array_equal(reply.points, state.sent.points)
-            np.testing.assert_array_equal(reply.weights, state.sent.weights)
+        assert type(outbox.question) is (protocol.question or type(None))
+        for reply in (outbox.reply(outbox.question), idle.reply(outbox.question)):
+            assert type(reply) is (protocol.reply or type(None))
+            if isinstance(reply, Values):
+                np.testing.assert_array_equal(reply.values, state.function(points))
+            elif reply is not None:
+                assert same(reply, state.sent)
+        assert outbox.reply(None) is None or protocol.question is None
 
     def test_an_agent_without_samples_can_take_part_in_a_round(self, protocol):
         agent, state = learned(protocol)
@@ -175,70 +131,46 @@ class TestEvery:
         agent.step(after, *data(10, 8))
 
 
-POINTS, VALUES = np.zeros((8, 2)), np.zeros((8, 3))
-QUESTIONS = {Points: Points(POINTS)}
-REPLIES = {Values: Values(VALUES), SentFunction: SentFunction(POINTS, VALUES)}
-ALL = {**QUESTIONS, **REPLIES}
+POINTS, VALUES, WIDE = np.zeros((8, 2)), np.zeros((8, 3)), np.zeros((8, 5))
+MESSAGES = {Points: Points(POINTS), Values: Values(VALUES), SentFunction: SentFunction(POINTS, VALUES)}
 
 
 @every_protocol
 class TestReading:
-    def test_a_question_of_the_declared_kind_is_read_and_every_other_refused(self, protocol):
-        agent, wanted = make(protocol), protocol.question
-        for kind, message in ALL.items():
-            if kind is wanted:
-                assert type(read_question(agent, encode(message), max_bytes=MAX)) is kind
-            else:
-                rule = "be empty where functions are exchanged" if wanted is None else f"be {wanted.kind}, got {kind.kind}"
-                with pytest.raises(RefusedMessage, match=f"question: must {rule}"):
-                    read_question(agent, encode(message), max_bytes=MAX)
-        if wanted is None:
-            assert read_question(agent, b"", max_bytes=MAX) is None
-        else:
-            with pytest.raises(RefusedMessage, match="message: must be one of format"):
-                read_question(agent, b"", max_bytes=MAX)
+    def read(self, protocol, is_reply, message, *, rows=8, max_bytes=MAX):
+        agent, data = make(protocol), b"" if message is None else encode(message)
+        if is_reply:
+            return read_reply(agent, data, rows=rows, max_bytes=max_bytes)
+        return read_question(agent, data, max_bytes=max_bytes)
 
-    def test_a_reply_of_the_declared_kinds_is_read_and_every_other_refused(self, protocol):
-        agent, wanted = make(protocol), protocol.reply
-        for kind, message in ALL.items():
+    @pytest.mark.parametrize("is_reply", [False, True])
+    def test_the_declared_kind_is_read_and_every_other_refused(self, protocol, is_reply):
+        wanted, what = (protocol.reply, "answer") if is_reply else (protocol.question, "question")
+        for kind, message in MESSAGES.items():
             if kind is wanted:
-                assert type(read_reply(agent, encode(message), rows=8, max_bytes=MAX)) is kind
+                assert type(self.read(protocol, is_reply, message)) is kind
             else:
-                rule = "nothing" if wanted is None else wanted.kind
-                with pytest.raises(RefusedMessage, match=f"answer: must be {rule}, got {kind.kind}"):
-                    read_reply(agent, encode(message), rows=8, max_bytes=MAX)
+                with pytest.raises(RefusedMessage, match=f"{what}: must be "):
+                    self.read(protocol, is_reply, message)
+        if wanted is None and not is_reply:
+            assert self.read(protocol, is_reply, None) is None
+        elif wanted is not None:
+            with pytest.raises(RefusedMessage, match="message: must be one of format"):
+                self.read(protocol, is_reply, None)
+            with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
+                self.read(protocol, is_reply, MESSAGES[wanted], max_bytes=100)
 
     def test_other_shapes_are_refused(self, protocol):
-        agent = make(protocol)
-        wide = np.zeros((8, 5))
         if protocol.question is Points:
             with pytest.raises(InvalidArgument, match="exchange: question must have points with 2 columns"):
-                read_question(agent, encode(Points(wide)), max_bytes=MAX)
-        for bad in (Values(wide), SentFunction(wide, VALUES), SentFunction(POINTS, wide)):
-            if protocol.reply is not None and isinstance(bad, protocol.reply):
+                self.read(protocol, False, Points(WIDE))
+        for bad in (Values(WIDE), SentFunction(WIDE, VALUES), SentFunction(POINTS, WIDE)):
+            if isinstance(bad, protocol.reply or ()):
                 with pytest.raises(InvalidArgument, match=r"exchange: answer must have \w+ with [23] columns"):
-                    read_reply(agent, encode(bad), rows=8, max_bytes=MAX)
-
-    def test_values_must_be_one_for_each_point_and_functions_of_any_order(self, protocol):
-        agent = make(protocol)
-        for kind in filter(None, [protocol.reply]):
-            data = encode(REPLIES[kind])
-            if protocol.question:
-                with pytest.raises(
-                    InvalidArgument, match=r"answer must have values with 3 columns and 9 rows, got shape \(8, 3"
-                ):
-                    read_reply(agent, data, rows=9, max_bytes=MAX)
-            else:
-                read_reply(agent, data, rows=9, max_bytes=MAX)
-
-    def test_messages_that_are_too_long_are_refused(self, protocol):
-        agent = make(protocol)
-        for kind in filter(None, [protocol.reply]):
-            with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
-                read_reply(agent, encode(REPLIES[kind]), rows=8, max_bytes=100)
-        if protocol.question:
-            with pytest.raises(RefusedMessage, match="message: must be at most 100 bytes"):
-                read_question(agent, encode(QUESTIONS[protocol.question]), max_bytes=100)
+                    self.read(protocol, True, bad)
+        if protocol.reply is Values:  # one for each point; functions may have any order
+            with pytest.raises(InvalidArgument, match="answer must have values with 3 columns and 9 rows"):
+                self.read(protocol, True, Values(VALUES), rows=9)
 
 
 def test_disagreement_uses_all_answers():
@@ -249,8 +181,7 @@ def test_disagreement_uses_all_answers():
     expected = np.sqrt((here**2).sum(axis=1).mean())
     for reply in double:
         assert disagreement(agent, state, points, [Heard(reply)]) == pytest.approx(expected)
-        same = Heard(Values(here))
-        both = disagreement(agent, state, points, [Heard(reply), same, Heard(None)])
+        both = disagreement(agent, state, points, [Heard(reply), Heard(Values(here)), Heard(None)])
         assert both == pytest.approx(expected / np.sqrt(2))
     assert disagreement(agent, state, points, []) is None
     assert disagreement(agent, state, points, [Heard(None)]) is None
