@@ -10,17 +10,17 @@ from kernelmesh.metrics import accuracies
 from kernelmesh.runtimes.frames import Header, decode_frame
 from kernelmesh.runtimes.mailbox import Arrival
 from kernelmesh.runtimes.membership import Membership
-from kernelmesh.streams import ArrayStream, Mixture
-from test_node import ArraySource, kind, make, same
+from kernelmesh.streams import ArrayStream
+from test_node import ArraySource, data, kind, make, same
 from virtual import World, question
 
 SELDOM = [Diffusion(every=2), Diffusion(every=4)]
 NAMES = ("a", "b", "c")
 
 
-def data(seed, rows, *, only=None):
-    points, labels = Mixture.draw(classes=3, rng=np.random.default_rng(7)).sample(rows, rng=np.random.default_rng(seed))
-    kept = slice(None) if only is None else labels == only
+def of_classes(seed, rows, *classes):
+    points, labels = data(seed, rows)
+    kept = np.isin(labels, classes)
     return points[kept], labels[kept]
 
 
@@ -114,7 +114,7 @@ class TestFreeRunning:
         """One class each, at paces of their own."""
         world, agent = World(seed=3, **faults), make(protocol)
         for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.12, 0.15), strict=True)):
-            world.add(agent, member, timed(world, data(i, 600, only=i), seconds=seconds, passes=6))
+            world.add(agent, member, timed(world, of_classes(i, 600, i), seconds=seconds, passes=6))
         world.stop_at_the_end()
         runs = world.run()
         assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
@@ -126,9 +126,8 @@ class TestFreeRunning:
         line = {"a": ["b"], "b": ["a", "c"], "c": ["b"]}
         for i, name in enumerate(NAMES):
             member = Membership(name=name, listen="tcp/127.0.0.1:1", neighbors=dict.fromkeys(line[name], ""), patience=0.05)
-            points, labels = data(i, 480)
-            kept = {"a": labels == 0, "b": labels < 0, "c": labels > 0}[name]
-            world.add(agent, member, timed(world, (points[kept], labels[kept]), seconds=0.1, passes=6 if name == "a" else 3))
+            own = of_classes(i, 480, *{"a": [0], "b": [], "c": [1, 2]}[name])
+            world.add(agent, member, timed(world, own, seconds=0.1, passes=6 if name == "a" else 3))
         world.stop_at_the_end()
         runs = world.run()
         relayed = runs["b"].node.state
@@ -167,6 +166,6 @@ def test_one_agent_alone_knows_its_own_class_only():
     """Else the laws above say nothing."""
     agent = make(Local())
     state = agent.start()
-    for points, labels in ArrayStream(*data(0, 600, only=0), batch_size=16):
+    for points, labels in ArrayStream(*of_classes(0, 600, 0), batch_size=16):
         state, _ = agent.step(state, points, labels)
     assert accuracies([state.function], *data(99, 500)).max() < 0.5
