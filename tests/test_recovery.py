@@ -12,6 +12,7 @@ from kernelmesh.deploy.watching import _status_remarks
 from kernelmesh.numerics.function import Function
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node import attempt as module
 from kernelmesh.runtimes.runner import AgentRunner
 from test_node import ArraySource, data, kind, make, silent
 from virtual import World
@@ -60,7 +61,7 @@ def test_a_diverged_agent_returns_to_a_checkpoint(protocol, scale, tmp_path, cap
     assert (status.recoveries, status.samples, status.steps) == (1, 2400, calm.status(1.0).steps)
     assert accuracy(runner.state) >= accuracy(calm.state) - 0.02
     assert any("going back to the checkpoint of step 75" in line for line in caplog.messages)
-    assert "went back to an earlier function 1×" in list(_status_remarks(status, stale=False))
+    assert any("went back" in line for line in _status_remarks(status, stale=False))
 
 
 def test_after_a_return_the_restart_is_good(tmp_path):
@@ -83,8 +84,6 @@ def test_without_a_good_checkpoint_it_starts_from_scratch(tmp_path, caplog):
 
 
 def test_with_unstable_settings_it_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
-    from kernelmesh.runtimes.node import attempt as module
-
     def failing(agent, state, *rest, advance=module.advance, **options):
         if state.steps >= 40:
             raise Diverged(agent="a", samples=state.samples, step_size=1.0, penalty=0.0, reason="the settings are wrong")
@@ -94,11 +93,7 @@ def test_with_unstable_settings_it_ends_after_a_few_attempts(tmp_path, caplog, m
     with pytest.raises(Diverged, match="the settings are wrong"):
         run(make(Diffusion()), tmp_path)
     told = [line for line in caplog.messages if "absurd" in line]
-    assert [line.split("): ")[1].split(";")[0] for line in told] == [
-        "going back to the checkpoint of step 25",
-        "starting from scratch",
-        "starting from scratch",
-    ]
+    assert ["checkpoint of step 25" in line for line in told] == [True, False, False]
 
 
 def test_a_change_of_the_stream_is_no_divergence(tmp_path):
@@ -127,7 +122,4 @@ def test_an_agent_learns_on_while_checkpoints_cannot_be_written(tmp_path, monkey
     world.run(seconds=30.0)
     assert "No space left on device" in trouble[0]
     assert (runner.status().trouble, runner.state.samples) == ("", 800)
-    assert [line.partition(":")[0] for line in caplog.messages if "checkpoints" in line] == [
-        "cannot write checkpoints",
-        "checkpoints are being written again",
-    ]
+    assert sum("checkpoints" in line for line in caplog.messages) == 2  # at the beginning and at the end of it
