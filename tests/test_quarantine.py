@@ -29,16 +29,12 @@ class TestNameList:
         path.write_text("# all\nsouth # since Monday\n\n  east\nsouth\n")
         assert read_names(path) == {"south", "east"}
 
-    @pytest.mark.parametrize("data", [b"\xff\xfe", b"two words", b"a/b", b"-x", b"x\n" * 600_000])
+    @pytest.mark.parametrize("data", [b"\xff\xfe", b"two words", b"a/b", b"-x", b"x\n" * 600_000, None])
     def test_anything_else_is_refused_with_a_sentence(self, data, tmp_path):
         path = tmp_path / "names.txt"
-        path.write_bytes(data)
-        with pytest.raises(UnreadableFile, match="must have"):
+        path.mkdir() if data is None else path.write_bytes(data)
+        with pytest.raises(UnreadableFile, match=r"must (have|be a readable file)"):
             read_names(path)
-
-    def test_a_folder_is_refused(self, tmp_path):
-        with pytest.raises(UnreadableFile, match="must be a readable file"):
-            read_names(tmp_path)
 
     def test_it_is_read_again_and_a_broken_file_changes_nothing(self, tmp_path, caplog):
         path, now = tmp_path / "names.txt", 0.0
@@ -120,8 +116,8 @@ class TestCommands:
 
 
 class TestExpiry:
-    def expiry(self, days, wall=lambda: 0.0):
-        return Expiry({"the certificate of a": days * DAY, "the authority's certificate": 1000 * DAY}, wall=wall)
+    def expiry(self, days):
+        return Expiry({"the certificate of a": days * DAY, "the authority's certificate": 1000 * DAY}, wall=lambda: 0.0)
 
     @pytest.mark.parametrize(("days", "warns"), [(15.0, False), (13.9, True), (0.1, True), (-1.0, True)])
     def test_it_warns_fourteen_days_before(self, days, warns, caplog):
@@ -138,7 +134,6 @@ class TestExpiry:
         assert len(caplog.messages) == 3
 
     def test_the_status_has_it(self):
-        run = run_with(make(Diffusion()), saying(b""), expiry=self.expiry(3.0))
-        status = run.runner.status()
+        status = run_with(make(Diffusion()), saying(b""), expiry=self.expiry(3.0)).runner.status()
         assert status.expires == 3.0
-        assert "certificate expires in 3.0 days" in list(_status_remarks(status, stale=False))
+        assert any("certificate expires" in line for line in _status_remarks(status, stale=False))
