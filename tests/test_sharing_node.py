@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 
 import numpy as np
@@ -376,29 +375,6 @@ def test_invalid_news_change_nothing_and_are_counted(invalid):
 @pytest.mark.parametrize("strange", STRANGE)
 def test_strange_news_do_not_stop_agents(strange, agrees):
     beside_a_member_that_says(make(protocol=Relay(every=2, scales=agrees, tunes=agrees)), **STRANGE[strange])
-
-
-def test_a_step_that_fails_with_one_neighbor_is_taken_without_it(tmp_path, monkeypatch):
-    world, agent, everywhere = World(), make(), memberships(Graph.ring(3))
-
-    def failing(agent, state, points, targets, heard=(), *, advance=module.advance):
-        if state.name == "agent-0" and any(said.neighbor == "agent-2" and said.reply is not None for said in heard):
-            raise MemoryError("no room")
-        return advance(agent, state, points, targets, heard)
-
-    monkeypatch.setattr(module, "advance", failing)
-    store = CheckpointStore(tmp_path, agent=agent, every=1000)
-    for i, member in enumerate(everywhere):
-        world.add(agent, member, source(world, i, 200), store=store if i == 0 else None)
-    world.at(1.6, lambda: world.kill(world.newest("agent-0")))
-    run_freely(world, 2.5)
-    first = world.newest("agent-0").runner
-    assert first.status(1.0).neighbors["agent-2"].refused > 0
-    assert (first.recoveries, first.state.samples) == (0, 200)
-    carrier = World().network.carrier("agent-0", ["agent-1", "agent-2"])
-    with contextlib.closing(CheckpointStore(tmp_path, agent=agent, every=1000)) as store:
-        again = AgentRunner(agent, everywhere[0], source(world, 0, 200), carrier, store=store, clock=lambda: 0.0)
-    assert digest(again.state) == digest(first.state)
 
 
 def test_after_a_failed_step_an_agent_continues_from_its_last_checkpoint(tmp_path, monkeypatch):
