@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -210,95 +211,83 @@ def test_memory_stays_flat(tmp_path):
         mesh.stop()
 
 
-class TestTls:
-    def test_only_neighbors_and_clients_are_answered(self, tmp_path):
-        from kernelmesh.runtimes.membership import Tls
-        from kernelmesh.runtimes.zenoh import open_client
+def test_with_tls_only_neighbors_and_clients_are_answered(tmp_path):
+    from kernelmesh.runtimes.membership import Tls
+    from kernelmesh.runtimes.zenoh import open_client
 
-        with Mesh(tmp_path / "mesh", agents=3, topology="line", tls=True, samples=100_000, rate=500.0) as mesh:
-            tls = mesh.folder / "tls"
-            issue(tls, "mallory")  # valid, but nobody's neighbor or client
-            issue(tls, "agent-9")
-            create_authority(tmp_path / "other")
-            issue(tmp_path / "other", "operator")  # the right name, signed by somebody else
-            mesh.start()
-            mesh.wait_for_samples(1000, seconds=90)
-            assert mesh.clients["agent-0"].predict(np.zeros((2, 2))).shape == (2, 5)
-            endpoint, root = mesh.clients["agent-0"].address.endpoint, "kernelmesh/demo/agent-0"
-            before = mesh.status("agent-0")
+    with Mesh(tmp_path / "mesh", agents=3, topology="line", tls=True, samples=100_000, rate=500.0) as mesh:
+        tls, other = mesh.folder / "tls", tmp_path / "other"
+        issue(tls, "mallory")  # valid, but nobody's neighbor or client
+        create_authority(other)
+        issue(other, "operator")  # the right name, signed by somebody else
+        mesh.start()
+        mesh.wait_for_samples(1000, seconds=90)
+        assert mesh.clients["agent-0"].predict(np.zeros((2, 2))).shape == (2, 5)
+        endpoint, root = mesh.clients["agent-0"].address.endpoint, "kernelmesh/demo/agent-0"
+        before = mesh.status("agent-0")
 
-            def files(folder: Path, name: str) -> Tls:
-                return Tls(authority=tls / "authority.pem", certificate=folder / f"{name}.pem", key=folder / f"{name}.key")
+        def opened(name: str, folder: Path = tls):
+            files = Tls(authority=tls / "authority.pem", certificate=folder / f"{name}.pem", key=folder / f"{name}.key")
+            return contextlib.closing(open_client(endpoint, files))
 
-            def answers(who: Tls | None, key: str) -> int:
-                try:
-                    session = open_client(endpoint, who)
-                except ConnectionError:
-                    return 0
-                if key.startswith("from/"):
-                    found = asked_as(session, key.removeprefix("from/"))
-                else:
-                    payload = encode(Points(np.zeros((1, 2)))) if key == "predict" else b""
-                    replies = session.get(f"{root}/{key}", payload=payload, timeout=1.0)
-                    found = sum(reply.ok is not None for reply in replies)
-                session.close()
-                return found
+        def answers(key: str, name: str, folder: Path = tls) -> bool:
+            """Whether there is an answer; what is said to be from a neighbor is no frame, so it is refused and counted."""
+            refused = mesh.status("agent-0").refused
+            try:
+                with opened(name, folder) as session:
+                    if not key.startswith("from/"):
+                        return answered(
+                            session, f"{root}/{key}", encode(Points(np.zeros((1, 2)))) if key == "predict" else b""
+                        )
+                    for _ in range(20):  # until both ends know of each other
+                        session.put(f"{root}/{key}", b"not a frame")
+                        time.sleep(0.05)
+            except ConnectionError:
+                return False
+            return mesh.status("agent-0").refused > refused
 
-            def asked_as(session, name: str) -> int:
-                """Whether what is said in this name arrives: it is refused, and counted."""
-                before = refused()
-                for _ in range(20):  # until both ends know of each other
-                    session.put(f"{root}/from/{name}", b"not a frame")
-                    time.sleep(0.05)
-                return int(refused() > before)
-
-            def refused() -> int:
-                return mesh.status("agent-0").refused
-
-            def overheard(who: Tls) -> int:
-                session, heard = open_client(endpoint, who), []
+        assert answers("status", "operator")  # so that a refusal below means something
+        for key in ("status", "predict", "from/agent-1"):
+            assert not answers(key, "mallory"), key
+            assert not answers(key, "operator", other), key
+            assert not answers(key, "authority", other), key  # signed by itself
+        assert not answers("from/agent-1", "operator")  # a client is not a neighbor
+        assert not answers("from/agent-1", "agent-2")  # and nobody is another
+        assert not answers("from/agent-2", "agent-2")  # agent-2 is no neighbor of agent-0
+        assert answers("from/agent-1", "agent-1")
+        for name in ("operator", "agent-2"):  # what neighbors say is nobody else's business
+            with opened(name) as session:
+                heard: list[object] = []
                 listener = session.declare_subscriber("kernelmesh/**", heard.append)
                 time.sleep(1.0)
                 listener.undeclare()
-                session.close()
-                return len(heard)
+            assert not heard, name
+        assert not answers_without_certificate(endpoint, tls, root)
+        after = mesh.status("agent-0")
+        assert after.samples > before.samples
+        assert after.neighbors["agent-1"].alive
+        assert not any("PRIVATE KEY" in mesh.log(name) for name in mesh.names)
+        mesh.stop()
 
-            assert answers(files(tls, "operator"), "status") == 1  # so that a 0 below means something
-            for key in ("status", "predict", "from/agent-1"):
-                assert answers(files(tls, "mallory"), key) == 0, key
-                assert answers(files(tmp_path / "other", "operator"), key) == 0, key
-                assert answers(files(tmp_path / "other", "authority"), key) == 0, key  # signed by itself
-            assert answers(files(tls, "operator"), "from/agent-1") == 0  # a client is not a neighbor
-            assert answers(files(tls, "agent-2"), "from/agent-1") == 0  # and nobody is another
-            assert answers(files(tls, "agent-2"), "from/agent-2") == 0  # agent-2 is no neighbor of agent-0
-            assert answers(files(tls, "agent-1"), "from/agent-1") == 1
-            assert overheard(files(tls, "operator")) == 0  # what neighbors say is nobody else's business
-            assert overheard(files(tls, "agent-2")) == 0
-            self.no_certificate(endpoint, tls, root)
-            after = mesh.status("agent-0")
-            assert after.samples > before.samples
-            assert after.neighbors["agent-1"].alive
-            for name in mesh.names:
-                assert "PRIVATE KEY" not in mesh.log(name)
-            mesh.stop()
 
-    @staticmethod
-    def no_certificate(endpoint: str, tls: Path, root: str) -> None:
-        import zenoh
+def answered(session, key: str, payload: bytes = b"") -> bool:
+    return any(reply.ok is not None for reply in session.get(key, payload=payload, timeout=1.0))
 
-        config = zenoh.Config()
-        for key, value in {
-            "mode": "client",
-            "connect/endpoints": [endpoint],
-            "connect/timeout_ms": 1500,
-            "scouting/multicast/enabled": False,
-            "transport/link/tls/root_ca_certificate": str(tls / "authority.pem"),
-        }.items():
-            config.insert_json5(key, json.dumps(value))
-        try:
-            session = zenoh.open(config)
-        except zenoh.ZError:
-            return
-        found = list(session.get(f"{root}/status", timeout=1.0))
-        session.close()
-        assert not any(reply.ok is not None for reply in found)
+
+def answers_without_certificate(endpoint: str, tls: Path, root: str) -> bool:
+    import zenoh
+
+    config = zenoh.Config()
+    for key, value in {
+        "mode": "client",
+        "connect/endpoints": [endpoint],
+        "connect/timeout_ms": 1500,
+        "scouting/multicast/enabled": False,
+        "transport/link/tls/root_ca_certificate": str(tls / "authority.pem"),
+    }.items():
+        config.insert_json5(key, json.dumps(value))
+    try:
+        with contextlib.closing(zenoh.open(config)) as session:
+            return answered(session, f"{root}/status")
+    except zenoh.ZError:
+        return False
