@@ -29,7 +29,7 @@ def literal(points, old, coefficients):
     columns=st.integers(1, 3),
     kinds=st.integers(1, 200),
 )
-def test_as_one_by_one(seed, old, new, columns, kinds):
+def test_folding_equals_a_search_one_by_one(seed, old, new, columns, kinds):
     rng = np.random.default_rng(seed)
     points = rng.choice([0.0, -0.0, 1.5, 1e-300, *rng.standard_normal(196)][:kinds], size=(old + new, columns))
     coefficients = rng.standard_normal((new, 2))

@@ -130,7 +130,7 @@ ROWS = [200, 120, 0, 60, 160]
 
 
 @pytest.mark.parametrize("faults", [{}, {"loss": 0.3, "delay": 0.1, "twice": 0.3, "garbage": 0.05}], ids=["calm", "faults"])
-def test_all_agents_learn_all_classes_though_streams_differ_and_one_has_no_samples(faults):
+def test_all_agents_learn_all_classes_from_unequal_streams(faults):
     world, agent = World(seed=1, **faults), make()
     start(world, agent, Graph.ring(5), ROWS)
     found = run_freely(world, 40.0)
@@ -194,7 +194,7 @@ def test_memberships_that_do_not_fit_are_refused(options, words):
         AgentRunner(make(), member, source(world, 0, 0), world.network.carrier("north", []))
 
 
-def test_a_killed_agent_resumes_to_the_last_bit_and_its_clock_never_runs_backward(tmp_path):
+def test_a_killed_agent_resumes_to_the_last_bit(tmp_path):
     world, agent, graph = World(seed=5, delay=0.01), make(), Graph.ring(3)
     everywhere, rows = memberships(graph), [200, 120, 160]
     last, resumed = {}, []

@@ -102,7 +102,7 @@ def test_streams_are_read_one_mini_batch_at_a_time():
     assert sorted(read) == [0, 1]
 
 
-def test_rounds_can_be_kept_and_runs_can_be_continued():
+def test_rounds_never_change_and_runs_can_be_continued():
     agent, graph = make(Penalty(coupling=0.1)), Graph.ring(3)
     data = [samples(i, 48) for i in range(3)]
     whole, seen = [], []
