@@ -20,7 +20,7 @@ from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.name_list import NameList
 from kernelmesh.runtimes.node import attempt as module
 from kernelmesh.runtimes.runner import AgentRunner
-from kernelmesh.streams import Mixture
+from kernelmesh.streams import Mixture, Paced
 from test_node import ArraySource, memberships
 from virtual import World
 
@@ -178,8 +178,10 @@ def test_a_rate_limit_does_not_slow_learning():
     speeds = []
     for rate in (None, 4000.0):
         world, agent = World(), make()
-        start(world, agent, Graph.ring(3), [2000] * 3, rate=50.0, membership={"max_bytes_per_second": rate})
-        speeds.append(min(state.samples for state in run_freely(world, 10.0).values()))
+        for i, member in enumerate(memberships(Graph.ring(3), max_bytes_per_second=rate)):
+            rows = ArraySource(*of_one_class(i, 2000))  # more than are read
+            world.add(agent, member, Paced(rows, 400.0, clock=lambda world=world: world.now))
+        speeds.append(min(state.samples for state in run_freely(world, 4.0).values()))
     assert speeds[1] >= 0.95 * speeds[0]
 
 
