@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from kernelmesh import Diffusion, Graph, Local, simulate
+from kernelmesh import Diffusion, Graph, simulate
 from kernelmesh.metrics import accuracies
 from kernelmesh.runtimes.frames import Header, decode_frame
 from kernelmesh.runtimes.mailbox import Arrival
@@ -99,18 +99,9 @@ class TestFreeRunning:
         assert {(a, b) for a, b, _ in asked} == {(a, b) for a in NAMES for b in NAMES if a != b}
 
     @pytest.mark.parametrize("faults", [{}, {"loss": 0.05, "delay": 0.02}], ids=["calm", "lossy"])
-    def test_agents_learn_what_only_others_see(self, protocol, faults):
-        """One class each, at paces of their own."""
-        world, agent = World(seed=3, **faults), make(protocol)
-        for i, (member, seconds) in enumerate(zip(ring(patience=0.05), (0.1, 0.12, 0.15), strict=True)):
-            world.add(agent, member, timed(world, of_classes(i, 600, i), seconds=seconds, passes=6))
-        world.stop_at_the_end()
-        runs = world.run()
-        assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
-
-    def test_an_agent_without_samples_passes_on_what_others_learn(self, protocol):
-        """Its rounds without samples count like steps: it asks in every k-th."""
-        world, agent = World(seed=1), make(protocol)
+    def test_an_agent_without_samples_relays_what_others_learn(self, protocol, faults):
+        """Its rounds without samples count like steps: it asks in every k-th. The others have different classes."""
+        world, agent = World(seed=1, **faults), make(protocol)
         asked = count_questions(world)
         for i, (member, classes) in enumerate(zip(memberships(Graph.line(3), patience=0.05), ([0], [], [1, 2]), strict=True)):
             own = of_classes(i, 480, *classes)
@@ -119,7 +110,7 @@ class TestFreeRunning:
         runs = world.run()
         relayed = runs["agent-1"].node.state
         assert relayed.samples == 0
-        assert relayed.steps > 40
+        assert relayed.steps > (30 if faults else 40)
         assert {step % protocol.every for name, _, step in asked if name == "agent-1"} == {0}
         assert accuracies([run.node.state.function for run in runs.values()], *data(99, 500)).min() > 0.8
 
@@ -148,12 +139,3 @@ class TestFreeRunning:
         known = [gap is not None for gap in gaps]
         assert not any(known[: protocol.every - 1])
         assert all(known[protocol.every :])
-
-
-def test_one_agent_alone_knows_its_own_class_only():
-    """Else the laws above say nothing."""
-    agent = make(Local())
-    state = agent.start()
-    for points, labels in ArrayStream(*of_classes(0, 600, 0), batch_size=16):
-        state, _ = agent.step(state, points, labels)
-    assert accuracies([state.function], *data(99, 500)).max() < 0.5

@@ -265,10 +265,6 @@ def saying(words):
     return puppet
 
 
-def crosses(agent):
-    return "points" if agent.protocol.question else "functions"
-
-
 def question_of(agent):
     wanted = agent.protocol.question
     return b"" if wanted is None else encode(agent.protocol.ask(agent.start().sent, np.zeros((8, 2))))
@@ -280,15 +276,13 @@ def function(order=3, dimension=2, outputs=3, scale=1.0):
 
 
 def bad_answers(agent):
-    style = crosses(agent)
-    nan = np.full((3, 3), np.nan)
     yield "noise", b"\x00\xff" * 100
     yield "short", b"abc"
     yield "points", encode(Points(np.zeros((8, 2))))
     yield "cut off", encode(SentFunction(*function()))[:-1]
     yield "deep", b"\x91" * 100_000
     yield "too large", bytes((1 << 24) + 1)
-    if style == "points":
+    if agent.protocol.question:
         for name, values in {
             "rows": np.zeros((7, 3)),
             "columns": np.zeros((8, 2)),
@@ -304,7 +298,7 @@ def bad_answers(agent):
         yield "dimension", encode(SentFunction(*function(dimension=3)))
         yield "outputs", encode(SentFunction(*function(outputs=2)))
         yield "diverged", encode(SentFunction(*function(scale=1e300)))
-        yield "nan", encode(SentFunction(function()[0], nan))
+        yield "nan", encode(SentFunction(function()[0], np.full((3, 3), np.nan)))
 
 
 @pytest.mark.parametrize("protocol", TALKING, ids=kind)
@@ -468,8 +462,9 @@ class TestRequests:
             (encode(Values(np.zeros((2, 3)))), "request: must be points, got values"),
             (encode(Points(np.full((2, 2), np.nan))), "finite"),
             (bytes((1 << 24) + 1), "at most"),
+            (encode(Points(np.zeros(((1 << 17) + 1, 2)))), "at most 131072 points"),
         ],
-        ids=["nothing", "noise", "dimension", "kind", "nan", "size"],
+        ids=["nothing", "noise", "dimension", "kind", "nan", "size", "points"],
     )
     def test_refused_with_a_reason(self, payload, words):
         (reason,), runner = self.requests(make(Diffusion()), ("predict", payload))
