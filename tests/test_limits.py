@@ -15,7 +15,6 @@ from kernelmesh.exchange import read_question, read_reply
 from kernelmesh.messages import Points, SentFunction, Values, encode
 from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.checkpoints import CheckpointStore
-from kernelmesh.runtimes.mailbox import Request
 from kernelmesh.runtimes.membership import Membership
 from kernelmesh.runtimes.node import attempt as module
 from kernelmesh.runtimes.node.attempt import attempt, within, without
@@ -50,12 +49,6 @@ class TestLimits:
         values = encode(Values(np.zeros((11, 3))))
         assert read_reply(penalty, values, rows=11, max_bytes=1 << 20, max_points=10).values.shape == (11, 3)
 
-    def test_a_request_for_too_many_points_is_refused(self):
-        refusals = []
-        request = Request("predict", encode(Points(np.zeros(((1 << 17) + 1, 2)))), refusals.append, refusals.append)
-        run_with(make(Diffusion()), saying(b""), at=[(0.0, request)])
-        assert refusals == ["request: must have at most 131072 points, got 131073"]
-
 
 class TestWithin:
     """All neighbors together may not add too many points to a step, and each has its turn."""
@@ -71,7 +64,7 @@ class TestWithin:
         heard = self.heard(5, 5)
         assert within(heard, self.state(), 10) == (heard, [])
 
-    def test_the_rest_waits_and_each_neighbor_has_its_turn(self):
+    def test_what_does_not_fit_waits_and_neighbors_take_turns(self):
         heard, late = self.heard(6, 6, 6), set()
         for steps in range(3):
             out, names = within(heard, self.state(steps), 12)
