@@ -366,7 +366,9 @@ def test_no_room_for_the_journal(room, tmp_path, monkeypatch):
         append(whole := io.BytesIO(), record)
         file.write(whole.getvalue()[:room])
         file.flush()
-        full()
+        with open("/dev/full", "wb", buffering=0) as disk:
+            os.dup2(disk.fileno(), file.fileno())  # from here on, writing fails, and closing as well
+        append(file, record)
 
     with opened(tmp_path, "local", every=100) as store:
         store.begin()
