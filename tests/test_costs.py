@@ -1,4 +1,4 @@
-"""What public calls cost: Python calls, time beside the work that they wrap, and rounds of a network.
+"""What public calls cost: Python calls, and time beside the work that they wrap.
 
 Times are ratios within one run, of CPU time, with limits that noise does not reach but a call that doubles in cost does.
 """
