@@ -175,6 +175,7 @@ def test_the_report_of_an_interrupted_run_is_written_and_replaced_when_it_is_res
     assert (summary["rounds_done"], summary["rounds_total"]) == (3, 6)
     assert summary["remark"] == str(stopped.outcome)
     assert flat(summary)
+    assert not {"centralized_accuracy", "svm_accuracy"} & summary.keys()
     resumed = run(experiment, config, tmp_path, resume=True)
     assert resumed.outcome == Complete()
     assert resumed.summary["seconds"] > 0
@@ -189,6 +190,14 @@ def test_ctrl_c_in_the_middle_of_a_round_keeps_the_rounds_before_it(tmp_path):
     finished = run(LOGISTIC, Config(**TINY), tmp_path, observers=(press,))
     assert finished.outcome == Interrupted(done=3, total=6, unit="rounds")
     assert (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_ctrl_c_after_the_last_round_saves_the_network_without_references(tmp_path):
+    finished = run(LOGISTIC, Config(**TINY), tmp_path, **Stop(6).options)
+    assert finished.outcome == Interrupted(done=0, total=1, unit="references")
+    assert finished.summary["samples_per_agent"] == 192
+    assert "centralized_accuracy" not in finished.summary
+    assert "centralized_accuracy" in run(LOGISTIC, Config(**TINY), tmp_path, resume=True).summary
 
 
 def test_a_second_ctrl_c_while_the_end_is_measured_loses_nothing(tmp_path):
