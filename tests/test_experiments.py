@@ -165,6 +165,7 @@ def test_an_interrupted_run_is_reported_and_resumed(error, tmp_path):
         assert (summary["outcome"], summary["remark"]) == ("interrupted", str(interrupted))
         assert (summary["rounds_done"], summary["rounds_total"]) == (3, 6)
         assert flat(summary)
+        assert not {"centralized_accuracy", "svm_accuracy"} & summary.keys()
     else:
         with pytest.raises(error):
             run(LOGISTIC, config, tmp_path, observers=(press,))
@@ -172,6 +173,14 @@ def test_an_interrupted_run_is_reported_and_resumed(error, tmp_path):
     resumed = run(LOGISTIC, config, tmp_path, resume=True, observers=(events.append,))
     assert next(event for event in events if isinstance(event, Progress)).done == 3
     assert (resumed.outcome, resumed.summary["complete"]) == (Complete(), True)
+
+
+def test_ctrl_c_after_the_last_round_saves_the_network_without_references(tmp_path):
+    finished = run(LOGISTIC, Config(**TINY), tmp_path, **Stop(6).options)
+    assert finished.outcome == Interrupted(done=0, total=1, unit="references")
+    assert finished.summary["samples_per_agent"] == 192
+    assert "centralized_accuracy" not in finished.summary
+    assert "centralized_accuracy" in run(LOGISTIC, Config(**TINY), tmp_path, resume=True).summary
 
 
 def test_a_second_ctrl_c_while_the_end_is_measured_loses_nothing(tmp_path):

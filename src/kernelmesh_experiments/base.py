@@ -56,6 +56,18 @@ class Session:
             self.outcome = trial.outcome
         return trial
 
+    def compare(self, references: Callable[[Stop], dict[str, float]]) -> dict[str, float]:
+        """What `references` returns, such as the accuracy of a batch SVM; nothing if the run has been or is now stopped.
+
+        References take long with many samples: they ask whether to stop, and then raise KeyboardInterrupt.
+        """
+        try:
+            if not isinstance(self.outcome, events.Interrupted):
+                return references(self._stop)
+        except KeyboardInterrupt:
+            self.outcome = events.Interrupted(done=0, total=1, unit="references")
+        return {}
+
     def compute(
         self, cells: Mapping[str, Cell], *, failures: dict[str, str] | None = None, pool: Pool | None = None
     ) -> dict[str, dict[str, Any]]:

@@ -94,16 +94,17 @@ def run(config: Config, session: Session) -> Findings:
             save_every=per_epoch,
         )
     )
-    svm = patches.batch_svm(gamma=0.5 / config.variance)
+    references = session.compare(lambda _: {"svm_accuracy": patches.batch_svm(gamma=0.5 / config.variance)})
     summary = {
         "learner": config.learns_by,
         **{name: getattr(config, name) for name in ("seed", "protocol", "agents", "split")},
         **trial.summary(),
         "overlap": patches.overlap,
-        "svm_accuracy": svm,
+        **references,
         "training_seconds": trial.seconds,
     }
-    figures = {"figure": _figure(trial, f"{config.split} split: batch SVM {svm:.1%}, overlap {patches.overlap:.1%}")}
+    svm = "".join(f"batch SVM {accuracy:.1%}, " for accuracy in references.values())
+    figures = {"figure": _figure(trial, f"{config.split} split: {svm}overlap {patches.overlap:.1%}")}
     return Findings(summary=summary, tables={"rounds": trial.rounds}, figures=figures, paragraphs=_PARAGRAPHS)
 
 

@@ -16,10 +16,9 @@ __all__ = ["EXPERIMENTS", "HETEROGENEOUS", "HINGE", "LOGISTIC", "HeterogeneousCo
 
 
 def run(config: MixtureConfig, session: Session) -> Findings:
-    """One network, next to one learner with all the data, a batch SVM and the Bayes limit."""
+    """One network, next to the Bayes limit and, unless it was stopped, one learner with all the data and a batch SVM."""
     task = Task.draw(config)
     trial = session.train(task.network())
-    central = task.centralized()
     return Findings(
         summary={
             "learner": config.learns_by,
@@ -27,10 +26,8 @@ def run(config: MixtureConfig, session: Session) -> Findings:
             **trial.summary(),
             "training_seconds": trial.seconds,
             "bayes_accuracy": task.bayes,
-            "centralized_accuracy": central,
-            "svm_accuracy": task.svm(),
             "gap": task.bayes - trial.last.score_mean,
-            "centralized_gap": task.bayes - central,
+            **session.compare(task.references),
         },
         tables={"rounds": trial.rounds},
         figures={"figure": _draw_paths(task, trial), "data": _draw_data(task)},

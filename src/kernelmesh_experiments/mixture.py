@@ -17,6 +17,7 @@ from kernelmesh_experiments.kinds import LOSSES, ProtocolName
 from kernelmesh_experiments.learning import LearningSettings
 from kernelmesh_experiments.samples import Samples
 from kernelmesh_experiments.settings import Count, Floats, Index, Ints, Positive, PositiveOrInf, one_of, setting, settings_of
+from kernelmesh_experiments.trial import Stop
 
 __all__ = ["CLASSES", "LossName", "MixtureConfig", "Partition", "Task"]
 
@@ -136,7 +137,7 @@ class Task(Samples):
         """The Bayes-optimal held-out accuracy."""
         return float((self.mixture.bayes(self.held_points) == self.held_labels).mean())
 
-    def centralized(self) -> float:
+    def centralized(self, stop: Stop) -> float:
         """Held-out accuracy of one learner with all the samples, once: the mean over five orders of them.
 
         One pass over one order scatters by a percentage point.
@@ -144,7 +145,12 @@ class Task(Samples):
         config, agent = self.config, self.agent(Local())
         orders = np.random.default_rng([config.seed, 1]).spawn(5)
         streams = (ArrayStream(self.points, self.labels, batch_size=config.batch_size, rng=order) for order in orders)
-        return float(np.mean([self.learn_alone(agent, stream) for stream in streams]))
+        return float(np.mean([self.learn_alone(agent, stream, stop) for stream in streams]))
+
+    def references(self, stop: Stop) -> dict[str, float]:
+        """What learners with all the samples reach."""
+        central = self.centralized(stop)
+        return {"centralized_accuracy": central, "centralized_gap": self.bayes - central, "svm_accuracy": self.svm()}
 
     def svm(self) -> float:
         """Held-out accuracy of a batch SVM with the same kernel and all the samples (C = 10)."""

@@ -48,14 +48,14 @@ def run(config: Config, session: Session) -> Findings:
             every = config.every if takes_every(protocol) else 0
             task = Task.draw(dataclasses.replace(config, protocol=protocol, every=every))
             trials[part] = session.train(dataclasses.replace(task.network(), part=part))
-    svm = task.svm()
-    summary = {"seed": config.seed, "agents": config.agents, "svm_accuracy": svm, "bayes_accuracy": task.bayes}
+    references = session.compare(lambda _: {"svm_accuracy": task.svm()})
+    summary = {"seed": config.seed, "agents": config.agents, **references, "bayes_accuracy": task.bayes}
     for part, trial in trials.items():
         last = trial.last
         summary |= {f"{part}_accuracy_mean": last.score_mean, f"{part}_accuracy_worst": last.score_worst}
         summary[f"{part}_bytes_per_sample"] = last.bytes_per_sample
     rows = [{"network": part, **line} for part, trial in trials.items() for line in trial.rounds]
-    figures = {"figure": _figure(task, trials, svm)} if trials else {}
+    figures = {"figure": _figure(task, trials, references)} if trials else {}
     return Findings(summary=summary, tables={"rounds": rows}, figures=figures, paragraphs=_PARAGRAPHS)
 
 
@@ -66,7 +66,7 @@ _PARAGRAPHS = (
 )
 
 
-def _figure(task: Task, trials: Mapping[str, Trial], svm: float) -> Figure:
+def _figure(task: Task, trials: Mapping[str, Trial], references: Mapping[str, float]) -> Figure:
     figure = Figure(figsize=(12, 7), layout="constrained")
     grid = figure.add_gridspec(2, 4, height_ratios=(1.0, 1.1))
     agent = min(7, len(task.streams) - 1)  # whose regions show much of the plane
@@ -78,18 +78,19 @@ def _figure(task: Task, trials: Mapping[str, Trial], svm: float) -> Figure:
         axes = figure.add_subplot(grid[0, column], sharex=first, sharey=first)
         draw_decision_regions(axes, trial.newest.functions[agent], task.held_points, task.held_labels)
         axes.set_title(f"{_NETWORKS[part][1]}: {100 * trial.last.score_mean:.0f} % accuracy", fontsize="medium")
-    _draw_curves(figure.add_subplot(grid[1, :]), trials, svm)
+    _draw_curves(figure.add_subplot(grid[1, :]), trials, references)
     figure.suptitle(f"{task.config.agents} agents, each seeing one of {task.mixture.classes} classes")
     return figure
 
 
-def _draw_curves(axes: Axes, trials: Mapping[str, Trial], svm: float) -> None:
+def _draw_curves(axes: Axes, trials: Mapping[str, Trial], references: Mapping[str, float]) -> None:
     for index, (part, trial) in enumerate(trials.items()):
         curves = [(line.samples, 100 * line.score_mean, 100 * line.score_worst) for line in trial.record]
         samples, mean, worst = zip(*curves, strict=True)
         line = axes.plot(samples, mean, **style_of(index), markevery=4, label=_NETWORKS[part][1])
         axes.plot(samples, worst, color=line[0].get_color(), linestyle=":", linewidth=1.0)
-    axes.axhline(100 * svm, color="black", linewidth=1.0, linestyle="--", label="batch SVM on all samples")
+    for svm in references.values():
+        axes.axhline(100 * svm, color="black", linewidth=1.0, linestyle="--", label="batch SVM on all samples")
     axes.set(xlabel="samples seen by each agent", ylabel="held-out accuracy, % (dotted: worst agent)", ylim=(0, 100))
     axes.legend(loc="center right")
 

@@ -1,14 +1,16 @@
 """Labeled samples for training and testing, and what single learners reach with all of them."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sklearn.svm import SVC
 
-from kernelmesh import Agent, ArrayStream, Graph, simulate
+from kernelmesh import Agent, ArrayStream, Function, Graph, simulate
 from kernelmesh.metrics import accuracies
 from kernelmesh_experiments.settings import Floats, Ints
+from kernelmesh_experiments.trial import Stop
 
 __all__ = ["Samples"]
 
@@ -31,7 +33,11 @@ class Samples:
         machine = SVC(C=10.0, gamma=gamma).fit(self.points, self.labels)
         return float(machine.score(self.held_points, self.held_labels))
 
-    def learn_alone(self, agent: Agent, stream: ArrayStream) -> float:
+    def learn_alone(self, agent: Agent, stream: ArrayStream, stop: Stop) -> float:
         """Held-out accuracy of one learner at the end of a stream."""
-        *_, last = simulate(agent, Graph.line(1), [stream])
-        return float(accuracies(last.functions, self.held_points, self.held_labels)[0])
+        functions: Sequence[Function] = ()
+        for now in simulate(agent, Graph.line(1), [stream]):
+            functions = now.functions
+            if stop():
+                raise KeyboardInterrupt
+        return float(accuracies(functions, self.held_points, self.held_labels)[0])
