@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from kernelmesh.messages import NOBODY, Hello
 
-__all__ = ["Neighbor", "Tree", "grow", "heeded"]
+__all__ = ["NEVER", "Neighbor", "Tree", "grow", "heeded"]
 
-_NEVER = -(1 << 62)
+NEVER = -(1 << 62)
 # A neighbor or a root is given up after twice its longest usual pause, and some ticks more.
 _PAUSES, _GRACE = 2.0, 4.0
 # How fast a long pause is forgotten.
@@ -35,13 +35,13 @@ class Neighbor(Struct):
     """What a member remembers of the hellos of a neighbor; times are in its own ticks."""
 
     hello: Hello | None = None
-    at: int = _NEVER
+    at: int = NEVER
     """When the newest hello came."""
     pause: float = 1.0
     """The longest usual pause between two hellos."""
-    until: float = _NEVER
+    until: float = NEVER
     """The last tick in which it counts as alive without another hello."""
-    rose: int = _NEVER
+    rose: int = NEVER
     """When the neighbor last announced another root, or a higher count of the same."""
     left: bool = False
     """Whether that hello was its farewell."""
@@ -52,7 +52,7 @@ class Neighbor(Struct):
 
     def leave(self) -> None:
         """It has said farewell."""
-        self.left, self.until = True, _NEVER
+        self.left, self.until = True, NEVER
 
 
 class Tree(Struct):
@@ -95,7 +95,7 @@ def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
     before = neighbor.hello
     if before is not None and hello.clock <= before.clock and (neighbor.left or tree.clock <= neighbor.until):
         return False  # a neighbor that was silent for long may have lost its clock
-    if neighbor.at > _NEVER and tree.clock - neighbor.at != neighbor.pause:
+    if neighbor.at > NEVER and tree.clock - neighbor.at != neighbor.pause:
         neighbor.pause = _longest(neighbor.pause, tree.clock - neighbor.at)
     if before is None or hello.root != before.root or hello.count > before.count:
         neighbor.rose = tree.clock
