@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer, matrix, positive
-from kernelmesh.errors import InvalidArgument
+from kernelmesh.errors import InvalidArgument, RefusedMessage, Verbatim
 from kernelmesh.learners.base import Learner, Move, check_curved
-from kernelmesh.messages import News
+from kernelmesh.messages import News, PackedSums, packed, unpacked
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.compression import CompressionReport, Model
 from kernelmesh.numerics.function import Function
@@ -24,6 +25,8 @@ from kernelmesh.protocols.relay.settings import POOL
 from kernelmesh.registry import register
 
 __all__ = ["KeptRows", "Landmarks", "LandmarksModel"]
+
+_decoder = msgspec.msgpack.Decoder(PackedSums)
 
 # Steps between two looks at the kept samples.
 _REVISIT = 8
@@ -109,31 +112,16 @@ class LandmarksModel(Model):
         return dataclasses.replace(self, frozen=self.own, kept=rows, candidates=self.candidates[:0])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        sums = {"own": self.own, "frozen": self.frozen, "others": self.others}
+        sums = {"own": self.own, "frozen": self.frozen, "others": dataclasses.replace(self.others, trials=self.trials)}
+        wire = {name: msgspec.msgpack.encode(packed(each, bits=64)) for name, each in sums.items()}
         return {
             "root": self.basis.root,
-            **{f"{name}.moments": each.moments for name, each in sums.items()},
-            **{f"{name}.weights": each.weights for name, each in sums.items()},
-            "samples": np.array([each.samples for each in sums.values()]),
-            "others.roll": np.frombuffer(
-                self.others.roll.to_bytes(self.others.roll.bit_length() // 8 + 1, "little"), np.uint8
-            ),
-            "kept.points": self.kept.points,
-            "kept.targets": np.asarray(self.kept.targets),
-            "kept.outputs": self.kept.outputs,
-            "kept.weights": self.kept.weights,
+            **{name: np.frombuffer(data, np.uint8) for name, data in wire.items()},
+            **{f"kept.{name}": np.asarray(table) for name, table in vars(self.kept).items()},
             "coordinates": self.coordinates,
             "revisited": self.revisited,
             "candidates": self.candidates,
             "clock": np.array([self.age, self.changed], dtype=np.int64),
-            **(self._trial_arrays() if self.trials else {}),
-        }
-
-    def _trial_arrays(self) -> dict[str, NDArray[Any]]:
-        return {
-            "trials.moments": np.stack([each.moments for each in self.trials]),
-            "trials.weights": np.concatenate([each.weights for each in self.trials]),
-            "trials.samples": np.array([each.samples for each in self.trials]),
         }
 
     def is_untried(self, order: int) -> bool:
@@ -258,17 +246,7 @@ class Landmarks(Learner):
         function = model.function
         order, dimension, outputs = function.order, function.dimension, function.outputs
         root = matrix("file", "model.root", arrays["root"], rows=order, columns=order)
-        samples = matrix("file", "model.samples", arrays["samples"][None], rows=1, columns=3)[0]
-        sums = []
-        for name, count in zip(("own", "frozen", "others"), samples, strict=True):
-            weights = matrix("file", f"model.{name}.weights", arrays[f"{name}.weights"], columns=outputs)
-            size = len(weights) * (len(weights) + 1) // 2
-            moments = matrix("file", f"model.{name}.moments", arrays[f"{name}.moments"][None], rows=1, columns=size)[0]
-            if len(weights) > order:
-                raise InvalidArgument("file", f"model.{name}.weights", f"have at most {order} rows", len(weights))
-            sums.append(Sums(moments, weights, float(count)))
-        own, frozen, others = sums
-        others = dataclasses.replace(others, roll=int.from_bytes(arrays["others.roll"].astype(np.uint8).tobytes(), "little"))
+        own, frozen, others = (_unpacked(arrays[name], name, order, outputs) for name in ("own", "frozen", "others"))
         points = matrix("file", "model.kept.points", arrays["kept.points"], columns=dimension)
         age, changed = (integer("file", "model.clock", n, minimum=0) for n in arrays["clock"])
         coordinates = matrix("file", "model.coordinates", arrays["coordinates"], rows=order, columns=outputs)
@@ -278,7 +256,7 @@ class Landmarks(Learner):
             basis=basis,
             own=own,
             frozen=frozen,
-            others=others,
+            others=dataclasses.replace(others, trials=()),
             kept=KeptRows(
                 points,
                 arrays["kept.targets"],
@@ -291,7 +269,7 @@ class Landmarks(Learner):
             candidates=matrix("file", "model.candidates", arrays["candidates"], columns=dimension),
             age=age,
             changed=bool(changed),
-            trials=_trials(arrays, outputs) if "trials.samples" in arrays else (),
+            trials=others.trials,
         )
 
     def adopt(self, model: LandmarksModel, basis: Basis, others: Sums, regularization: float) -> LandmarksModel:
@@ -403,14 +381,17 @@ def _gained(
     return Sums.of(size * root[:, None] * features, size * pull, samples=float(np.add.reduce(weights)))
 
 
-def _trials(arrays: Mapping[str, NDArray[Any]], outputs: int) -> tuple[Sums, ...]:
-    counts = matrix("file", "model.trials.samples", arrays["trials.samples"][None])[0]
-    weights = matrix("file", "model.trials.weights", arrays["trials.weights"], columns=outputs)
-    order = len(weights) // max(len(counts), 1)
-    size = order * (order + 1) // 2
-    moments = matrix("file", "model.trials.moments", arrays["trials.moments"], rows=len(counts), columns=size)
-    matrix("file", "model.trials.weights", weights, rows=len(counts) * order)
-    return tuple(Sums(own, weights[n * order : (n + 1) * order], float(counts[n])) for n, own in enumerate(moments))
+def _unpacked(data: NDArray[Any], name: str, order: int, outputs: int) -> Sums:
+    """Sums from a file."""
+    try:
+        sums = unpacked(_decoder.decode(data.astype(np.uint8).tobytes()))
+        if sums.order <= order and sums.weights.shape[1] == outputs:
+            return sums
+        found = f"{sums.order} points and {sums.weights.shape[1]} outputs"
+    except (RefusedMessage, msgspec.DecodeError) as error:
+        found = str(error)
+    rule = f"be sums over at most {order} points with {outputs} outputs"
+    raise InvalidArgument("file", f"model.{name}", rule, Verbatim(found))
 
 
 def _rebased(model: LandmarksModel, basis: Basis) -> LandmarksModel:
