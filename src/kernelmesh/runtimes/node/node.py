@@ -236,9 +236,9 @@ class Node(ABC):
     def resume(self, state: State, traffic: Traffic, excluded: Collection[str] = ()) -> None:
         """Restore the agent from a checkpoint."""
         self.state, self.traffic = state, traffic
-        for name in excluded:
-            if name in self.peers:
-                self.peers[name].on(Event.QUARANTINED)
+        for peer in self.peers.values():
+            if peer.name in excluded:
+                peer.on(Event.QUARANTINED)
         self._restart(self._began)
 
     def _restart(self, now: float) -> None:
