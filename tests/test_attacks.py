@@ -24,7 +24,7 @@ from kernelmesh import (
 )
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import SentFunction, Values
-from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, NotFinite, Replay, Scaled
+from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Replay, Scaled
 from kernelmesh.runtimes.faults import Lie
 
 BAD, FIRST, LAST, ROUNDS = 3, 10, 15, 40
@@ -74,7 +74,7 @@ def test_the_same_seed_tells_the_same_lies():
 
 def test_values_that_are_not_finite_end_the_run_of_the_agent_that_hears_them():
     with pytest.raises((Diverged, InvalidArgument)):
-        rounds(Diffusion(), NotFinite())
+        rounds(Diffusion(), Scaled(factor=np.nan))
 
 
 FUNCTION, VALUES = SentFunction(np.zeros((4, 2)), np.ones((4, 3))), Values(np.ones((4, 3)))
@@ -103,7 +103,7 @@ def test_attacks_with_points_leave_values_as_they_are(attack):
     ids=["type", "rows", "columns"],
 )
 def test_attacks_must_return_what_could_be_sent(said, reason):
-    class Odd(NotFinite):
+    class Odd(Replay):
         def distort(self, message, first, age, rng):
             return said
 
