@@ -28,12 +28,6 @@ __all__ = ["KeptRows", "Landmarks", "LandmarksModel"]
 
 _decoder = msgspec.msgpack.Decoder(PackedSums)
 
-# Steps between two looks at the kept samples.
-_REVISIT = 8
-# The model has settled when its outputs at the agent's samples, in units in which the loss has the curvature 1, have changed
-# by less than this since the kept samples were linearized, in quadratic mean.
-_SETTLED = 0.1
-
 
 @dataclass(frozen=True, eq=False)
 class KeptRows:
@@ -53,16 +47,11 @@ class KeptRows:
         """With more samples."""
         if not len(self.points):  # the targets have no type yet
             return KeptRows(points, targets, outputs, weights)
-        return KeptRows(
-            np.concatenate([self.points, points]),
-            np.concatenate([self.targets, targets]),
-            np.concatenate([self.outputs, outputs]),
-            np.concatenate([self.weights, weights]),
-        )
+        return KeptRows(*map(np.concatenate, zip(vars(self).values(), (points, targets, outputs, weights), strict=True)))
 
     def at(self, rows: NDArray[np.int64]) -> "KeptRows":
         """Some of the samples."""
-        return KeptRows(self.points[rows], self.targets[rows], self.outputs[rows], self.weights[rows])
+        return KeptRows(*[table[rows] for table in vars(self).values()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,11 +138,14 @@ class LandmarksModel(Model):
 
     @property
     def moved(self) -> bool:
-        """Whether the model has changed since the kept samples were linearized."""
+        """Whether the model has changed since the kept samples were linearized.
+
+        That is, its outputs at the agent's samples, in units in which the loss has the curvature 1, by 0.1 in quadratic mean.
+        """
         if len(self.coordinates) != len(self.revisited):
             return True
         step = (self.coordinates - self.revisited)[: self.own.order]
-        return float(np.vdot(step, product(self.own.square(), step))) > _SETTLED**2 * self.own.samples
+        return float(np.vdot(step, product(self.own.square(), step))) > 0.1**2 * self.own.samples
 
 
 @register("learner")
@@ -223,8 +215,7 @@ class Landmarks(Learner):
         basis = Basis.over(function.kernel, function.points)
         coordinates = basis.coordinates(function)
         # w₀ = (λ I)⁻¹ λ w₀
-        own = dataclasses.replace(Sums.zero(function.outputs), moments=np.zeros(basis.order * (basis.order + 1) // 2))
-        own = dataclasses.replace(own, weights=self.regularization * coordinates)
+        own = Sums(np.zeros(basis.order * (basis.order + 1) // 2), self.regularization * coordinates)
         nothing = KeptRows(np.empty((0, function.dimension)), np.empty(0), np.empty((0, function.outputs)), np.empty(0))
         return _solved(
             LandmarksModel(
@@ -321,8 +312,8 @@ class Landmarks(Learner):
         return model, report
 
     def revisit(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
-        """Linearize the kept samples again when that is due and the model has changed."""
-        if model.age < _REVISIT or not (model.is_due or (model.basis.order and len(model.kept) > self.keep)):
+        """Linearize the kept samples again when the model has changed, at most once in 8 steps."""
+        if model.age < 8 or not (model.is_due or (model.basis.order and len(model.kept) > self.keep)):
             return model
         return self._revisited(model, loss)
 
@@ -403,7 +394,7 @@ def _rebased(model: LandmarksModel, basis: Basis) -> LandmarksModel:
     across = basis.across(old)
     own, frozen = (sums.within(across[:, : sums.order]) for sums in (model.own, model.frozen))
     new = dataclasses.replace(
-        model, basis=basis, own=own, frozen=frozen, changed=True, revisited=np.empty((0, own.weights.shape[1])), age=_REVISIT
+        model, basis=basis, own=own, frozen=frozen, changed=True, revisited=np.empty((0, own.weights.shape[1])), age=8
     )
     return _solved(dataclasses.replace(new, others=Sums.zero(own.weights.shape[1])))
 

@@ -18,17 +18,12 @@ __all__ = ["NEVER", "Neighbor", "Tree", "grow", "heeded"]
 NEVER = -(1 << 62)
 # A neighbor or a root is given up after twice its longest usual pause, and some ticks more.
 _PAUSES, _GRACE = 2.0, 4.0
-# How fast a long pause is forgotten.
-_MEMORY = 0.05
-_AHEAD = 50  # ticks by which waves may run ahead of the root's beats
-# Waves that run ahead of the root's beats lose one tick in so many.
-_COAST = 8
 
 
 def _longest(pause: float, last: int) -> float:
     """The longest usual pause after another one; a pause that was given up counts no more than patience lasts."""
     counted = min(float(last), _PAUSES * pause + _GRACE)
-    return max(counted, pause + _MEMORY * (counted - pause))
+    return max(counted, pause + 0.05 * (counted - pause))  # a long one is forgotten slowly
 
 
 class Neighbor(Struct):
@@ -121,9 +116,9 @@ def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
         _follow(tree, options, limit)
     leader = neighbors[tree.parent].hello if tree.parent in neighbors else None
     beat = tree.hops + (tree.count if leader is None else leader.count)
-    # between the root's beats, which may come in bursts, the waves run on own ticks, a little slower
-    tree.waves += tree.clock % _COAST > 0
-    if not beat <= tree.waves <= beat + _AHEAD:
+    # between the root's beats, which may come in bursts, the waves run on own ticks, a little slower, by at most 50 ticks
+    tree.waves += tree.clock % 8 > 0
+    if not beat <= tree.waves <= beat + 50:
         tree.waves = beat
 
 
