@@ -5,10 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernelmesh import ArrayStream, Diffusion, Faults, Gradient, Graph, Komp, Landmarks, Mixture, Penalty, Relay, simulate
+from kernelmesh import (
+    ArrayStream,
+    Diffusion,
+    Diverged,
+    Faults,
+    Gradient,
+    Graph,
+    Komp,
+    Landmarks,
+    Mixture,
+    Penalty,
+    Relay,
+    simulate,
+)
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import SentFunction, Values
-from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, NotFinite, Replay, Scaled
+from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, Replay, Scaled
 from kernelmesh.runtimes.faults import Lie
 from test_node import make
 
@@ -47,6 +60,11 @@ def test_an_attack_does_harm_and_honest_agents_recover():
     assert gap(ROUNDS) < 0.5 * gap(LAST)
 
 
+def test_values_that_are_not_finite_end_the_run_of_the_agent_that_hears_them():
+    with pytest.raises((Diverged, InvalidArgument)):
+        rounds(Diffusion(), Scaled(factor=np.nan))
+
+
 FUNCTION, VALUES = SentFunction(np.zeros((4, 2)), np.ones((4, 3))), Values(np.ones((4, 3)))
 
 
@@ -73,7 +91,7 @@ def test_attacks_with_points_leave_values_as_they_are(attack):
     ids=["type", "rows", "columns"],
 )
 def test_attacks_must_return_what_could_be_sent(said, reason):
-    class Odd(NotFinite):
+    class Odd(Replay):
         def distort(self, message, first, age, rng):
             return said
 

@@ -26,7 +26,7 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.runtimes.attacks import FarPoints, NotFinite, Replay
+from kernelmesh.runtimes.attacks import FarPoints, Replay, Scaled
 from kernelmesh.runtimes.engines import LostShard, Processes
 from kernelmesh.runtimes.engines.host import StaleRound
 from kernelmesh.runtimes.engines.partition import crossing, partition
@@ -105,7 +105,7 @@ def test_faults_are_the_same_wherever_agents_are(processes, kind):
 
 def test_values_that_are_not_finite_end_the_run_with_the_same_error(processes):
     def error(engine):
-        faults = Faults(byzantine={3: [(NotFinite(), 2, 4)]}, rng=np.random.default_rng(0))
+        faults = Faults(byzantine={3: [(Scaled(factor=np.nan), 2, 4)]}, rng=np.random.default_rng(0))
         with pytest.raises((Diverged, InvalidArgument)) as caught:
             list(simulate(*network("diffusion"), faults=faults, engine=engine))
         return str(caught.value)

@@ -9,27 +9,17 @@ from numpy.typing import NDArray
 
 from kernelmesh.errors import InvalidArgument, Verbatim
 
-__all__ = ["Floats", "Ints", "class_labels", "finite", "generator", "integer", "matrix", "non_negative", "number"]
+__all__ = ["Floats", "Ints", "class_labels", "finite", "generator", "integer", "matrix", "non_negative"]
 __all__ += ["positive"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-_FEW = 10_000
 
 
 def _real(owner: str, argument: str, rule: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidArgument(owner, argument, rule, value)
     return float(value)
-
-
-def number(owner: str, argument: str, value: object) -> float:
-    """A finite number."""
-    found = _real(owner, argument, "be a finite number", value)
-    if not math.isfinite(found):
-        raise InvalidArgument(owner, argument, "be a finite number", value)
-    return found
 
 
 def positive(owner: str, argument: str, value: object, *, infinite: bool = False) -> float:
@@ -86,7 +76,7 @@ def finite(array: Floats) -> bool:
     """
     each = np.isfinite(array)
     # searching bytes is several times faster than .all(), unless there are many
-    return b"\0" not in each.tobytes() if each.size <= _FEW else bool(each.all())
+    return b"\0" not in each.tobytes() if each.size <= 10_000 else bool(each.all())
 
 
 def generator(owner: str, value: object) -> np.random.Generator:

@@ -31,7 +31,6 @@ from kernelmesh.protocols.relay.memory import load, store
 __all__ = ["pack", "read", "understood", "unpack", "write"]
 
 VERSION = "1"
-_LATEST = 1 << 62  # the largest plausible count
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
@@ -202,8 +201,8 @@ def _unpacked(agent: Agent, arrays: _Arrays, name: Hashable, names: Sequence[Has
     model = learner.start(function)
     if model.function.order == len(centers):
         # the file has the points in order; `start` may have dropped some
-        if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= _LATEST).all():
-            raise InvalidArgument("file", "model.clock", f"have numbers of at most {_LATEST}", Verbatim("larger numbers"))
+        if "model.clock" in arrays and not (np.abs(arrays["model.clock"]) <= 1 << 62).all():
+            raise InvalidArgument("file", "model.clock", "have plausible counts", Verbatim("larger numbers"))
         of_model = _Arrays({key.removeprefix("model."): arrays[key] for key in arrays if key.startswith("model.")})
         # `start` may have rounded the weights
         model = agent.learner.unpack(_unpack_workspace(dataclasses.replace(model, function=function), arrays), of_model)

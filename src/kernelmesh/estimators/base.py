@@ -22,9 +22,6 @@ from kernelmesh.registry import describe
 
 __all__ = ["Estimator", "grouped"]
 
-# The number of rows on which `fit` monitors the loss.
-_MONITORED = 1000
-
 
 class Estimator(Parameters, ABC):
     """An online kernel learner with the scikit-learn API.
@@ -169,7 +166,7 @@ class Estimator(Parameters, ABC):
 
     def _loss_on(self, X: Floats, targets: NDArray[Any]) -> Callable[[Sequence[Function]], float]:
         """The mean loss of the average function, with which `predict` answers, on some of the rows."""
-        some = np.random.default_rng(0).permutation(len(X))[:_MONITORED]
+        some = np.random.default_rng(0).permutation(len(X))[:1000]
         X, targets = X[some], targets[some]
         loss = self.agent_.loss
         return lambda functions: float(np.mean(loss.value(_average(functions, X), targets)))

@@ -26,11 +26,6 @@ __all__ = ["MARKS", "Beginning", "Candidate", "prefixes", "suited"]
 MARKS = (128, 256, 512, 1024)
 """The numbers of rows after which width and λ are chosen again; after the last, they are final."""
 
-_BATCH = 32
-"""The mini-batch size of a trial, independent of the estimator's."""
-_FARTHEST = 6
-"""How often the width or λ may be doubled or halved in one climb."""
-
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
@@ -98,10 +93,11 @@ class Candidate(NamedTuple):
     state: State | None
 
 
-def suited(agent: Agent, points: Floats, targets: NDArray[Any], *, regularizes: bool) -> Candidate:
+def suited(agent: Agent, points: Floats, targets: NDArray[Any], *, regularizes: bool, farthest: int = 6) -> Candidate:
     """The agent with the width and, if `regularizes`, the λ chosen for these rows, and its state after learning them.
 
-    The agent's kernel must be Gaussian. At least five candidates (three without λ) learn the rows once.
+    Both are doubled or halved at most `farthest` times. The agent's kernel must be Gaussian. At least five candidates (three
+    without λ) learn the rows once.
     """
     judged: dict[tuple[int, int], Candidate] = {}
     steps = ((1, 0), (-1, 0), (0, 1), (0, -1)) if regularizes else ((1, 0), (-1, 0))
@@ -114,7 +110,7 @@ def suited(agent: Agent, points: Floats, targets: NDArray[Any], *, regularizes: 
     here, before = (0, 0), None
     while here != before:
         near = [(here[0] + width, here[1] + strength) for width, strength in steps]
-        before, here = here, min([here, *(place for place in near if max(map(abs, place)) <= _FARTHEST)], key=loss_at)
+        before, here = here, min([here, *(place for place in near if max(map(abs, place)) <= farthest)], key=loss_at)
     return judged[here]
 
 
@@ -128,13 +124,13 @@ def _moved(agent: Agent, width: int, strength: int) -> Agent:
     return dataclasses.replace(agent, kernel=dataclasses.replace(kernel, bandwidth=bandwidth), learner=learner)
 
 
-def _tried(agent: Agent, points: Floats, targets: NDArray[Any]) -> Candidate:
-    """Train an agent on the rows and score its predictions."""
+def _tried(agent: Agent, points: Floats, targets: NDArray[Any], *, batch_size: int = 32) -> Candidate:
+    """Train an agent on the rows, in mini-batches of its own, and score its predictions."""
     state, outputs = agent.start(), []
-    watched = [start for start in range(0, len(points), _BATCH) if 2 * start >= len(points)]
+    watched = [start for start in range(0, len(points), batch_size) if 2 * start >= len(points)]
     try:
-        for start in range(0, len(points), _BATCH):
-            rows = slice(start, start + _BATCH)
+        for start in range(0, len(points), batch_size):
+            rows = slice(start, start + batch_size)
             if start in watched:
                 outputs.append(state.function.evaluate(points[rows]))
             state, _ = advance(agent, state, points[rows], targets[rows])

@@ -9,9 +9,6 @@ from kernelmesh import Function, State
 
 __all__ = ["Progress"]
 
-# Seconds between lines of output within a pass.
-_EVERY = 5.0
-
 
 @dataclass
 class Progress:
@@ -43,7 +40,7 @@ class Progress:
         self._taken += 1
         within = self._taken % self.rounds
         if within:
-            if self.verbose and time.monotonic() - self._reported > _EVERY:
+            if self.verbose and time.monotonic() - self._reported > 5.0:  # seconds
                 self._report(f"pass {self.complete + 1} of {self.passes}, {within / self.rounds:.0%} of it", states)
             return False
         self.complete += 1

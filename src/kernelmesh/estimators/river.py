@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelClassifier", "KernelRegressor"]
 
-# The number of targets that determine their offset and scale, before a regressor learns from them.
-_HELD = 32
 _NOTHING: Mapping[Hashable, int] = MappingProxyType({})
 
 
@@ -268,9 +266,9 @@ class KernelRegressor(_Face, base.MiniBatchRegressor):
         self._know(columns)
         values = np.array(targets, dtype=np.float64)
         if self._model is None:
-            taken = min(_HELD - len(self._held), len(points))
+            taken = min(32 - len(self._held), len(points))
             held = (*self._held, *zip(points[:taken], values[:taken].tolist(), strict=True))
-            if len(held) < _HELD:
+            if len(held) < 32:
                 self._held = held
                 return
             first = np.concatenate([padded(row[None], points.shape[1]) for row, _ in held])

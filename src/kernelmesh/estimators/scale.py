@@ -10,15 +10,6 @@ from kernelmesh.errors import ScaleWarning
 
 __all__ = ["warn_of_empty", "warn_of_scales"]
 
-_ROWS = 32
-"""With fewer rows, there is no warning."""
-_RATIO = 100.0
-"""The ratio by which standard deviations and ranges may differ."""
-_NARROWEST, _WIDEST = 0.1, 4.0
-"""Standard deviations for which the bandwidth for standardized features works. Pixels and other columns within [0, 1]
-have 0.15 to 0.3; below 0.1, rows look so similar that five or more percentage points of accuracy are lost."""
-_LISTED = 5
-
 
 def warn_of_scales(owner: str, X: Floats, names: Sequence[str] | None, *, complete: bool) -> None:
     """Warn about constant columns, columns of very different scales, and features far from standardized.
@@ -27,7 +18,7 @@ def warn_of_scales(owner: str, X: Floats, names: Sequence[str] | None, *, comple
     the distances between its rows. If it is the beginning of a stream, the kernel assumes standardized features, and constant
     columns may yet vary.
     """
-    if len(X) < _ROWS:
+    if len(X) < 32:  # too few to tell
         return
     with np.errstate(over="ignore", invalid="ignore"):
         spreads, ranges = X.std(axis=0), np.ptp(X, axis=0)
@@ -37,12 +28,14 @@ def warn_of_scales(owner: str, X: Floats, names: Sequence[str] | None, *, comple
         found.append(f"{_listed(constant, names)} {'is' if len(constant) == 1 else 'are'} constant")
     if varies.any():
         # a column that is rarely nonzero, such as a pixel at the edge, only appears narrow by its standard deviation
-        narrow = varies & (_RATIO * spreads < spreads.max()) & (_RATIO * ranges < ranges.max())
+        narrow = varies & (100.0 * spreads < spreads.max()) & (100.0 * ranges < ranges.max())
         if narrow.any():
             low, high = int(np.argmin(np.where(narrow, spreads, np.inf))), int(np.argmax(spreads))
             least, most = (f"{spreads[i]:.3g} ({_listed([i], names)})" for i in (low, high))
             found.append(f"standard deviations range from {least} to {most}")
-        elif not complete and not _NARROWEST <= usual <= _WIDEST:
+        # the bandwidth for standardized features works for pixels and other columns within [0, 1], which have 0.15 to 0.3;
+        # below 0.1, rows look so similar that five or more percentage points of accuracy are lost
+        elif not complete and not 0.1 <= usual <= 4.0:
             found.append(f"columns have standard deviations of about {usual:.3g}, not 1")
     if found:
         warnings.warn(
@@ -66,6 +59,6 @@ def warn_of_empty(owner: str) -> None:
 def _listed(columns: Iterable[int], names: Sequence[str] | None) -> str:
     """Columns by number, and by name if they have one."""
     shown = [f"{i} ({str(names[i])!r})" if names is not None else str(i) for i in columns]
-    more = len(shown) - _LISTED
-    text = ", ".join(shown[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+    more = len(shown) - 5
+    text = ", ".join(shown[:5]) + (f" and {more} more" if more > 0 else "")
     return f"{'column' if len(shown) == 1 else 'columns'} {text}"

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer, matrix, positive
 from kernelmesh.learners.base import Descent, Move
-from kernelmesh.numerics import compiled
 from kernelmesh.numerics.compression import CompressionReport, Model, Update
 from kernelmesh.numerics.function import Function, padded
 from kernelmesh.protocols import StepInputs
@@ -114,18 +113,16 @@ class Averaged(Descent):
     ) -> tuple[AveragedModel, CompressionReport]:
         """f̃, and f̄ updated with this weight, compressed together as one function [α f, f̄] with 2C outputs."""
         f, fidelity = model.function, self.fidelity
-        both = compiled.averaging.stack(
-            f.weights, fidelity * update.shrink, model.average, 1.0 - weight, weight * update.shrink
-        )
+        average = (1.0 - weight) * model.average + weight * update.shrink * f.weights
+        both = np.concatenate([fidelity * update.shrink * f.weights, average], axis=1)
         joint = Model(Function(f.kernel, f.points, both), square_norm=model.scale, inverse=model.inverse)
-        coefficients = compiled.averaging.stack(update.coefficients, fidelity, update.coefficients, 0.0, weight)
+        coefficients = np.concatenate([fidelity * update.coefficients, weight * update.coefficients], axis=1)
         step = Update(update.points, coefficients, 1.0, update.cross, update.shared)
         after, report = self.compression.absorb(joint, step, budget=self.budget_at(samples))
-        weights, average = compiled.averaging.split(after.function.weights, fidelity)
-        function = Function(f.kernel, after.function.points, weights)
-        moved = replace(
-            model, function=function, inverse=after.inverse, average=average, steps=model.steps + 1, scale=after.square_norm
-        )
+        both = after.function.weights
+        function = Function(f.kernel, after.function.points, both[:, : f.outputs] / fidelity)
+        average, scale = both[:, f.outputs :].copy(), after.square_norm
+        moved = replace(model, function=function, inverse=after.inverse, average=average, steps=model.steps + 1, scale=scale)
         return moved, report
 
     def shown(self, model: Model) -> Function:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, integer, matrix, positive
-from kernelmesh.errors import InvalidArgument
+from kernelmesh.errors import InvalidArgument, RefusedMessage, Verbatim
 from kernelmesh.learners.base import Learner, Move, check_curved
-from kernelmesh.messages import News
+from kernelmesh.messages import News, PackedSums, packed, unpacked
 from kernelmesh.numerics.basis import Basis
 from kernelmesh.numerics.compression import CompressionReport, Model
 from kernelmesh.numerics.function import Function
@@ -25,11 +26,7 @@ from kernelmesh.registry import register
 
 __all__ = ["KeptRows", "Landmarks", "LandmarksModel"]
 
-# Steps between two looks at the kept samples.
-_REVISIT = 8
-# The model has settled when its outputs at the agent's samples, in units in which the loss has the curvature 1, have changed
-# by less than this since the kept samples were linearized, in quadratic mean.
-_SETTLED = 0.1
+_decoder = msgspec.msgpack.Decoder(PackedSums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,16 +47,11 @@ class KeptRows:
         """With more samples."""
         if not len(self.points):  # the targets have no type yet
             return KeptRows(points, targets, outputs, weights)
-        return KeptRows(
-            np.concatenate([self.points, points]),
-            np.concatenate([self.targets, targets]),
-            np.concatenate([self.outputs, outputs]),
-            np.concatenate([self.weights, weights]),
-        )
+        return KeptRows(*map(np.concatenate, zip(vars(self).values(), (points, targets, outputs, weights), strict=True)))
 
     def at(self, rows: NDArray[np.int64]) -> "KeptRows":
         """Some of the samples."""
-        return KeptRows(self.points[rows], self.targets[rows], self.outputs[rows], self.weights[rows])
+        return KeptRows(*[table[rows] for table in vars(self).values()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,31 +101,16 @@ class LandmarksModel(Model):
         return dataclasses.replace(self, frozen=self.own, kept=rows, candidates=self.candidates[:0])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        sums = {"own": self.own, "frozen": self.frozen, "others": self.others}
+        sums = {"own": self.own, "frozen": self.frozen, "others": dataclasses.replace(self.others, trials=self.trials)}
+        wire = {name: msgspec.msgpack.encode(packed(each, bits=64)) for name, each in sums.items()}
         return {
             "root": self.basis.root,
-            **{f"{name}.moments": each.moments for name, each in sums.items()},
-            **{f"{name}.weights": each.weights for name, each in sums.items()},
-            "samples": np.array([each.samples for each in sums.values()]),
-            "others.roll": np.frombuffer(
-                self.others.roll.to_bytes(self.others.roll.bit_length() // 8 + 1, "little"), np.uint8
-            ),
-            "kept.points": self.kept.points,
-            "kept.targets": np.asarray(self.kept.targets),
-            "kept.outputs": self.kept.outputs,
-            "kept.weights": self.kept.weights,
+            **{name: np.frombuffer(data, np.uint8) for name, data in wire.items()},
+            **{f"kept.{name}": np.asarray(table) for name, table in vars(self.kept).items()},
             "coordinates": self.coordinates,
             "revisited": self.revisited,
             "candidates": self.candidates,
             "clock": np.array([self.age, self.changed], dtype=np.int64),
-            **(self._trial_arrays() if self.trials else {}),
-        }
-
-    def _trial_arrays(self) -> dict[str, NDArray[Any]]:
-        return {
-            "trials.moments": np.stack([each.moments for each in self.trials]),
-            "trials.weights": np.concatenate([each.weights for each in self.trials]),
-            "trials.samples": np.array([each.samples for each in self.trials]),
         }
 
     def is_untried(self, order: int) -> bool:
@@ -161,11 +138,14 @@ class LandmarksModel(Model):
 
     @property
     def moved(self) -> bool:
-        """Whether the model has changed since the kept samples were linearized."""
+        """Whether the model has changed since the kept samples were linearized.
+
+        That is, its outputs at the agent's samples, in units in which the loss has the curvature 1, by 0.1 in quadratic mean.
+        """
         if len(self.coordinates) != len(self.revisited):
             return True
         step = (self.coordinates - self.revisited)[: self.own.order]
-        return float(np.vdot(step, product(self.own.square(), step))) > _SETTLED**2 * self.own.samples
+        return float(np.vdot(step, product(self.own.square(), step))) > 0.1**2 * self.own.samples
 
 
 @register("learner")
@@ -235,8 +215,7 @@ class Landmarks(Learner):
         basis = Basis.over(function.kernel, function.points)
         coordinates = basis.coordinates(function)
         # w₀ = (λ I)⁻¹ λ w₀
-        own = dataclasses.replace(Sums.zero(function.outputs), moments=np.zeros(basis.order * (basis.order + 1) // 2))
-        own = dataclasses.replace(own, weights=self.regularization * coordinates)
+        own = Sums(np.zeros(basis.order * (basis.order + 1) // 2), self.regularization * coordinates)
         nothing = KeptRows(np.empty((0, function.dimension)), np.empty(0), np.empty((0, function.outputs)), np.empty(0))
         return _solved(
             LandmarksModel(
@@ -258,17 +237,7 @@ class Landmarks(Learner):
         function = model.function
         order, dimension, outputs = function.order, function.dimension, function.outputs
         root = matrix("file", "model.root", arrays["root"], rows=order, columns=order)
-        samples = matrix("file", "model.samples", arrays["samples"][None], rows=1, columns=3)[0]
-        sums = []
-        for name, count in zip(("own", "frozen", "others"), samples, strict=True):
-            weights = matrix("file", f"model.{name}.weights", arrays[f"{name}.weights"], columns=outputs)
-            size = len(weights) * (len(weights) + 1) // 2
-            moments = matrix("file", f"model.{name}.moments", arrays[f"{name}.moments"][None], rows=1, columns=size)[0]
-            if len(weights) > order:
-                raise InvalidArgument("file", f"model.{name}.weights", f"have at most {order} rows", len(weights))
-            sums.append(Sums(moments, weights, float(count)))
-        own, frozen, others = sums
-        others = dataclasses.replace(others, roll=int.from_bytes(arrays["others.roll"].astype(np.uint8).tobytes(), "little"))
+        own, frozen, others = (_unpacked(arrays[name], name, order, outputs) for name in ("own", "frozen", "others"))
         points = matrix("file", "model.kept.points", arrays["kept.points"], columns=dimension)
         age, changed = (integer("file", "model.clock", n, minimum=0) for n in arrays["clock"])
         coordinates = matrix("file", "model.coordinates", arrays["coordinates"], rows=order, columns=outputs)
@@ -278,7 +247,7 @@ class Landmarks(Learner):
             basis=basis,
             own=own,
             frozen=frozen,
-            others=others,
+            others=dataclasses.replace(others, trials=()),
             kept=KeptRows(
                 points,
                 arrays["kept.targets"],
@@ -291,7 +260,7 @@ class Landmarks(Learner):
             candidates=matrix("file", "model.candidates", arrays["candidates"], columns=dimension),
             age=age,
             changed=bool(changed),
-            trials=_trials(arrays, outputs) if "trials.samples" in arrays else (),
+            trials=others.trials,
         )
 
     def adopt(self, model: LandmarksModel, basis: Basis, others: Sums, regularization: float) -> LandmarksModel:
@@ -343,8 +312,8 @@ class Landmarks(Learner):
         return model, report
 
     def revisit(self, model: LandmarksModel, loss: Loss) -> LandmarksModel:
-        """Linearize the kept samples again when that is due and the model has changed."""
-        if model.age < _REVISIT or not (model.is_due or (model.basis.order and len(model.kept) > self.keep)):
+        """Linearize the kept samples again when the model has changed, at most once in 8 steps."""
+        if model.age < 8 or not (model.is_due or (model.basis.order and len(model.kept) > self.keep)):
             return model
         return self._revisited(model, loss)
 
@@ -403,14 +372,17 @@ def _gained(
     return Sums.of(size * root[:, None] * features, size * pull, samples=float(np.add.reduce(weights)))
 
 
-def _trials(arrays: Mapping[str, NDArray[Any]], outputs: int) -> tuple[Sums, ...]:
-    counts = matrix("file", "model.trials.samples", arrays["trials.samples"][None])[0]
-    weights = matrix("file", "model.trials.weights", arrays["trials.weights"], columns=outputs)
-    order = len(weights) // max(len(counts), 1)
-    size = order * (order + 1) // 2
-    moments = matrix("file", "model.trials.moments", arrays["trials.moments"], rows=len(counts), columns=size)
-    matrix("file", "model.trials.weights", weights, rows=len(counts) * order)
-    return tuple(Sums(own, weights[n * order : (n + 1) * order], float(counts[n])) for n, own in enumerate(moments))
+def _unpacked(data: NDArray[Any], name: str, order: int, outputs: int) -> Sums:
+    """Sums from a file."""
+    try:
+        sums = unpacked(_decoder.decode(data.astype(np.uint8).tobytes()))
+        if sums.order <= order and sums.weights.shape[1] == outputs:
+            return sums
+        found = f"{sums.order} points and {sums.weights.shape[1]} outputs"
+    except (RefusedMessage, msgspec.DecodeError) as error:
+        found = str(error)
+    rule = f"be sums over at most {order} points with {outputs} outputs"
+    raise InvalidArgument("file", f"model.{name}", rule, Verbatim(found))
 
 
 def _rebased(model: LandmarksModel, basis: Basis) -> LandmarksModel:
@@ -422,7 +394,7 @@ def _rebased(model: LandmarksModel, basis: Basis) -> LandmarksModel:
     across = basis.across(old)
     own, frozen = (sums.within(across[:, : sums.order]) for sums in (model.own, model.frozen))
     new = dataclasses.replace(
-        model, basis=basis, own=own, frozen=frozen, changed=True, revisited=np.empty((0, own.weights.shape[1])), age=_REVISIT
+        model, basis=basis, own=own, frozen=frozen, changed=True, revisited=np.empty((0, own.weights.shape[1])), age=8
     )
     return _solved(dataclasses.replace(new, others=Sums.zero(own.weights.shape[1])))
 

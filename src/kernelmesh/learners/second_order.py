@@ -22,11 +22,6 @@ from kernelmesh.registry import register
 
 __all__ = ["SecondOrder", "SecondOrderModel"]
 
-# The share of the budget that may go to samples that are not even considered as points, because they can gain so little.
-_OVERLOOKED = 0.5
-# After so many steps the points are looked at even if none is to be added.
-_REVIEW = 8
-
 
 @dataclass(frozen=True, eq=False)
 class SecondOrderModel(Model):
@@ -169,7 +164,7 @@ class SecondOrder(Learner):
         if not view.credible:
             raise _Breakdown("the covariance of the weights is no longer positive definite")
         new, spent = self._candidates(model, inputs, view, budget)
-        aged = model.covariance.changes % _REVIEW == 0  # old points may have lost their worth since new ones were considered
+        aged = model.covariance.changes % 8 == 0  # old points may have lost their worth since new ones were considered
         if len(new.rows) or order > (self.max_order or order) or (order and aged):
             stays, cost = self._choice(model, inputs, view, new, budget - spent)
             spent += cost
@@ -235,7 +230,8 @@ class SecondOrder(Learner):
     ) -> tuple[_Candidates, float]:
         """The samples that are new to the dictionary and may be worth a point, and what overlooking the others can cost."""
         gram = inputs.function.kernel(inputs.points, inputs.points)
-        rows, overlooked = compiled.newton.overlook(view.force, gram, self.regularization, _OVERLOOKED * budget)
+        # half of the budget may go to samples that are not even considered as points, because they can gain so little
+        rows, overlooked = compiled.newton.overlook(view.force, gram, self.regularization, 0.5 * budget)
         diagonal = inputs.function.kernel.diag(inputs.function.points)
         rows = compiled.newton.apart(rows, inputs.cross, view.own, diagonal, self.novelty)
         assert model.inverse is not None

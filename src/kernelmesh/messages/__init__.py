@@ -7,10 +7,10 @@ array is used. Nothing is unpickled.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.messages import tables
@@ -20,18 +20,18 @@ from kernelmesh.messages.tables import VERSION, Message, Points, SentFunction, V
 __all__ = ["BITS", "NOBODY", "Hello", "ListPart", "Message", "News", "PackedSums", "Points", "Rows", "SentFunction"]
 __all__ += ["Values", "WireSize", "decode", "encode", "packed", "unpacked", "wire_size"]
 
-# The number of this kind on the wire; those of tables are smaller.
-_NEWS = len(tables.KINDS)
+_KINDS: tuple[type[Message], ...] = (Points, Values, SentFunction, News)  # numbered in this order on the wire
+_NEWS = _KINDS.index(News)
 
 
 class _Wire(Struct, array_like=True, forbid_unknown_fields=True):
     version: int
     kind: int
-    news: News
+    content: msgspec.Raw
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Wire)
+_decoder, _news, _matrices = map(msgspec.msgpack.Decoder, (_Wire, News, Annotated[list[tables.Matrix], Meta(max_length=2)]))
 
 
 def encode(message: Message) -> bytes:
@@ -41,23 +41,25 @@ def encode(message: Message) -> bytes:
     >>> decode(encode(Values(np.array([[1.0, 2.0]])))).values
     array([[1., 2.]])
     """
-    if isinstance(message, News):
-        return _encoder.encode(_Wire(VERSION, _NEWS, message))
-    return tables.encode(message)
+    content = message if isinstance(message, News) else tables.matrices(message)
+    return _encoder.encode((VERSION, _KINDS.index(type(message)), content))
 
 
 def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
     """Decode a message, or raise `RefusedMessage` with the reason; no array is created before everything has been checked."""
-    # the array's length, the version and the kind take one byte each
-    if data[2:3] != bytes([_NEWS]) or len(data) > max_bytes:
-        return tables.decode(data, max_bytes=max_bytes)
+    if len(data) > max_bytes:
+        raise RefusedMessage(f"message: must be at most {max_bytes} bytes", len(data))
     try:
         wire = _decoder.decode(data)
+        if wire.version != VERSION:
+            raise RefusedMessage(f"message: format must be {VERSION}", wire.version)
+        if not 0 <= wire.kind < len(_KINDS):
+            raise RefusedMessage(f"message: kind must be a number from 0 to {_NEWS}", wire.kind)
+        if wire.kind == _NEWS:
+            return _news.decode(wire.content)
+        return tables.restored(_KINDS[wire.kind], _matrices.decode(wire.content))
     except (msgspec.DecodeError, RecursionError) as error:
         raise RefusedMessage(f"message: must be one of format {VERSION}", error) from None
-    if wire.version != VERSION:
-        raise RefusedMessage(f"message: format must be {VERSION}", wire.version)
-    return wire.news
 
 
 def wire_size(message: Message) -> WireSize:
@@ -71,6 +73,6 @@ def wire_size(message: Message) -> WireSize:
     if not isinstance(message, News):
         return tables.wire_size(message)
     if not (message.sums or message.part or message.proposals):
-        return WireSize(0, len(_encoder.encode(_Wire(VERSION, _NEWS, message))))
+        return WireSize(0, len(_encoder.encode((VERSION, _NEWS, message))))
     bare, data = message.without_data()
     return WireSize(message.floats, len(encode(bare)) + sum(map(tables.added_bytes, map(len, data))))

@@ -48,8 +48,7 @@ class Hello(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 BITS = (16, 32, 64)
 """The sizes of a number on the wire."""
-_WIDEST = 1 << 13  # points
-_Length = Annotated[int, Meta(ge=0, lt=_WIDEST)]
+_Length = Annotated[int, Meta(ge=0, lt=1 << 13)]
 _Digest = Annotated[int, Meta(ge=0, lt=1 << 32)]
 _TOP = 32767.0
 

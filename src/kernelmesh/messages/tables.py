@@ -13,19 +13,8 @@ from msgspec import Meta, Struct
 from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import RefusedMessage
 
-__all__ = [
-    "KINDS",
-    "VERSION",
-    "Message",
-    "Points",
-    "SentFunction",
-    "Values",
-    "WireSize",
-    "added_bytes",
-    "decode",
-    "encode",
-    "wire_size",
-]
+__all__ = ["VERSION", "Matrix", "Message", "Points", "SentFunction", "Values", "WireSize"]
+__all__ += ["added_bytes", "matrices", "restored", "wire_size"]
 
 VERSION = 1
 """Of the wire format."""
@@ -79,35 +68,18 @@ class SentFunction(Message):
     weights: Floats
 
 
-class _Matrix(Struct, array_like=True, forbid_unknown_fields=True):
+class Matrix(Struct, array_like=True, forbid_unknown_fields=True):
+    """A matrix on the wire, row by row."""
+
     rows: _Length
     columns: _Length
     data: bytes
 
 
-class _Wire(Struct, array_like=True, forbid_unknown_fields=True):
-    version: int
-    kind: int
-    matrices: Annotated[list[_Matrix], Meta(max_length=2)]
-
-
-KINDS: tuple[type[Message], ...] = (Points, Values, SentFunction)  # numbered in this order on the wire, before news
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Wire)
-
-
-def encode(message: Message) -> bytes:
-    """Encode a message.
-
-    >>> decode(encode(Values(np.array([[1.0, 2.0]])))).values
-    array([[1., 2.]])
-    """
-    matrices = []
-    for name in message.tables:
-        table = getattr(message, name)
-        matrices.append(_Matrix(len(table), table.shape[1], np.asarray(table, _FLOATS).tobytes()))
-    return _encoder.encode(_Wire(VERSION, KINDS.index(type(message)), matrices))
+def matrices(message: Message) -> list[Matrix]:
+    """The content of a message on the wire."""
+    tables = [np.asarray(getattr(message, name), _FLOATS) for name in message.tables]
+    return [Matrix(len(table), table.shape[1], table.tobytes()) for table in tables]
 
 
 class WireSize(Struct, frozen=True):
@@ -120,12 +92,7 @@ class WireSize(Struct, frozen=True):
 
 
 def wire_size(message: Message) -> WireSize:
-    """The numbers and bytes of a message on the wire, computed without encoding its matrices.
-
-    >>> message = Points(np.zeros((32, 2)))
-    >>> wire_size(message) == WireSize(64, len(encode(message)))
-    True
-    """
+    """The numbers and bytes of a message on the wire, computed without encoding its matrices."""
     return _size(type(message).shapes(message))
 
 
@@ -133,7 +100,7 @@ def wire_size(message: Message) -> WireSize:
 def _size(shapes: Any) -> WireSize:
     """The size of a message with matrices of these shapes."""
     pairs = shapes if isinstance(shapes[0], tuple) else (shapes,)
-    empty = _encoder.encode(_Wire(VERSION, 0, [_Matrix(rows, columns, b"") for rows, columns in pairs]))
+    empty = msgspec.msgpack.encode((VERSION, 0, [Matrix(rows, columns, b"") for rows, columns in pairs]))
     sizes = [8 * rows * columns for rows, columns in pairs]
     return WireSize(sum(sizes) // 8, len(empty) + sum(map(added_bytes, sizes)))
 
@@ -143,29 +110,18 @@ def added_bytes(size: int) -> int:
     return size + (size > 0xFF) + 2 * (size > 0xFFFF)
 
 
-def decode(data: bytes, *, max_bytes: int = 1 << 26) -> Any:
-    """Decode a message, or raise `RefusedMessage` with the reason; no array is created before everything has been checked."""
-    if len(data) > max_bytes:
-        raise RefusedMessage(f"message: must be at most {max_bytes} bytes", len(data))
-    try:
-        wire = _decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RefusedMessage(f"message: must be one of format {VERSION}", error) from None
-    if wire.version != VERSION:
-        raise RefusedMessage(f"message: format must be {VERSION}", wire.version)
-    if not 0 <= wire.kind < len(KINDS):
-        raise RefusedMessage(f"message: kind must be a number from 0 to {len(KINDS)}", wire.kind)
-    kind = KINDS[wire.kind]
-    if len(wire.matrices) != len(kind.tables):
-        raise RefusedMessage(f"message: {kind.kind} must have {len(kind.tables)} matrices", len(wire.matrices))
-    arrays = list(map(_array, wire.matrices))
+def restored(kind: type[Message], found: list[Matrix]) -> Message:
+    """The message with this content, or `RefusedMessage`."""
+    if len(found) != len(kind.tables):
+        raise RefusedMessage(f"message: {kind.kind} must have {len(kind.tables)} matrices", len(found))
+    arrays = list(map(_array, found))
     if len({len(array) for array in arrays}) > 1:
         shapes = tuple(array.shape for array in arrays)
         raise RefusedMessage(f"message: {kind.kind} must have matrices with equally many rows", f"shapes {shapes}")
     return kind(*arrays)
 
 
-def _array(matrix: _Matrix) -> Floats:
+def _array(matrix: Matrix) -> Floats:
     if len(matrix.data) != 8 * matrix.rows * matrix.columns:
         shape, size = (matrix.rows, matrix.columns), len(matrix.data)
         raise RefusedMessage("message: a matrix must have 8 bytes for each number", f"{size} for shape {shape}")

@@ -15,9 +15,6 @@ from kernelmesh.numerics.products import product
 
 __all__ = ["Basis"]
 
-# Added to κ(z, z), as a share of it: given points may nearly coincide.
-_NUGGET = 1e-8
-
 
 @dataclass(frozen=True, eq=False)
 class Basis:
@@ -73,7 +70,7 @@ class Basis:
         old, new = self.order, len(points)
         across = self.features(points)
         schur = self.kernel(points, points) - product(across, across.T)
-        schur[np.diag_indices(new)] += _NUGGET * self.kernel.diag(points)
+        schur[np.diag_indices(new)] += 1e-8 * self.kernel.diag(points)  # given points may nearly coincide
         root = np.zeros((old + new, old + new))
         root[:old, :old], root[old:, :old], root[old:, old:] = self.root, across, _factor(schur)
         return Basis(self.kernel, np.concatenate([self.points, points]), root)

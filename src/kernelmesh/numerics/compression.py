@@ -262,18 +262,25 @@ class Komp:
 def _put_together(model: Model, update: Update) -> tuple[Model, Update]:
     """The same f̃, with points that the dictionary has already added to its weights, and equal new points made one."""
     f = model.function
-    old, points = f.order, np.concatenate([f.points, update.points])
-    fresh, sums, touches = compiled.folding.fold(points.view(np.uint64), old, update.coefficients)
-    if len(fresh) == len(update.points):
+    old, points = f.order, np.ascontiguousarray(np.concatenate([f.points, update.points]))
+    rows = points.view(f"V{points.itemsize * points.shape[1]}").ravel().tolist()  # equal bit for bit
+    where: dict[bytes, int] = {}
+    first = np.array([where.setdefault(row, i) for i, row in enumerate(rows)])
+    fresh = old + np.flatnonzero(first[old:] == np.arange(old, len(first)))
+    if old + len(fresh) == len(first):
         return model, update
+    place = np.arange(len(first))
+    place[fresh] = np.arange(old, old + len(fresh))
+    sums = np.zeros((old + len(fresh), f.outputs))
+    np.add.at(sums, place[first[old:]], update.coefficients)
     coefficients = sums[old:]
-    if not touches:
-        return model, Update(update.points[fresh], coefficients, update.shrink)
+    if not (first[old:] < old).any():
+        return model, Update(points[fresh], coefficients, update.shrink)
     weights = update.shrink * f.weights + sums[:old]
     moved = Function(f.kernel, f.points, weights)
     square_norm = float((weights * moved.evaluate(f.points)).sum())
     model = replace(model, function=moved, square_norm=max(square_norm, 0.0))
-    return model, Update(update.points[fresh], coefficients)
+    return model, Update(points[fresh], coefficients)
 
 
 class _Breakdown(FloatingPointError):

@@ -8,9 +8,6 @@ from kernelmesh.numerics.products import product
 
 __all__ = ["squared_distances"]
 
-# Up to this many coordinates the differences themselves are taken, which rounds least.
-_FEW = 12
-
 
 def squared_distances(left: Floats, right: Floats, *, scale: float = 1.0) -> Floats:
     """Scale · ‖left_i − right_j‖² for all pairs, exactly 0 for equal points.
@@ -18,7 +15,8 @@ def squared_distances(left: Floats, right: Floats, *, scale: float = 1.0) -> Flo
     >>> squared_distances(np.array([[0.0, 3.0]]), np.array([[4.0, 0.0], [0.0, 3.0]]))
     array([[25.,  0.]])
     """
-    if left.shape[1] <= _FEW or left.shape[0] == 0 or right.shape[0] == 0:
+    # in few coordinates the differences themselves are taken, which rounds least
+    if left.shape[1] <= 12 or left.shape[0] == 0 or right.shape[0] == 0:
         out = np.empty((left.shape[0], right.shape[0]))
         compiled.distances.pairwise_squares(left, right, scale, out)
         return out

@@ -15,9 +15,6 @@ from kernelmesh.numerics.products import product
 
 __all__ = ["Function", "padded"]
 
-# The number of rows of a Gram matrix computed at a time if only sums over it are needed.
-_BLOCK = 512
-
 
 @dataclass(frozen=True, eq=False)
 class Function:
@@ -99,9 +96,10 @@ class Function:
     def __call__(self, points: Floats) -> Floats:
         """f at each row of `points`: n × C."""
         points = matrix("Function", "points", points, columns=self.dimension)
-        if len(points) <= 4 * _BLOCK:
+        block = 512  # rows of the Gram matrix are computed at a time, since only sums over it are needed
+        if len(points) <= 4 * block:
             return self.evaluate(points)
-        blocks = [self.evaluate(points[start : start + _BLOCK]) for start in range(0, len(points), _BLOCK)]
+        blocks = [self.evaluate(points[start : start + block]) for start in range(0, len(points), block)]
         return np.concatenate(blocks)
 
     def evaluate(self, points: Floats) -> Floats:

@@ -15,9 +15,6 @@ from kernelmesh.registry import register
 
 __all__ = ["Graph", "metropolis_weight", "share"]
 
-# Networks of up to this many agents have their eigenvalues computed from a full matrix.
-_DENSE = 500
-
 Neighbors = tuple[tuple[int, ...], ...]
 
 
@@ -135,7 +132,7 @@ class Graph:
         """
         if len(self) == 1:
             return 0.0
-        if len(self) > _DENSE:
+        if len(self) > 500:  # a full matrix would take long
             return self._sparse_stiffness()
         laplacian = np.zeros((len(self), len(self)))
         for i, j in self.edges:

@@ -16,9 +16,6 @@ from kernelmesh.numerics.products import product, without_square
 
 __all__ = ["Exchange", "InverseGram", "Layout"]
 
-# An inverse whose entries, times κ(x, x), are beyond this has lost too many of its 16 digits to be used.
-_WORST = 1e12
-
 
 class Layout(NamedTuple):
     """Where the points of a dictionary are after some have left and others have entered.
@@ -111,7 +108,8 @@ class InverseGram:
         if not failed:
             found, failed = lapack.dpotri(found, lower=1, overwrite_c=1)
         shares = found.diagonal() * kernel.diag(points)  # κ(x, x) by the distance² to the other points
-        if failed or not np.isfinite(shares).all() or shares.max() > _WORST:
+        # beyond 10¹², too many of 16 digits are lost
+        if failed or not np.isfinite(shares).all() or shares.max() > 1e12:
             return None
         lower = np.tril(found)
         return cls(np.ascontiguousarray(lower + np.tril(lower, -1).T))

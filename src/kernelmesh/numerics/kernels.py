@@ -262,16 +262,21 @@ def _inner(left: Floats, right: Floats, offset: float) -> Floats:
     return product(left, right.T) + offset
 
 
-@register("kernel")
 @dataclass(frozen=True)
-class Sum(Algebra):
-    """κ = κ₁ + κ₂, written `k1 + k2`."""
+class _Pair(Algebra):
+    """Two kernels."""
 
     first: Kernel
     second: Kernel
 
     def __post_init__(self) -> None:
-        _check_parts("Sum", self.first, self.second)
+        _check_parts(type(self).__name__, self.first, self.second)
+
+
+@register("kernel")
+@dataclass(frozen=True)
+class Sum(_Pair):
+    """κ = κ₁ + κ₂, written `k1 + k2`."""
 
     def __call__(self, left: Floats, right: Floats) -> Floats:
         return self.first(left, right) + self.second(left, right)
@@ -282,14 +287,8 @@ class Sum(Algebra):
 
 @register("kernel")
 @dataclass(frozen=True)
-class Product(Algebra):
+class Product(_Pair):
     """κ = κ₁ κ₂, written `k1 * k2`."""
-
-    first: Kernel
-    second: Kernel
-
-    def __post_init__(self) -> None:
-        _check_parts("Product", self.first, self.second)
 
     def __call__(self, left: Floats, right: Floats) -> Floats:
         return self.first(left, right) * self.second(left, right)

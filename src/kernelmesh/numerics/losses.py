@@ -101,11 +101,11 @@ class _Defaults:
         """By majorize-minimize iterations: with h ≥ ℓ'', a ← (I + h T)⁻¹ [ℓ'(z) + h (z₀ − z)], z ← z₀ − T a."""
         root = curvature_root(self, "curvature_bound", start, y)
         lower = compiled.newton.factorize(covariance, root)
-        force, there, moved = compiled.newton.refine(lower, root, covariance, start, start, self.slope(start, y))
-        for _ in range(iterations - 1 if self.refines else 0):
+        force = there = start
+        for _ in range(iterations if self.refines else 1):
+            force, there, moved = compiled.newton.refine(lower, root, covariance, start, there, self.slope(there, y))
             if moved < _SETTLED:
                 break
-            force, there, moved = compiled.newton.refine(lower, root, covariance, start, there, self.slope(there, y))
         return force, there
 
 
@@ -155,7 +155,8 @@ class Logistic(ClassTargets):
 
     def curvature(self, z: Floats, y: Ints) -> Floats:
         """‖H‖² / tr H of the Hessian H = diag(p) − p pᵀ: exact for two classes and where all classes are equally likely."""
-        return compiled.losses.softmax_curvature(z, _LEAST_CURVATURE)
+        # where the model is sure of itself the loss is flat; some curvature remains, so that every sample is remembered
+        return compiled.losses.softmax_curvature(z, 1e-3)
 
     def implicit_step(self, start: Floats, covariance: Floats, y: Ints, *, iterations: int) -> tuple[Floats, Floats]:
         return compiled.newton.implicit_softmax(start, covariance, y, iterations, _SETTLED)
@@ -165,10 +166,6 @@ class Logistic(ClassTargets):
         slopes = self.slope(z, np.zeros(len(z), dtype=np.int64))
         slopes[:, 0] += 1.0
         return slopes
-
-
-# Where the model is sure of itself the loss is flat; some curvature remains, so that every sample is remembered.
-_LEAST_CURVATURE = 1e-3
 
 
 def _push(z: Floats, y: Ints, rivals: Ints, force: Floats) -> Floats:

@@ -11,13 +11,10 @@ from kernelmesh.checks import Floats
 
 __all__ = ["product", "without_square"]
 
-# Below this many multiplications NumPy's product stays on one thread and is called faster.
-_SMALL = 100_000
-
 
 def product(left: Floats, right: Floats) -> Floats:
     """left @ right, C-ordered; neither is copied when each is C-ordered or the transpose of one that is."""
-    if left.size * right.shape[1] <= _SMALL:
+    if left.size * right.shape[1] <= 100_000:  # NumPy stays on one thread and is called faster
         out: Floats = left @ right
         return out
     from scipy.linalg import blas  # imported when it is first needed

@@ -57,9 +57,21 @@ class Constant:
         return float(self.value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Decaying:
+    """A schedule with a scale a and an offset b."""
+
+    scale: float
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(type(self).__name__, "scale", self.scale)
+        positive(type(self).__name__, "offset", self.offset)
+
+
 @register("schedule")
 @dataclass(frozen=True, kw_only=True)
-class InverseTime:
+class InverseTime(_Decaying):
     """a / (b + t) after t samples: sums to infinity while its squares do not (Corollary 1).
 
     Parameters
@@ -75,20 +87,13 @@ class InverseTime:
     0.5
     """
 
-    scale: float
-    offset: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive("InverseTime", "scale", self.scale)
-        positive("InverseTime", "offset", self.offset)
-
     def __call__(self, samples: int) -> float:
         return self.scale / (self.offset + samples)
 
 
 @register("schedule")
 @dataclass(frozen=True, kw_only=True)
-class InverseRoot:
+class InverseRoot(_Decaying):
     """a / √(b + t) after t samples.
 
     Parameters
@@ -103,13 +108,6 @@ class InverseRoot:
     >>> InverseRoot(scale=8.0, offset=4.0)(12)
     2.0
     """
-
-    scale: float
-    offset: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive("InverseRoot", "scale", self.scale)
-        positive("InverseRoot", "offset", self.offset)
 
     def __call__(self, samples: int) -> float:
         return self.scale / math.sqrt(self.offset + samples)

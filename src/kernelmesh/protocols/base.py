@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from msgspec import Struct
 
-from kernelmesh.checks import Floats, integer
+from kernelmesh.checks import Floats
 from kernelmesh.messages import Message, Points, Values
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.function import Function
@@ -16,7 +16,7 @@ from kernelmesh.numerics.kernels import Kernel
 from kernelmesh.numerics.losses import Loss
 from kernelmesh.numerics.schedules import Doubling, Schedule, check_schedule, value_at
 
-__all__ = ["ConsensusProtocol", "Coupled", "Heard", "Spaced", "StepInputs", "Tuning"]
+__all__ = ["ConsensusProtocol", "Coupled", "Heard", "StepInputs", "Tuning"]
 
 
 class Heard(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Tuning:
     stiffness : float
         `Graph.stiffness` of the network.
     every : int, optional
-        k, for protocols that need not exchange in every round; None means the protocol's `usual_every`.
+        k, for protocols that need not exchange in every round; None means the protocol's default.
 
     Examples
     --------
@@ -126,8 +126,6 @@ class ConsensusProtocol(Protocol):
     """Whether agents add up sums over their samples (`News`), which they send without being asked."""
     every: int = 1
     """k: agents exchange in every k-th round. A field of protocols that make it configurable."""
-    usual_every: ClassVar[int] = 1
-    """The default k of a new network."""
 
     def exchanges(self, step: int) -> bool:
         """Whether agents exchange before this step, counted from 1."""
@@ -178,17 +176,3 @@ class Coupled(ConsensusProtocol, Protocol):
     def tuned(cls, tuning: Tuning) -> Self:
         limit = cls(coupling=1.0).max_stable_penalty(tuning.kernel, tuning.batches, tuning.step_size, tuning.stiffness)
         return cls(coupling=replace(tuning.coupling, ceiling=tuning.limit * limit))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spaced(ConsensusProtocol, Protocol):
-    """The base class of protocols whose only setting is `every` = k, the same for all agents."""
-
-    every: int = 1
-
-    def __post_init__(self) -> None:
-        integer(type(self).__name__, "every", self.every, minimum=1)
-
-    @classmethod
-    def tuned(cls, tuning: Tuning) -> Self:
-        return cls(every=tuning.every or cls.usual_every)

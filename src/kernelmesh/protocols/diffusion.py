@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
-from kernelmesh.checks import Floats
+from kernelmesh.checks import Floats, integer
 from kernelmesh.messages import SentFunction
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.function import Function
 from kernelmesh.numerics.products import product
-from kernelmesh.protocols.base import Heard, Spaced, StepInputs
+from kernelmesh.protocols.base import ConsensusProtocol, Heard, StepInputs, Tuning
 from kernelmesh.protocols.local import Local
 from kernelmesh.registry import register
 
@@ -19,7 +20,7 @@ __all__ = ["Diffusion"]
 
 @register("protocol")
 @dataclass(frozen=True, kw_only=True)
-class Diffusion(Spaced):
+class Diffusion(ConsensusProtocol):
     """g = a_ii f + Σ_j a_ij f_j with Metropolis weights, then f̃ = (1 − ηλ) g − (η/B) Σ_b ℓ'(g(x_b), y_b) κ(x_b, ·).
 
     The weight of an absent neighbor goes to the agent itself. With `every` = k > 1, agents average in every k-th round, and
@@ -38,6 +39,15 @@ class Diffusion(Spaced):
 
     reply = SentFunction
     relays = True
+
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        integer("Diffusion", "every", self.every, minimum=1)
+
+    @classmethod
+    def tuned(cls, tuning: Tuning) -> Self:
+        return cls(every=tuning.every or cls.every)
 
     def relay(self, function: Function, heard: Sequence[Heard]) -> Update:
         points, weights, own = _average(heard, function)

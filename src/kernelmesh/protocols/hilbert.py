@@ -50,7 +50,7 @@ class Hilbert(Coupled):
     @classmethod
     def tuned(cls, tuning: Tuning) -> Self:
         # what is stable falls with k, and so does the ceiling
-        every = tuning.every or cls.usual_every
+        every = tuning.every or cls.every
         return replace(super().tuned(replace(tuning, limit=tuning.limit / every)), every=every)
 
     def move(self, inputs: StepInputs, heard: Sequence[Heard]) -> Update:

@@ -5,10 +5,10 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from kernelmesh.checks import Floats, integer, number, positive
+from kernelmesh.checks import integer, positive
 from kernelmesh.messages import Message, SentFunction, Values
 
-__all__ = ["ATTACKS", "Attack", "FarPoints", "NotFinite", "RandomFunction", "Replay", "Scaled"]
+__all__ = ["ATTACKS", "Attack", "FarPoints", "Replay", "Scaled"]
 
 
 @runtime_checkable
@@ -31,45 +31,15 @@ class Attack(Protocol):
         """
 
 
-class _OfWeights(Attack, Protocol):
-    """Attacks that change the weights of a function, or the values of an answer."""
-
-    def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
-        table = "values" if isinstance(message, Values) else "weights"
-        return cast(Message, replace(cast(Any, message), **{table: self.changed(getattr(message, table), rng)}))
-
-    def changed(self, weights: Floats, rng: np.random.Generator) -> Floats:
-        """The replacement of the weights or values."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Scaled(_OfWeights):
-    """The learned function times a factor: −1 for the opposite of what was learned, 0 for nothing, 1000 for far too much."""
+class Scaled(Attack):
+    """The learned function, or the answer, times a factor: −1 for the opposite, 0 for nothing, NaN for what is no number."""
 
     factor: float = 1000.0
 
-    def __post_init__(self) -> None:
-        number("Scaled", "factor", self.factor)
-
-    def changed(self, weights: Floats, rng: np.random.Generator) -> Floats:
-        return self.factor * weights
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomFunction(_OfWeights):
-    """Random weights of the usual size, redrawn in every round."""
-
-    def changed(self, weights: Floats, rng: np.random.Generator) -> Floats:
-        size = np.sqrt(np.mean(weights**2)) if weights.size else 0.0
-        return (float(size) or 1.0) * rng.standard_normal(weights.shape)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotFinite(_OfWeights):
-    """Values that are not finite."""
-
-    def changed(self, weights: Floats, rng: np.random.Generator) -> Floats:
-        return np.full_like(weights, np.nan)
+    def distort(self, message: Message, first: Message, age: int, rng: np.random.Generator) -> Message:
+        table = "values" if isinstance(message, Values) else "weights"
+        return cast(Message, replace(cast(Any, message), **{table: self.factor * getattr(message, table)}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,5 +73,5 @@ class FarPoints(Attack):
         return SentFunction(np.concatenate([message.points, points]), np.concatenate([message.weights, weights]))
 
 
-ATTACKS: tuple[Attack, ...] = (Scaled(), RandomFunction(), NotFinite(), Replay(), FarPoints())
+ATTACKS: tuple[Attack, ...] = (Scaled(), Replay(), FarPoints())
 """One attack of each built-in kind."""

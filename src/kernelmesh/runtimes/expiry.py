@@ -12,7 +12,6 @@ _log = logging.getLogger("kernelmesh.agent")
 
 WARN_DAYS = 14.0
 """The number of days before expiry from which an agent warns."""
-_DAY = 86400.0
 
 
 class Expiry:
@@ -29,11 +28,11 @@ class Expiry:
     @property
     def days(self) -> float:
         """Days until the first of them expires; negative afterwards."""
-        return (self._until - self._wall()) / _DAY
+        return (self._until - self._wall()) / 86400.0
 
     def warn(self, now: float) -> None:
         """Log a warning once a day if a certificate is about to expire."""
-        if self.days > WARN_DAYS or now - self._warned < _DAY:
+        if self.days > WARN_DAYS or now - self._warned < 86400.0:
             return
         self._warned = now
         when = datetime.datetime.fromtimestamp(self._until, datetime.UTC)

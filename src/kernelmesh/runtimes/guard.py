@@ -8,7 +8,6 @@ from kernelmesh.errors import KernelMeshError
 
 __all__ = ["Guard"]
 
-_MOST = 200  # offenders that are remembered, and lines in the log: names can be made up
 
 _log = logging.getLogger("kernelmesh.agent")
 
@@ -36,8 +35,8 @@ class Guard:
     (True, False, False)
     """
 
-    def __init__(self, *, free: int = 3, first: float = 1.0, longest: float = 300.0) -> None:
-        self._free, self._first, self._longest = free, first, longest
+    def __init__(self, *, free: int = 3, first: float = 1.0, longest: float = 300.0, most: int = 200) -> None:
+        self._free, self._first, self._longest, self._most = free, first, longest, most
         self.refused: Counter[str] = Counter()
         """Messages refused so far, by the name that was used."""
         self._records: OrderedDict[tuple[str, int], _Record] = OrderedDict()
@@ -46,10 +45,10 @@ class Guard:
     def offend(self, name: str, token: int, error: KernelMeshError, *, now: float) -> None:
         """Record that a message from this sender was refused."""
         name = name[:64]
-        self.refused[name if name in self.refused or len(self.refused) < _MOST else "others"] += 1
+        self.refused[name if name in self.refused or len(self.refused) < self._most else "others"] += 1
         record = self._records.setdefault((name, token), _Record())
         self._records.move_to_end((name, token))
-        if len(self._records) > _MOST:
+        if len(self._records) > self._most:
             self._records.popitem(last=False)
         record.offenses += 1
         if self._new(name, str(getattr(error, "rule", error))):
@@ -74,7 +73,7 @@ class Guard:
 
     def _new(self, name: str, kind: str) -> bool:
         """Whether this has not been logged yet; the number of log entries is limited, because names can be made up."""
-        if (name, kind) in self._logged or len(self._logged) >= _MOST:
+        if (name, kind) in self._logged or len(self._logged) >= self._most:
             return False
         self._logged.add((name, kind))
         return True

@@ -17,7 +17,6 @@ __all__ = ["ENDPOINT", "NAME", "Membership", "Tls", "agent_name", "endpoint", "e
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Valid names of agents, clients and meshes, which become parts of zenoh keys and certificates."""
 
-_MAX_MEMBERS = 1 << 16
 
 ENDPOINT = re.compile(r"(tcp|tls)/(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):(\d{1,5})")
 """tcp/HOST:PORT or tls/HOST:PORT."""
@@ -50,8 +49,8 @@ def endpoint_with(tls: bool, owner: str, argument: str, value: object) -> str:
 
 def member_number(owner: str, argument: str, value: object) -> int:
     """The number of an agent in its mesh."""
-    if (number := integer(owner, argument, value, minimum=0)) >= _MAX_MEMBERS:
-        raise InvalidArgument(owner, argument, f"be below {_MAX_MEMBERS}", value)
+    if (number := integer(owner, argument, value, minimum=0)) >= 1 << 16:
+        raise InvalidArgument(owner, argument, f"be below {1 << 16}", value)
     return number
 
 

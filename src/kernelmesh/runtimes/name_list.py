@@ -11,8 +11,6 @@ __all__ = ["NameList", "read_names"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
-_EVERY = 1.0  # seconds between two looks at the file
-
 
 def read_names(path: Path) -> frozenset[str]:
     """The names in a file; none if it does not exist. Raises `UnreadableFile` if it is not a list of names.
@@ -53,7 +51,7 @@ class NameList:
         """Check the file if it is time to; returns whether the names have changed."""
         if now < self._next:
             return False
-        self._next = now + _EVERY
+        self._next = now + 1.0  # second
         identity, before = self._stat(), self.names
         if identity == self._identity:
             return False

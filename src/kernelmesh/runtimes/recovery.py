@@ -14,7 +14,6 @@ _log = logging.getLogger("kernelmesh.agent")
 
 _HELPED = 10_000  # samples without trouble after which going back to an earlier function has helped
 _MOST_ATTEMPTS = 3  # to go on from earlier functions
-_RETRY = 5.0  # seconds between attempts to write a checkpoint where that has failed
 
 
 class Recovery:
@@ -62,7 +61,7 @@ class Recovery:
             return
         if node.is_doubtful and not last:  # good ones must not be pushed out by those of a function that is about to go
             return
-        self._save_again = now + _RETRY
+        self._save_again = now + 5.0
         checkpoint = Checkpoint(
             state=node.state, position=source.position, pending=source.pending, traffic=node.traffic, excluded=node.excluded
         )
@@ -84,7 +83,7 @@ class Recovery:
         before = self.trouble
         write()
         if self.trouble and not before:
-            _log.error("cannot write checkpoints: %s; learning continues, retrying every %.0f s", self.trouble, _RETRY)
+            _log.error("cannot write checkpoints: %s; learning continues, retrying every 5 s", self.trouble)
         elif before and not self.trouble:
             _log.warning("checkpoints are being written again")
 

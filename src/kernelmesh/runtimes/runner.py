@@ -27,8 +27,6 @@ __all__ = ["AgentRunner", "Poll"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
-_MAX_REQUEST = 1 << 17  # points at which a client may ask for predictions at once
-
 
 class Poll(NamedTuple):
     """The result of one iteration of the run loop."""
@@ -194,7 +192,7 @@ class AgentRunner:
             points = decode(request.payload, max_bytes=self.membership.max_bytes)
             if not isinstance(points, Points):
                 raise RefusedMessage("request: must be points", points.kind)
-            check_points("request", points, _MAX_REQUEST)
+            check_points("request", points, max_points=1 << 17)
             check_message(self.agent, "agent", "request", points)
             request.answer(encode(Values(self.agent.predict(self.state, points.points))))
         except (RefusedMessage, InvalidArgument) as error:

@@ -129,13 +129,10 @@ def _rounds(
         yield network.step(number, said)
 
 
-# Rounds after the streams have ended, for each agent, as sums go up a line and down again; and waves, as models improve.
-_ROUNDS_PER_AGENT, _WAVES = 100, 100
-
-
 def _gives_up(agent: Agent, graph: Graph, resting: int, settle: int | None) -> bool:
     """Whether agents have had their rounds after the streams have ended."""
-    limit = _ROUNDS_PER_AGENT * len(graph) + _WAVES * agent.protocol.every if settle is None else settle
+    # rounds for each agent, as sums go up a line and down again; and waves, as models improve
+    limit = 100 * len(graph) + 100 * agent.protocol.every if settle is None else settle
     if resting <= limit:
         return False
     if settle is None:

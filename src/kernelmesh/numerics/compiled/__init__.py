@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernelmesh.numerics.compiled import averaging, distances, exchange, folding, losses, newton, pruning
+    from kernelmesh.numerics.compiled import distances, exchange, losses, newton, pruning
 
-__all__ = ["averaging", "distances", "exchange", "folding", "losses", "newton", "pruning"]
+__all__ = ["distances", "exchange", "losses", "newton", "pruning"]
 
 
 def __getattr__(name: str) -> ModuleType:

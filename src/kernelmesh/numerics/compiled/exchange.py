@@ -103,13 +103,7 @@ def apply(
     split, total = len(gained), len(gained) + len(lost)
     terms = np.zeros((total + len(less), order))
     for a in range(total):
-        term = gained[a] if a < split else lost[a - split]
-        for j in range(shared):
-            terms[a, j] = term[j]
-        for g in range(gaps.size):
-            terms[a, gaps[g]] = term[movers[g]]
-        for s in range(slots.size):
-            terms[a, slots[s]] = 0.0
+        _place(terms[a], gained[a] if a < split else lost[a - split], shared, movers, gaps, slots)
     for a in range(len(less)):
         for j in range(order):
             terms[total + a, j] = less[a, j]
@@ -121,17 +115,23 @@ def apply(
     _add_old(out, inverse, shared, movers, gaps, slots)
     for a in range(slots.size):
         row = np.zeros(order)
-        for j in range(shared):
-            row[j] = rows[a, j]
-        for g in range(gaps.size):
-            row[gaps[g]] = rows[a, movers[g]]
-        for b in range(slots.size):
-            row[slots[b]] = 0.0
+        _place(row, rows[a], shared, movers, gaps, slots)
         for j in range(order):
             out[slots[a], j] += row[j]
             out[j, slots[a]] += row[j]
         for b in range(slots.size):
             out[slots[a], slots[b]] += block[a, b]
+
+
+@compiled()
+def _place(target: Floats, row: Floats, shared: int, movers: Ints, gaps: Ints, slots: Ints) -> None:
+    """target ← a row over the old points, over those that remain, each in its place; 0 for the entering ones."""
+    for j in range(shared):
+        target[j] = row[j]
+    for g in range(gaps.size):
+        target[gaps[g]] = row[movers[g]]
+    for s in range(slots.size):
+        target[slots[s]] = 0.0
 
 
 @compiled()

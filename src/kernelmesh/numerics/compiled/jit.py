@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kernelmesh.checks import Floats, Ints
 
-__all__ = ["Bits", "Classes", "Flags", "Indices", "Matrix", "OwnMatrix", "OwnVector", "Vector"]
+__all__ = ["Classes", "Flags", "Indices", "Matrix", "OwnMatrix", "OwnVector", "Vector"]
 __all__ += ["compile_on_first_call", "compiled"]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,7 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 Matrix = Annotated[Floats, types.Array(types.float64, 2, "C", readonly=True)]
 Vector = Annotated[Floats, types.Array(types.float64, 1, "C", readonly=True)]
 Classes = Annotated[Ints, types.Array(types.int64, 1, "C", readonly=True)]
-Bits = Annotated[NDArray[np.uint64], types.Array(types.uint64, 2, "C", readonly=True)]
 OwnMatrix = Annotated[Floats, types.Array(types.float64, 2, "C")]
 OwnVector = Annotated[Floats, types.Array(types.float64, 1, "C")]
 Indices = Annotated[Ints, types.Array(types.int64, 1, "C")]

@@ -26,11 +26,6 @@ from kernelmesh.numerics.compiled.linear import (
 
 __all__ = ["choose"]
 
-# Up to this many candidates are pruned entirely by orthogonal steps if precision requires it.
-_SMALL = 512
-# With more new points than this, all of P̃ is computed, unless points are so close to each other that digits would be lost.
-_FEW, _WELL_APART = 64, 1e6
-
 
 @compiled()
 def _growth(gram: Floats, cross: Floats, weights: Floats, coefficients: Floats, shrink: float) -> float:
@@ -224,18 +219,14 @@ def _prune(
 ) -> tuple[NDArray[np.bool_], float]:
     """Remove points while the squared error stays within the squared budget, or while more than `max_order` points are left.
 
-    P = inverse and V = factor.
-    `weights` is C × n, `diagonal` is diag(P̃), `floor` bounds it from below (P̃_jj ≥ 1 / κ(d_j, d_j)); all arrays except
-    `inverse` are overwritten: the remaining candidates are kept together at the front, so that the loops get shorter.
+    P = inverse and V = factor. `weights` is C × n, `diagonal` is diag(P̃), `floor` bounds it, P̃_jj ≥ 1 / κ(d_j, d_j); all
+    but `inverse` are overwritten: the remaining candidates are kept together at the front, so that loops get shorter.
     Returns which points stay, and the squared error.
     """
     outputs, n = weights.shape
-    rank = factor.shape[0]
-    old = len(inverse)  # 0 once P is part of V
-    stays = np.ones(n, dtype=np.bool_)
-    who = np.arange(n)
-    left = n
-    gone = 0
+    rank, old = factor.shape[0], len(inverse)  # 0 once P is part of V
+    stays, who = np.ones(n, dtype=np.bool_), np.arange(n)
+    left, gone = n, 0
     directions = np.empty((min(n, 64), n))
     column, here, power, cost = np.empty(n), np.empty(n), np.zeros(n), np.empty(n)
     for c in range(outputs):
@@ -247,12 +238,12 @@ def _prune(
             break
         error += least
         stays[who[j]] = False
-
         left -= 1
         _swap(j, left, who, diagonal, floor, factor, rank, directions, gone)
         for c in range(outputs):
             weights[c, j], weights[c, left] = weights[c, left], weights[c, j]
-        if gone == 0 and who[left] < old and n <= _SMALL and _largest(diagonal, floor, left + 1) > 1e9:
+        # where precision requires it, few candidates are pruned entirely by orthogonal steps
+        if gone == 0 and who[left] < old and n <= 512 and _largest(diagonal, floor, left + 1) > 1e9:
             factor = _join(inverse, old, who, left + 1, factor, rank)
             rank, old = factor.shape[0], 0
         if gone == 0 and who[left] >= old:
@@ -308,6 +299,8 @@ def _fold(
 
     Returns the squared error, ‖Σ_R a_r κ(x_r, ·) − its projection‖² = Σ A_Rᵀ S_RR A_R − ‖L⁻¹ S_IR A_R‖².
     """
+    if dependent.size == 0:
+        return 0.0
     outputs, new = coefficients.shape[1], independent.size
     rest = coefficients[dependent]
     share = np.zeros((new, outputs))
@@ -381,18 +374,15 @@ def choose(
     """Which points a function keeps when the new points X with coefficients A join it, by greedy removal from all of them.
 
     `cross` is κ(X, D), `gram` is κ(X, X) and becomes S = κ(X, X) − κ(X, D) P κ(D, X), `lifted` is filled with Z = κ(X, D) P,
-    `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points R are folded into the
-    independent ones I first: T = S_II⁻¹ S_IR, A_I += T A_R, W += (Z_R − Z_I T) A_R.
+    `own_old` is κ(d, d), `square_norm` is ‖shrink · f‖², `budget` is ε². Dependent new points are folded in first.
 
     Returns how many points change (0: the new ones replace nothing; −1: P is too ill-conditioned for such a budget); which of
     the old points, then of the new ones stay; the weights of the old points in case nothing changes; the growth of ‖f‖²;
     the squared error; and how many new points were dependent.
     """
-    order = len(inverse)
-    batch = len(coefficients)
+    order, batch = len(inverse), len(coefficients)
     added = _growth(gram, cross, weights, coefficients, shrink)
-    own = np.diag(gram).copy()
-    replaced = shrink * weights
+    own, replaced = np.diag(gram).copy(), shrink * weights
     if order > 0:
         _lift(inverse, cross, gram, lifted)
         replaced += np.dot(transposed(lifted), coefficients)
@@ -404,14 +394,12 @@ def choose(
     independent, dependent = turn[:new], turn[new:]
     top = triangle(lower, independent)
     candidates = transposed(np.concatenate((shrink * weights, coefficients[independent])))
-    error = 0.0
-    if dependent.size > 0:
-        error = _fold(candidates, order, independent, dependent, lower, top, lifted, gram, coefficients)
+    error = _fold(candidates, order, independent, dependent, lower, top, lifted, gram, coefficients)
     factor = _factor(top, independent, lifted, order)
-
     diagonal, floor = _diagonal(inverse, factor, np.concatenate((own_old, own[independent])))
     known = inverse
-    if new > _FEW and _largest(diagonal, floor, order + new) < _WELL_APART:
+    # for many new points, all of P̃ is computed, unless points are so close to each other that digits would be lost
+    if new > 64 and _largest(diagonal, floor, order + new) < 1e6:
         whole = np.dot(transposed(factor), factor)
         whole[:order, :order] += inverse
         known, factor = whole, np.empty((0, order + new))

@@ -21,9 +21,6 @@ from kernelmesh.protocols.relay.tree import Neighbor, grow, heeded
 
 __all__ = ["exclude", "forget", "hear"]
 
-# Rounding to 16 bits, once for every hop, may exceed the limits of what sums can be by this fraction.
-_ROUNDING = 1e-2
-
 
 def hear(settings: Settings, memory: Memory, basis: Basis, heard: Iterable[Heard]) -> tuple[Memory, Basis]:
     """The memory after a tick, and the basis over the list of points that holds now."""
@@ -122,10 +119,11 @@ def _keep(settings: Settings, memory: Memory, peer: Peer, news: News) -> None:
         raise RefusedMessage(f"news: sums must have 0 or {CANDIDATES} trials", len(sums.trials))
     if sums.samples > settings.max_samples * sums.roll.bit_count():
         raise RefusedMessage(f"news: a member may have {settings.max_samples:g} samples", sums.samples)
-    limit = (1.0 + _ROUNDING) * settings.limit * sums.samples
+    rounding = 1e-2  # to 16 bits, once for every hop, may exceed the limits of what sums can be by this fraction
+    limit = (1.0 + rounding) * settings.limit * sums.samples
     if sums.trace > limit:
         raise RefusedMessage(f"news: tr Θ must be at most {settings.limit:g} for each sample", sums.trace)
-    if not sums.is_definite(_ROUNDING):
+    if not sums.is_definite(rounding):
         raise RefusedMessage("news: Θ must have no negative eigenvalues")
     if news.sums.estate:
         others = {j: estate for j, estate in memory.estates.items() if j != news.hello.name}

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from kernelmesh.checks import Floats
+from kernelmesh.checks import Floats, finite
 from kernelmesh.errors import InvalidArgument, RefusedMessage, Verbatim
 from kernelmesh.messages import NOBODY, ListPart, PackedSums, Rows, packed, unpacked
 from kernelmesh.numerics.sums import Sums
 from kernelmesh.protocols.relay.point_list import PointList, merged, part_of
 from kernelmesh.protocols.relay.settings import CALM, PATIENCE
-from kernelmesh.protocols.relay.tree import Neighbor, Tree
+from kernelmesh.protocols.relay.tree import NEVER, Neighbor, Tree
 
 __all__ = ["REREAD", "Memory", "Outgoing", "Peer", "Received", "load", "store"]
-
-_NEVER = -(1 << 62)
-
 
 REREAD = 1
 """The clock of sums that were read in other coordinates: older than any change, so that the neighbor sends them again."""
@@ -59,7 +59,7 @@ class Peer(Struct):
     length: int = 0
     digest: int = 0
     """The list of points that it has."""
-    listed: int = _NEVER
+    listed: int = NEVER
     """When it was last sent points."""
     proposals: Floats | None = None
     excluded: str = ""
@@ -77,7 +77,7 @@ class Memory(Struct):
     """The list that holds from the next tick on, if this member is the root and has changed it."""
     peers: dict[int, Peer] = {}
     """By number."""
-    numbers: dict[Hashable, int] = {}
+    numbers: dict[Any, int] = {}
     """The numbers of the neighbors, by name."""
     estates: dict[int, Sums] = {}
     """The sums that members have left to this one, by number."""
@@ -153,161 +153,51 @@ class Memory(Struct):
                     yield peer, what, received
 
 
-class _StoredSums(Struct, array_like=True, forbid_unknown_fields=True):
-    clock: int
-    sums: PackedSums
-    length: int
-    digest: int
-
-
-class _StoredPeer(Struct, array_like=True, forbid_unknown_fields=True):
-    name: str | int | None
-    """The neighbor's name, if it can be written down."""
-    link: Neighbor
-    newest: _StoredSums | None
-    counted_is_newest: bool
-    counted: _StoredSums | None
-    changed: int
-    sent: int
-    told: bytes | None
-    length: int
-    digest: int
-    listed: int
-    proposals: Rows | None
-    excluded: str
-
-
 class _Stored(Struct, array_like=True, forbid_unknown_fields=True):
-    tree: Tree
-    points: ListPart
-    next_points: ListPart | None
-    others: PackedSums
-    peers: dict[int, _StoredPeer]
-    estates: dict[int, PackedSums]
-    standing: dict[int, int]
-    proposals: Rows | None
-    clocks: list[int]
-    """proposed, filtered, own_changed, extended, since, up, down."""
-    shape: list[int]
-    roll: bytes
-    is_ready: bool
-    leaving: bool
-    heir: int
-    outgoing: dict[int, tuple[PackedSums | None, ListPart | None, Rows | None]]
+    memory: Memory
+    names: dict[int, str | int]
+    """Those of the neighbors that can be written down."""
+    unchanged: list[int]
+    """The neighbors whose newest sums are those that count."""
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Stored)
+def _described(array: NDArray[Any]) -> tuple[list[int], str, bytes]:
+    return list(array.shape), array.dtype.str, array.tobytes()
+
+
+def _restored(_: Any, stored: tuple[list[int], str, str]) -> NDArray[Any]:
+    shape, kind, data = stored
+    array: NDArray[Any] = np.frombuffer(base64.b64decode(data), {"<f8": np.float64, "<i8": np.int64}[kind]).reshape(shape)
+    if not finite(array):
+        raise ValueError("every number must be finite")
+    return array
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_described)
+_decoder = msgspec.json.Decoder(_Stored, dec_hook=_restored)
 
 
 def store(memory: Memory) -> bytes:
-    """The memory as MessagePack, to the last bit."""
-    called = {number: name if isinstance(name, str | int) else None for name, number in memory.numbers.items()}
-    peers = {j: _stored_peer(peer, called.get(j)) for j, peer in memory.peers.items()}
-    clocks = [getattr(memory, name) for name in _CLOCKS]
-    stored = _Stored(
-        memory.tree,
-        part_of(memory.points, 0, 0),
-        None if memory.next_points is None else part_of(memory.next_points, 0, 0),
-        packed(memory.others, bits=64),
-        peers,
-        {j: packed(sums, bits=64) for j, sums in memory.estates.items()},
-        memory.standing,
-        None if memory.proposals is None else Rows.of(memory.proposals),
-        clocks,
-        list(memory.shape),
-        _roll(memory.roll),
-        memory.is_ready,
-        memory.leaving,
-        memory.heir,
-        {j: (out.sums, out.part, out.proposals) for j, out in memory.outgoing.items()},
-    )
-    return _encoder.encode(stored)
-
-
-_CLOCKS = ("proposed", "filtered", "own_changed", "extended", "since", "up", "down")
+    """The memory as JSON, to the last bit."""
+    names = {j: name for name, j in memory.numbers.items() if isinstance(name, str | int)}
+    unchanged = [j for j, peer in memory.peers.items() if peer.newest is peer.counted]
+    return _encoder.encode(_Stored(replace(memory, numbers={}), names, unchanged))
 
 
 def load(data: bytes, *, dimension: int, outputs: int, names: Sequence[Hashable] | None = None) -> Memory:
     """The memory from `store`, or `InvalidArgument`; neighbors are called by their numbers in `names`, if that is given."""
     try:
         stored = _decoder.decode(data)
-        empty = PointList.empty(dimension)
-        points = merged(empty, stored.points, trusted=True)
-        next_points = None if stored.next_points is None else merged(empty, stored.next_points, trusted=True)
-        assert points is not None
-        peers = {j: _loaded_peer(peer) for j, peer in stored.peers.items()}
-        called = {j: peer.name for j, peer in stored.peers.items()} if names is None else dict(enumerate(names))
-        memory = Memory(
-            stored.tree,
-            points,
-            unpacked(stored.others),
-            next_points,
-            peers,
-            {name: j for j in peers if (name := called.get(j)) is not None},
-            {j: unpacked(sums) for j, sums in stored.estates.items()},
-            stored.standing,
-            None if stored.proposals is None else stored.proposals.table("proposals"),
-            shape=tuple(stored.shape),
-            roll=int.from_bytes(stored.roll, "little"),
-            is_ready=stored.is_ready,
-            leaving=stored.leaving,
-            heir=stored.heir,
-            outgoing={j: Outgoing(*out) for j, out in stored.outgoing.items()},
-        )
-        for name, clock in zip(_CLOCKS, stored.clocks, strict=True):
-            setattr(memory, name, clock)
-        if points.points.shape[1] != dimension or memory.others.weights.shape[1] != outputs:
-            raise RefusedMessage("memory: dimension and outputs must be those of the agent")
+        memory, called = stored.memory, stored.names if names is None else dict(enumerate(names))
+        memory.numbers = {called[j]: j for j in memory.peers if j in called}
+        for j in stored.unchanged:
+            memory.peers[j].counted = memory.peers[j].newest
+        for points in (memory.points, *([memory.next_points] if memory.next_points else [])):
+            merged(PointList.empty(dimension), part_of(points, 0, 0), trusted=True)
+        for sums in (memory.others, *memory.estates.values(), *(received.sums for _, _, received in memory.kept_sums())):
+            unpacked(packed(sums, bits=64))
+        if memory.others.weights.shape[1] != outputs:
+            raise RefusedMessage("memory: outputs must be those of the agent")
     except (RefusedMessage, msgspec.DecodeError, LookupError, ValueError) as error:
         raise InvalidArgument("file", "memory", "be that of a relay", Verbatim(str(error))) from None
     return memory
-
-
-def _roll(roll: int) -> bytes:
-    return roll.to_bytes((roll.bit_length() + 7) // 8, "little")
-
-
-def _stored_peer(peer: Peer, name: str | int | None) -> _StoredPeer:
-    return _StoredPeer(
-        name,
-        peer.link,
-        _stored_sums(peer.newest),
-        peer.counted is peer.newest,
-        None if peer.counted is peer.newest else _stored_sums(peer.counted),
-        peer.changed,
-        peer.sent,
-        None if peer.told < 0 else _roll(peer.told),
-        peer.length,
-        peer.digest,
-        peer.listed,
-        None if peer.proposals is None else Rows.of(peer.proposals),
-        peer.excluded,
-    )
-
-
-def _loaded_peer(stored: _StoredPeer) -> Peer:
-    newest = _loaded_sums(stored.newest)
-    return Peer(
-        stored.link,
-        newest,
-        newest if stored.counted_is_newest else _loaded_sums(stored.counted),
-        stored.changed,
-        stored.sent,
-        -1 if stored.told is None else int.from_bytes(stored.told, "little"),
-        stored.length,
-        stored.digest,
-        stored.listed,
-        None if stored.proposals is None else stored.proposals.table("proposals"),
-        stored.excluded,
-    )
-
-
-def _stored_sums(received: Received | None) -> _StoredSums | None:
-    if received is None:
-        return None
-    return _StoredSums(received.clock, packed(received.sums, bits=64), received.length, received.digest)
-
-
-def _loaded_sums(stored: _StoredSums | None) -> Received | None:
-    return None if stored is None else Received(stored.clock, unpacked(stored.sums), stored.length, stored.digest)

@@ -22,9 +22,6 @@ from kernelmesh.protocols.relay.settings import CALM, PATIENCE, POOL, Settings
 
 __all__ = ["is_settled", "speak", "tell"]
 
-# Points that a member proposes at a time.
-_PROPOSALS = 128
-
 
 def speak(settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Floats) -> None:
     """Decide what is sent before the next tick; `memory` is the copy that `hear` has made.
@@ -128,12 +125,12 @@ def _propose(settings: Settings, memory: Memory, basis: Basis, candidates: Float
 
 
 def _proposed(settings: Settings, memory: Memory, proposals: Floats) -> Rows | None:
-    """The proposals that are sent to the parent now."""
+    """The proposals that are sent to the parent now, at most 128 at a time."""
     clock = memory.tree.clock
     if memory.tree.is_root or (memory.proposed and clock - memory.proposed < settings.every):
         return None
     memory.proposed = clock
-    return Rows.of(proposals[:_PROPOSALS])
+    return Rows.of(proposals[:128])
 
 
 def _part(memory: Memory, peer: Peer) -> ListPart | None:

@@ -13,35 +13,30 @@ from msgspec import Struct
 
 from kernelmesh.messages import NOBODY, Hello
 
-__all__ = ["Neighbor", "Tree", "grow", "heeded"]
+__all__ = ["NEVER", "Neighbor", "Tree", "grow", "heeded"]
 
-_NEVER = -(1 << 62)
+NEVER = -(1 << 62)
 # A neighbor or a root is given up after twice its longest usual pause, and some ticks more.
 _PAUSES, _GRACE = 2.0, 4.0
-# How fast a long pause is forgotten.
-_MEMORY = 0.05
-_AHEAD = 50  # ticks by which waves may run ahead of the root's beats
-# Waves that run ahead of the root's beats lose one tick in so many.
-_COAST = 8
 
 
 def _longest(pause: float, last: int) -> float:
     """The longest usual pause after another one; a pause that was given up counts no more than patience lasts."""
     counted = min(float(last), _PAUSES * pause + _GRACE)
-    return max(counted, pause + _MEMORY * (counted - pause))
+    return max(counted, pause + 0.05 * (counted - pause))  # a long one is forgotten slowly
 
 
 class Neighbor(Struct):
     """What a member remembers of the hellos of a neighbor; times are in its own ticks."""
 
     hello: Hello | None = None
-    at: int = _NEVER
+    at: int = NEVER
     """When the newest hello came."""
     pause: float = 1.0
     """The longest usual pause between two hellos."""
-    until: float = _NEVER
+    until: float = NEVER
     """The last tick in which it counts as alive without another hello."""
-    rose: int = _NEVER
+    rose: int = NEVER
     """When the neighbor last announced another root, or a higher count of the same."""
     left: bool = False
     """Whether that hello was its farewell."""
@@ -52,7 +47,7 @@ class Neighbor(Struct):
 
     def leave(self) -> None:
         """It has said farewell."""
-        self.left, self.until = True, _NEVER
+        self.left, self.until = True, NEVER
 
 
 class Tree(Struct):
@@ -95,7 +90,7 @@ def heeded(tree: Tree, neighbor: Neighbor, hello: Hello) -> bool:
     before = neighbor.hello
     if before is not None and hello.clock <= before.clock and (neighbor.left or tree.clock <= neighbor.until):
         return False  # a neighbor that was silent for long may have lost its clock
-    if neighbor.at > _NEVER and tree.clock - neighbor.at != neighbor.pause:
+    if neighbor.at > NEVER and tree.clock - neighbor.at != neighbor.pause:
         neighbor.pause = _longest(neighbor.pause, tree.clock - neighbor.at)
     if before is None or hello.root != before.root or hello.count > before.count:
         neighbor.rose = tree.clock
@@ -121,9 +116,9 @@ def grow(tree: Tree, neighbors: dict[int, Neighbor]) -> None:
         _follow(tree, options, limit)
     leader = neighbors[tree.parent].hello if tree.parent in neighbors else None
     beat = tree.hops + (tree.count if leader is None else leader.count)
-    # between the root's beats, which may come in bursts, the waves run on own ticks, a little slower
-    tree.waves += tree.clock % _COAST > 0
-    if not beat <= tree.waves <= beat + _AHEAD:
+    # between the root's beats, which may come in bursts, the waves run on own ticks, a little slower, by at most 50 ticks
+    tree.waves += tree.clock % 8 > 0
+    if not beat <= tree.waves <= beat + 50:
         tree.waves = beat
 
 

@@ -29,7 +29,6 @@ from kernelmesh.streams import Batch
 __all__ = ["AskingNode"]
 
 _TICK = 0.05  # seconds after which there may be something to do though nothing has arrived
-_FASTEST, _SLOWEST = 0.005, 1.0  # seconds between two rounds without samples
 
 
 class AskingNode(Node):
@@ -133,7 +132,8 @@ class AskingNode(Node):
         asked = self._round.asks
         if self.batch is not None:
             self._pacing.stepped(now)
-            self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), _FASTEST), _SLOWEST)
+            # seconds between two rounds without samples
+            self._pace = min(max(0.9 * self._pace + 0.1 * (now - self._stepped), 0.005), 1.0)
         self._moved, self._relaying = now, False
         stepped = self._step(heard, now)
         if stepped is None:

@@ -30,8 +30,6 @@ __all__ = ["Node"]
 
 _log = logging.getLogger("kernelmesh.agent")
 
-_MEETING = 10.0  # seconds to wait for neighbors before the very first step
-
 
 class Node(ABC):
     """One agent on a network, without thread, clock or transport.
@@ -162,7 +160,7 @@ class Node(ABC):
     def _meet(self, now: float) -> None:
         """Wait a while for the neighbors before the very first step: a short file would be used up before they are there."""
         missing = [peer.name for peer in self.admitted() if not peer.alive(now)]
-        late = now - self._began >= _MEETING
+        late = now - self._began >= 10.0  # seconds
         self._met = not missing or late or self.state.samples > 0
         for name in missing if late and self.state.samples == 0 else ():
             text = "%s has not answered yet: is it running, does it name this agent, and is its mesh %r?"

@@ -27,7 +27,7 @@ __all__ = ["ALIVE", "TRANSITIONS", "Event", "IllegalTransition", "Peer", "PeerSt
 
 ALIVE = 3.0
 """Seconds without a sign of life for which a neighbor still counts as there."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.04, 1.0  # seconds before a neighbor is asked or waited for again
+_LONGEST_PAUSE = 1.0  # seconds before a neighbor is asked or waited for again; the first is shorter
 
 
 class PeerState(enum.Enum):
@@ -192,7 +192,7 @@ class Peer:
     def failed(self, now: float) -> None:
         """It did not answer, or what it answered could not be used: ask again after a pause, which grows."""
         self.failures += 1
-        self.ask_again = now + min(_FIRST_PAUSE * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
+        self.ask_again = now + min(0.04 * 2.0 ** min(self.failures - 1, 10), _LONGEST_PAUSE)
         if self.question is not None and not self.question.ping:
             self.latency, self.retry_at = math.inf, now + _LONGEST_PAUSE
         self.question = None

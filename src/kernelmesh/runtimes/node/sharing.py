@@ -25,12 +25,6 @@ from kernelmesh.runtimes.node.values import Traffic
 
 __all__ = ["SharingNode"]
 
-# Seconds between two ticks: at least, while there is something new, and at most.
-_FASTEST, _TICK, _SLOWEST = 0.001, 0.05, 0.2
-_CHANGE = 1.1  # by how much the pace changes at a tick, at most, so that neighbors do not give this agent up
-_MAX_HEARD = 16  # messages of one neighbor between two ticks; newer ones replace the oldest
-_LINGER, _FAREWELL = 10.0, 5.0  # seconds: who leaves stays for others whose streams have not ended, and waits to be heard
-
 
 @dataclass(eq=False, slots=True)
 class _Farewell:
@@ -55,7 +49,7 @@ class SharingNode(Node):
             check_rate(agent, rate)
             self._allowance = Allowance(rate, neighbors=len(membership.neighbors))
         self._stay = stay
-        self._ticked, self._pause = now, _TICK if membership.neighbors else _FASTEST
+        self._ticked, self._pause = now, 0.05 if membership.neighbors else 0.001
         self._ended_at = math.inf
         self._farewell: _Farewell | None = None
 
@@ -82,7 +76,7 @@ class SharingNode(Node):
         if news.length > self.membership.max_points:
             raise RefusedMessage(f"news: must be about at most {self.membership.max_points} points", news.length)
         self._saw(peer, frame, now)
-        peer.words = [*peer.words[1 - _MAX_HEARD :], news]
+        peer.words = [*peer.words[-15:], news]  # the newest 16 between two ticks
         peer.on(Event.HEARD)
 
     def wake_at(self, now: float) -> float:
@@ -98,8 +92,10 @@ class SharingNode(Node):
         first = self.state.steps % max(len(peers), 1)  # another one at every tick, as what may be sent can be scarce
         for peer in (*peers[first:], *peers[:first]):
             self._speak(peer, now)
-        aim = _FASTEST if had_batch else _SLOWEST if self.agent.is_settled(self.state) else _TICK
-        self._pause = min(max(aim, self._pause / _CHANGE), self._pause * _CHANGE)
+        # between two ticks: at least, at most, or while there is something new
+        aim = 0.001 if had_batch else 0.2 if self.agent.is_settled(self.state) else 0.05  # seconds
+        # by at most a tenth at a tick, so that neighbors do not give this agent up
+        self._pause = min(max(aim, self._pause / 1.1), self._pause * 1.1)
         self._ticked = now
 
     # -- what is said --------------------------------------------------------------------------------------------------
@@ -155,14 +151,14 @@ class SharingNode(Node):
             return not self.peers
         # once the heir has taken the sums over, it has none from this agent any longer
         is_heard = farewell.had_sums and self._acknowledged(farewell.heir) == 0
-        return is_heard or now - farewell.since > _FAREWELL
+        return is_heard or now - farewell.since > 5.0  # seconds
 
     def _take_leave(self, now: float) -> None:
         """Say farewell when the stream has ended and all that this agent knows is known to its neighbors."""
         if self._stay or not self.ended or self.batch is not None or self._farewell is not None:
             return
         others = all(peer.ended or not peer.alive(now) for peer in self.admitted())
-        if (self._has_ended and others) or now - self._ended_at > _LINGER:
+        if (self._has_ended and others) or now - self._ended_at > 10.0:  # seconds, for others whose streams have not ended
             self.state = replace(self.state, memory=self._protocol.left(self._memory))
             self._farewell = _Farewell(now)
 

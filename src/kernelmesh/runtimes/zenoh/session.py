@@ -14,20 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["open_client", "open_peer"]
 
-_ACCEPT_MS = 3000  # milliseconds within which a connection must become a session
-
 
 def open_peer(membership: Membership, *, feeds: tuple[str, ...] = ()) -> zenoh.Session:
     """The session of an agent; `feeds` are the keys that sensors may publish to."""
     settings: dict[str, Any] = {
         "mode": "peer",
-        "listen/endpoints": [
-            membership.listen + ("" if membership.tls is None else f"#tls_handshake_timeout_ms={_ACCEPT_MS}")
-        ],
+        "listen/endpoints": [membership.listen + ("" if membership.tls is None else "#tls_handshake_timeout_ms=3000")],
         "connect/endpoints": [endpoint for endpoint in membership.neighbors.values() if endpoint],
         "transport/link/rx/max_message_size": membership.max_bytes + (1 << 16),  # what zenoh may add to a message
         # a connection must become a session soon, and there is room for a limited number of both
-        "transport/unicast/accept_timeout": _ACCEPT_MS,
+        "transport/unicast/accept_timeout": 3000,  # milliseconds
         "transport/unicast/accept_pending": 100,
         "transport/unicast/max_sessions": len(membership.neighbors) + 64,  # of clients and sensors
     }
