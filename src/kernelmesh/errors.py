@@ -65,6 +65,25 @@ class KernelMeshError(Exception):
     True
     """
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: _picklable(value) for name, value in vars(self).items()}
+        return _restore, (type(self), tuple(map(_picklable, self.args)), fields)
+
+
+def _restore(kind: type[KernelMeshError], args: tuple[Any, ...], fields: dict[str, Any]) -> KernelMeshError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(fields)
+    return error
+
+
+def _picklable(value: object) -> object:
+    """The value, or its description: its error must get out of a worker process."""
+    try:
+        pickle.dumps(value)
+    except Exception:  # of any kind, whatever the value
+        return Verbatim(format_value(value))
+    return value
+
 
 class InvalidArgument(KernelMeshError, ValueError):
     """Invalid input: `Owner: argument must <rule>, got <value>`, followed by the remedy, if there is one.
@@ -106,18 +125,6 @@ class InvalidArgument(KernelMeshError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.owner}: {self.argument} {self.predicate}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        value = self.value
-        try:
-            pickle.dumps(value)
-        except Exception:  # a value may not be picklable, but its error must still get out of a worker process
-            value = Verbatim(format_value(value))
-        return _restore_invalid_argument, (self.owner, self.argument, self.rule, value, self.remedy)
-
-
-def _restore_invalid_argument(owner: str, argument: str, rule: str, value: object, remedy: str) -> InvalidArgument:
-    return InvalidArgument(owner, argument, rule, value, remedy=remedy)
 
 
 class InvalidRow(KernelMeshError, ValueError):
@@ -194,9 +201,6 @@ class MissingExtra(KernelMeshError, ImportError):
         self.what, self.extra = what, extra
         super().__init__(f"{what} need packages that are not installed; pip install 'kernelmesh[{extra}]'")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MissingExtra, (self.what, self.extra)
-
 
 class Problem(NamedTuple):
     """One mistake in a configuration file."""
@@ -232,9 +236,6 @@ class InvalidConfig(KernelMeshError, ValueError):
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return InvalidConfig, (self.problems,)
-
 
 class Diverged(KernelMeshError, ArithmeticError):
     """Learning diverged; the state before the step is unchanged and can still be used.
@@ -266,13 +267,6 @@ class Diverged(KernelMeshError, ArithmeticError):
         if step_size == 0:  # of a rule that takes none
             rates, remedy = "", "raise the regularization, or scale the points and targets"
         super().__init__(f"agent {agent!r} diverged at sample {samples}{rates}: {reason}; {remedy}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore_diverged, (self.agent, self.samples, self.step_size, self.penalty, self.reason)
-
-
-def _restore_diverged(agent: Hashable, samples: int, step_size: float, penalty: float, reason: str) -> Diverged:
-    return Diverged(agent=agent, samples=samples, step_size=step_size, penalty=penalty, reason=reason)
 
 
 class UnstablePenalty(UserWarning):
