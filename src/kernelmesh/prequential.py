@@ -131,6 +131,11 @@ def evaluate(
     progress : callable, optional
         Called with every record as soon as it is available.
 
+    Returns
+    -------
+    Evaluation
+        The records.
+
     Examples
     --------
     >>> from sklearn.linear_model import SGDClassifier

@@ -18,6 +18,8 @@ def check_carrier(
     `pair` returns two new carriers that connect the agents "a" and "b". `deliver` delivers pending messages, for carriers
     that do not on their own; messages must arrive within `patience` seconds.
 
+    Examples
+    --------
     >>> from kernelmesh.runtimes.carriers import MemoryNetwork
     >>> network = MemoryNetwork()
     >>> check_carrier(
