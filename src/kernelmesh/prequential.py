@@ -114,7 +114,6 @@ def evaluate(
 
     Every sample is predicted by a model that has learned from all earlier mini-batches; the first mini-batch is not scored.
     The model is trained in place. It is a classifier if its `partial_fit` takes `classes`, or if `classes` are given.
-    Ctrl-C ends the evaluation and returns the results so far, with `complete` False.
 
     Parameters
     ----------
@@ -134,7 +133,7 @@ def evaluate(
     Returns
     -------
     Evaluation
-        The records.
+        The records; after Ctrl-C, those so far, with `complete` False.
 
     Examples
     --------

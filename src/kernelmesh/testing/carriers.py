@@ -15,8 +15,14 @@ def check_carrier(
 ) -> None:
     """Check that a carrier obeys the laws of its role.
 
-    `pair` returns two new carriers that connect the agents "a" and "b". `deliver` delivers pending messages, for carriers
-    that do not on their own; messages must arrive within `patience` seconds.
+    Parameters
+    ----------
+    pair : callable
+        Returns two new carriers that connect the agents "a" and "b".
+    deliver : callable
+        Delivers pending messages, for carriers that do not on their own.
+    patience : float
+        Seconds within which messages must arrive.
 
     Examples
     --------
@@ -43,17 +49,7 @@ def check_carrier(
     try:
         a.open(boxes["a"])
         b.open(boxes["b"])
-        wait("a", "a carrier must report that a neighbor is listening", lambda event: event == Presence("b", True))
-        wait("b", "a carrier must report that a neighbor is listening", lambda event: event == Presence("a", True))
-        for number, size in enumerate((0, 1, 1000, 100_000)):
-            data = encode_frame(Frame(Prefix(7, False, number), Header(step=number), bytes(range(256)) * (size // 256 + 1)))
-            a.send("b", data)
-            law = f"bytes must arrive as they were sent, under the sender's name ({len(data)} bytes)"
-            wait("b", law, Arrival("a", data).__eq__)
-        b.send("a", encode_frame(Frame(Prefix(8, False, 1), Header(step=1), b"back")))
-        wait("a", "bytes must go both ways", lambda event: isinstance(event, Arrival) and event.sender == "b")
-        b.close()
-        wait("a", "a carrier must report that a neighbor is gone", lambda event: event == Presence("b", False))
+        _check_messages(a, b, wait)
         began = time.monotonic()
         a.send("b", b"to nobody")
         assert time.monotonic() - began < patience, "sending must not wait for a neighbor that is gone"
@@ -61,3 +57,18 @@ def check_carrier(
         b.close()
         a.close()
         a.close()
+
+
+def _check_messages(a: Carrier, b: Carrier, wait: Callable[[str, str, Callable[[Event], bool]], None]) -> None:
+    """Messages arrive both ways, and both ends hear who is there, until b closes."""
+    wait("a", "a carrier must report that a neighbor is listening", lambda event: event == Presence("b", True))
+    wait("b", "a carrier must report that a neighbor is listening", lambda event: event == Presence("a", True))
+    for number, size in enumerate((0, 1, 1000, 100_000)):
+        data = encode_frame(Frame(Prefix(7, False, number), Header(step=number), bytes(range(256)) * (size // 256 + 1)))
+        a.send("b", data)
+        law = f"bytes must arrive as they were sent, under the sender's name ({len(data)} bytes)"
+        wait("b", law, Arrival("a", data).__eq__)
+    b.send("a", encode_frame(Frame(Prefix(8, False, 1), Header(step=1), b"back")))
+    wait("a", "bytes must go both ways", lambda event: isinstance(event, Arrival) and event.sender == "b")
+    b.close()
+    wait("a", "a carrier must report that a neighbor is gone", lambda event: event == Presence("b", False))
