@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
+import operator
 from dataclasses import replace
 
+import networkx as nx
 import numpy as np
 
 from kernelmesh.agent import advance, relay
-from kernelmesh.messages import decode, encode
 from kernelmesh.numerics.sums import added
 from kernelmesh.protocols import Heard
-from kernelmesh.protocols.relay.tree import Tree
 
 NOBODY = -1
 
@@ -23,13 +24,11 @@ class Network:
     A message sent in round t is heard in the first round of its receiver after t + `delay`, at most.
     """
 
-    def __init__(
-        self, agent, neighbors, batches, *, seed=0, function=None, loss=0.0, delay=0, duplication=0.0, speeds=None, wire=False
-    ):
+    def __init__(self, agent, neighbors, batches, *, seed=0, function=None, loss=0.0, delay=0, duplication=0.0, speeds=None):
         self.agent, self.function, self.rng = agent, function, np.random.default_rng(seed)
         self.neighbors = {i: set(others) for i, others in enumerate(neighbors)}
         self.batches = {i: list(own) for i, own in enumerate(batches)}
-        self.loss, self.delay, self.duplication, self.wire = loss, delay, duplication, wire
+        self.loss, self.delay, self.duplication = loss, delay, duplication
         self.speeds = dict(enumerate(np.ones(len(self.batches)) if speeds is None else speeds))
         self.states = {i: self._fresh(i) for i in self.batches}
         self.learned = dict.fromkeys(self.batches, 0)
@@ -77,14 +76,14 @@ class Network:
             for j in sorted(self.neighbors[i]):
                 news = self.agent.tell(self.states[i], f"agent {j}")
                 if news is not None:
-                    spoken.append((i, j, encode(news) if self.wire else news))
+                    spoken.append((i, j, news))
         for sender, receiver, news in spoken:
             self._send(sender, receiver, news)
         self.round += 1
 
     def _tick(self, i):
         inbox, self._inboxes[i] = self._inboxes[i], []
-        heard = [Heard(reply=decode(news) if self.wire else news, neighbor=f"agent {j}") for j, news in inbox]
+        heard = [Heard(reply=news, neighbor=f"agent {j}") for j, news in inbox]
         state, taken = self.states[i], self.learned[i]
         if taken < len(self.batches[i]) and self.agent.wants(state):
             self.states[i], _ = advance(self.agent, state, *self.batches[i][taken], heard)
@@ -223,14 +222,22 @@ class Network:
         rolls = [1 << i, *(sums.roll for sums in memory.estates.values())]
         rolls += [sums.roll for _, sums in memory.inbox(memory.near)]
         overlap = memory.others.roll >> i & 1
-        return not overlap and sum(roll.bit_count() for roll in rolls) == union(rolls).bit_count()
+        union = functools.reduce(operator.or_, rolls)
+        return not overlap and sum(roll.bit_count() for roll in rolls) == union.bit_count()
 
     def trees(self):
         return {i: self.states[i].memory.tree for i in self.living}
 
     def is_one_tree(self):
         """Whether the living have one root, the smallest of them, and their parents form a spanning tree."""
-        return is_spanning_tree(self.trees())
+        trees = self.trees()
+        parents = nx.DiGraph({i: [] if tree.parent == NOBODY else [tree.parent] for i, tree in trees.items()})
+        roots = [i for i in parents if not parents[i]]
+        return (
+            nx.is_arborescence(parents.reverse())
+            and roots == [min(trees)]
+            and {t.root for t in trees.values()} == {min(trees)}
+        )
 
     def depth(self):
         return max(tree.hops for tree in self.trees().values())
@@ -238,27 +245,6 @@ class Network:
     def accuracy(self, points, labels):
         """The accuracy of each living agent, in percent."""
         return {i: 100.0 * float(np.mean(self.states[i].function(points).argmax(1) == labels)) for i in self.living}
-
-
-def union(rolls):
-    out = 0
-    for roll in rolls:
-        out |= roll
-    return out
-
-
-def is_spanning_tree(trees: dict[int, Tree]):
-    smallest = min(trees)
-    for i in trees:
-        path, at = set(), i
-        while trees[at].parent != NOBODY:
-            path.add(at)
-            at = trees[at].parent
-            if at in path or at not in trees:
-                return False
-        if at != smallest or trees[i].root != smallest:
-            return False
-    return True
 
 
 # -- graphs --------------------------------------------------------------------------------------------------------------
@@ -272,27 +258,9 @@ def of_edges(agents, edges):
     return neighbors
 
 
-def line(agents):
-    return of_edges(agents, [(i, i + 1) for i in range(agents - 1)])
-
-
-def ring(agents):
-    return of_edges(agents, [(i, (i + 1) % agents) for i in range(agents)])
-
-
-def star(agents):
-    return of_edges(agents, [(0, i) for i in range(1, agents)])
-
-
-def shuffled(neighbors, seed):
-    """The same graph with other numbers."""
-    place = np.random.default_rng(seed).permutation(len(neighbors))
-    return of_edges(len(neighbors), [(place[i], place[j]) for i, others in enumerate(neighbors) for j in others])
-
-
 def random_tree(agents, seed):
-    rng = np.random.default_rng(seed)
-    return shuffled(of_edges(agents, [(i, int(rng.integers(i))) for i in range(1, agents)]), seed)
+    rng, place = np.random.default_rng(seed), np.random.default_rng(seed).permutation(agents)
+    return of_edges(agents, [(place[i], place[int(rng.integers(i))]) for i in range(1, agents)])
 
 
 def random_graph(agents, seed, degree=3.6):
@@ -308,11 +276,7 @@ def random_graph(agents, seed, degree=3.6):
 def is_connected(neighbors, members):
     """Whether these members are connected without the others."""
     members = set(members)
-    reached, front = set(), {min(members)}
-    while front:
-        reached |= front
-        front = {j for i in front for j in neighbors[i]} & members - reached
-    return reached == members
+    return nx.is_connected(nx.Graph({i: set(neighbors[i]) & members for i in members}))
 
 
 def half(neighbors):

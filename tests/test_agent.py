@@ -18,18 +18,13 @@ from kernelmesh import (
     Huber,
     InverseTime,
     Komp,
-    Landmarks,
     Local,
     Logistic,
     Penalty,
-    Relay,
     Squared,
     SquaredHinge,
-    Uncompressed,
-    Weighted,
     simulate,
 )
-from kernelmesh.agent import check_message
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.exchange import Outbox
 from kernelmesh.messages import Points, Values
@@ -62,28 +57,16 @@ def learned(agent, steps=5):
     return state
 
 
-@pytest.mark.parametrize("loss", [Logistic(), Hinge(), SquaredHinge()], ids=str)
-def test_learns_classes(loss):
-    agent = make(loss=loss, step_size=0.5, protocol=Local())
+@pytest.mark.parametrize("loss", [Logistic(), Hinge(), SquaredHinge(), Squared(), Huber(threshold=0.5)], ids=str)
+def test_learns(loss):
+    agent = make(loss=loss, step_size=0.5, compression=Komp(budget=0.02), protocol=Local())
     state = agent.start()
-    for seed in range(60):
-        state, info = agent.step(state, *batch(seed, rows=32))
+    for seed in range(60 if loss.classifies else 250):
+        points, labels = batch(seed, rows=32)
+        state, info = agent.step(state, points, labels if loss.classifies else np.eye(3)[labels])
     points, labels = batch(1000, rows=500)
     assert (agent.predict(state, points).argmax(axis=1) == labels).mean() > 0.9
     assert info.error <= info.budget
-
-
-@pytest.mark.parametrize("loss", [Squared(), Huber(threshold=0.5)], ids=str)
-def test_learns_values(loss):
-    agent = make(loss=loss, outputs=2, step_size=1.0, compression=Komp(budget=0.02), protocol=Local())
-    state = agent.start()
-    rng = np.random.default_rng(0)
-    for _ in range(400):
-        x = rng.uniform(-1, 1, (32, 2))
-        state, _ = agent.step(state, x, np.stack([np.sin(3 * x[:, 0]), x[:, 1]], axis=1))
-    x = rng.uniform(-1, 1, (200, 2))
-    gap = agent.predict(state, x) - np.stack([np.sin(3 * x[:, 0]), x[:, 1]], axis=1)
-    assert np.sqrt((gap**2).mean()) < 0.15
 
 
 def test_a_constant_step_keeps_a_finite_order_over_fifty_thousand_samples():
@@ -97,11 +80,6 @@ def test_a_constant_step_keeps_a_finite_order_over_fifty_thousand_samples():
         orders.append(info.order)
     assert max(orders) < 60
     assert max(orders[-300:]) <= max(orders[:300]) + 5
-
-
-def test_without_compression_the_order_is_the_number_of_samples():
-    state = learned(make(compression=Uncompressed()), steps=7)
-    assert state.function.order == state.samples == 7 * 16
 
 
 def test_the_ball_of_corollary_1_holds():
@@ -180,11 +158,8 @@ BAD_BATCHES = {
     "a vector": (np.zeros(4), np.zeros(4, int), "Agent: points must have 2 dimensions"),
     "no rows": (np.zeros((0, 2)), np.zeros(0, int), "Agent: points must have at least one row"),
     "nan": (np.array([[0.0, math.nan]]), np.zeros(1, int), "Agent: points must be finite, got nan at row 0, column 1"),
-    "inf": (np.array([[math.inf, 0.0]]), np.zeros(1, int), "Agent: points must be finite"),
     "text": (np.array([["a", "b"]]), np.zeros(1, int), "Agent: points must contain real numbers"),
-    "complex": (np.zeros((1, 2), complex), np.zeros(1, int), "Agent: points must contain real numbers"),
     "unknown class": (np.zeros((2, 2)), np.array([0, 3]), r"Agent: y must be class numbers 0\.\.2, got 3"),
-    "negative class": (np.zeros((2, 2)), np.array([0, -1]), r"Agent: y must be class numbers 0\.\.2, got -1"),
     "float class": (np.zeros((1, 2)), np.array([0.5]), "Agent: y must contain integers"),
     "too few labels": (np.zeros((3, 2)), np.zeros(2, int), r"Agent: y must have shape \(3,\)"),
 }
@@ -209,7 +184,6 @@ def test_bad_samples_leave_the_state_as_it_was(name):
     ("heard", "words"),
     [
         (Values(np.zeros((4, 3))), r"Agent.step: heard must have values with 3 columns and 16 rows, got shape \(4, 3\)"),
-        (Values(np.zeros((16, 2))), "Agent.step: heard must have values with 3 columns"),
         (Values(np.full((16, 3), math.nan)), "Agent.step: heard values must be finite"),
     ],
 )
@@ -221,20 +195,13 @@ def test_bad_answers_leave_the_state_as_it_was(heard, words):
     agent.step(state, *batch(7))
 
 
-def test_bad_questions_are_refused():
-    with pytest.raises(ValueError, match=r"exchange: question must have points with 2 columns, got shape \(3, 5\)"):
-        check_message(make(), "exchange", "question", Points(np.zeros((3, 5))))
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"kernel": "rbf"}, "Agent: kernel must be a kernel, got 'rbf'"),
-        ({"kernel": Gaussian}, "Agent: kernel must be a kernel"),
         ({"loss": "hinge"}, "Agent: loss must be a loss, got 'hinge'"),
         ({"protocol": "local"}, "Agent: protocol must be a protocol"),
         ({"outputs": 1}, "Agent: outputs must be >= 2 with a classification loss, got 1"),
-        ({"outputs": 0}, "Agent: outputs must be an integer >= 1, got 0"),
     ],
 )
 def test_settings_are_checked(changes, words):
@@ -257,7 +224,7 @@ def test_a_step_size_beyond_the_limit_is_named():
         agent.step(state, *batch(9))
 
 
-def test_divergence_says_who_where_and_what_to_do():
+def test_divergence_names_agent_sample_and_remedy():
     agent = make(loss=Squared(), outputs=1, step_size=2.0, protocol=Penalty(coupling=Constant(50.0)))
     state = agent.start(name="north")
     points = np.random.default_rng(0).standard_normal((16, 2))
@@ -272,9 +239,12 @@ def test_divergence_says_who_where_and_what_to_do():
     assert "step size 2 and penalty 50" in text
     assert "lower or cap the penalty" in text
     assert caught.value.samples == before.samples == state.samples
+    for _ in range(2):  # the state is as it was
+        with pytest.raises(Diverged):
+            agent.step(state, points, points[:, :1], [Heard(neighbor)])
 
 
-def test_a_function_from_elsewhere_can_be_learned_on():
+def test_learning_continues_from_a_given_function():
     agent = make()
     first = learned(agent)
     again = agent.start(name="b", function=first.function)
@@ -286,48 +256,22 @@ def test_a_function_from_elsewhere_can_be_learned_on():
         agent.start(function=Function.zero(Gaussian(bandwidth=0.6), dimension=2, outputs=4))
 
 
-def test_after_divergence_the_state_is_as_it_was():
-    agent = make(loss=Squared(), outputs=1, compression=Komp(budget=1e-3, watch=1), protocol=Local())
-    state = agent.start()
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        state, _ = agent.step(state, rng.uniform(-2, 2, (8, 2)), rng.standard_normal(8))
-    expected, _ = agent.step(state, np.zeros((1, 2)), [1.0])
-    with pytest.raises(Diverged):
-        agent.step(state, np.zeros((1, 2)), [1e200])
-    after, _ = agent.step(state, np.zeros((1, 2)), [1.0])
-    np.testing.assert_array_equal(after.function.weights, expected.function.weights)
-
-
-def test_a_state_of_another_shape_is_refused():
-    state = make(outputs=4).start()
-    with pytest.raises(ValueError, match=r"Agent\.step: state must have dimension 2 and 3 outputs, got dimension 2 and 4"):
-        make().step(state, *batch())
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"outputs": 4}, "dimension 2 and 3 outputs, got dimension 2 and 4"),
+        ({"kernel": Gaussian(bandwidth=1.0)}, "kernel Gaussian"),
+    ],
+)
+def test_a_state_of_another_agent_is_refused(other, words):
+    with pytest.raises(ValueError, match=rf"Agent\.step: state must have {words}"):
+        make().step(make(**other).start(), *batch())
 
 
 def test_numpy_numbers_are_numbers():
     changes = {"step_size": np.int64(1), "regularization": np.float64(1e-6)}
     agent, other = make(protocol=Penalty(coupling=np.float32(0.5)), **changes), make(protocol=Penalty(coupling=0.5))
     np.testing.assert_array_equal(learned(agent).function.weights, learned(other).function.weights)
-
-
-def test_a_given_kernel_may_be_weighted_where_a_network_scales_features():
-    kernel = Weighted(Gaussian(), weights=(0.5, 2.0))
-    agent = Agent(dimension=2, outputs=3, kernel=kernel, loss=Logistic(), learner=Landmarks(), protocol=Relay())
-    state, _ = agent.step(agent.start(), *batch())
-    agent.step(state, *batch(1))
-
-
-def test_a_state_of_another_kernel_is_refused():
-    with pytest.raises(ValueError, match=r"Agent\.step: state must have kernel Gaussian\(bandwidth=0\.6\)"):
-        make().step(make(kernel=Gaussian(bandwidth=1.0)).start(), *batch())
-
-
-def test_a_function_from_elsewhere_may_meet_targets_that_are_all_zero():
-    agent = make(loss=Squared(), outputs=1, step_size=0.5, protocol=Local())
-    f = Function.of(Gaussian(bandwidth=0.6), np.zeros((1, 2)), np.ones((1, 1)))
-    state, _ = agent.step(agent.start(function=f), np.zeros((4, 2)), np.zeros(4))
-    assert state.function.norm() < f.norm()
 
 
 def test_targets_that_are_all_zero_are_no_sign_of_divergence():

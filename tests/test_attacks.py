@@ -5,27 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernelmesh import (
-    Agent,
-    ArrayStream,
-    Diffusion,
-    Diverged,
-    Faults,
-    Gaussian,
-    Gradient,
-    Graph,
-    Komp,
-    Landmarks,
-    Logistic,
-    Mixture,
-    Penalty,
-    Relay,
-    simulate,
-)
+from kernelmesh import ArrayStream, Diffusion, Faults, Gradient, Graph, Komp, Landmarks, Mixture, Penalty, Relay, simulate
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import SentFunction, Values
 from kernelmesh.runtimes.attacks import ATTACKS, FarPoints, NotFinite, Replay, Scaled
 from kernelmesh.runtimes.faults import Lie
+from test_node import make
 
 BAD, FIRST, LAST, ROUNDS = 3, 10, 15, 40
 GRAPH = Graph.complete(5)
@@ -38,14 +23,10 @@ def name(value):
     return type(value).__name__
 
 
-def make(protocol, learner):
-    return Agent(dimension=2, outputs=3, kernel=Gaussian(bandwidth=0.6), loss=Logistic(), learner=learner, protocol=protocol)
-
-
 def rounds(protocol, attack):
     faults = Faults(byzantine={BAD: [(attack, FIRST, LAST)]}, rng=np.random.default_rng(5))
     streams = [ArrayStream(*MIXTURE.sample(16 * ROUNDS, rng=np.random.default_rng([3, i])), batch_size=16) for i in range(5)]
-    agent = make(protocol, Gradient(step_size=3.0, compression=Komp(budget=0.2)))
+    agent = make(protocol, learner=Gradient(step_size=3.0, compression=Komp(budget=0.2)))
     return list(simulate(agent, GRAPH, streams, faults=faults))
 
 
@@ -64,17 +45,6 @@ def test_an_attack_does_harm_and_honest_agents_recover():
 
     assert gap(LAST) > 0.1 * calm[LAST - 1].functions[0].norm()
     assert gap(ROUNDS) < 0.5 * gap(LAST)
-
-
-def test_the_same_seed_tells_the_same_lies():
-    one, other = (rounds(Diffusion(), FarPoints())[-1] for _ in range(2))
-    for f, g in zip(one.functions, other.functions, strict=True):
-        np.testing.assert_array_equal(f.weights, g.weights)
-
-
-def test_values_that_are_not_finite_end_the_run_of_the_agent_that_hears_them():
-    with pytest.raises((Diverged, InvalidArgument)):
-        rounds(Diffusion(), NotFinite())
 
 
 FUNCTION, VALUES = SentFunction(np.zeros((4, 2)), np.ones((4, 3))), Values(np.ones((4, 3)))
@@ -128,6 +98,6 @@ def test_refuses():
     streams = [ArrayStream(*MIXTURE.sample(16, rng=rng)) for _ in range(2)]
     faults = {name: Faults(byzantine={name: [(OPPOSITE, 1, 2)]}, rng=rng) for name in (0, 9)}
     with pytest.raises(InvalidArgument, match="byzantine must name agents"):
-        simulate(make(Diffusion(), Gradient(step_size=1.0)), Graph.line(2), streams, faults=faults[9])
+        simulate(make(Diffusion()), Graph.line(2), streams, faults=faults[9])
     with pytest.raises(InvalidArgument, match="faults must have no byzantine agents with the protocol Relay, got some"):
-        simulate(make(Relay(), Landmarks()), Graph.line(2), streams, faults=faults[0])
+        simulate(make(Relay(), learner=Landmarks()), Graph.line(2), streams, faults=faults[0])

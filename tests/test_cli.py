@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from kernelmesh.cli import app
 
 SMALL = ["--samples", "320", "--agents", "4"]
-LONG = ["--samples", "40000", "--agents", "4", "--protocol", "diffusion"]
 
 
 def kernelmesh(*arguments, **options):
@@ -45,11 +44,6 @@ def test_missing_packages_are_named():
     assert done.stderr == "experiments need packages that are not installed; pip install 'kernelmesh[experiments]'\n"
 
 
-def test_the_commands_load_plotting_and_downloads_only_when_they_run():
-    heavy = "('matplotlib', 'PIL', 'pooch')"
-    assert run_program(f"import sys, kernelmesh.cli; sys.exit(any(m in sys.modules for m in {heavy}))").returncode == 0
-
-
 def test_version():
     assert kernelmesh("--version").stdout.startswith("kernelmesh 0.")
 
@@ -77,21 +71,12 @@ def test_run_writes_its_results_and_its_settings_repeat_it(tmp_path):
     assert "--config must come from the experiment gmm-hinge" in other.stderr
 
 
-@pytest.mark.parametrize("protocol", ["diffusion", "local", "penalty", "relay"])
-def test_every_protocol_runs(protocol, tmp_path):
-    options = ["--protocol", protocol, "--set", "partition=one-class", "--out", tmp_path]
-    done = kernelmesh("run", "gmm-logistic", *options, *SMALL)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "summary.json").read_text())["protocol"] == protocol
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["run", "gmm-logistics"], "NAME must be one of gmm-logistic, gmm-hinge"),
         (["show", "drif"], "show: NAME must be one of gmm-logistic"),
         (["run", "gmm-logistic", "--agents", "0"], "gmm-logistic: agents must be an integer >= 1, got 0"),
-        (["run", "gmm-logistic", "--protocol", "magic"], "protocol must be one of local, penalty"),
         (["run", "gmm-logistic", "--out", "/dev/null/x"], "run: --out must be a writable folder"),
         (["run", "gmm-logistic", "--set", "bandwith=2"], "got 'bandwith=2'; did you mean bandwidth?"),
         (["run", "gmm-logistic", "--set", "bandwidth"], "run: --set must be NAME=VALUE, got 'bandwidth'"),
@@ -99,7 +84,6 @@ def test_every_protocol_runs(protocol, tmp_path):
         (["run", "drift", "--agents", "3"], "run: --agents must name a setting of drift"),
         (["run", "one-class", "--protocol", "local"], "one-class: protocol must be omitted"),
         (["run", "gmm-logistic", "--config", "nowhere.json"], "run: --config must be a readable config.json"),
-        (["run", "gmm-logistic", "--set", "bandwidth=-1"], "gmm-logistic: bandwidth must be a finite number > 0, got -1.0"),
     ],
 )
 def test_mistakes_are_named(arguments, words):
@@ -109,7 +93,7 @@ def test_mistakes_are_named(arguments, words):
     assert "Traceback" not in done.stderr
 
 
-def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
+def test_divergence_is_reported_and_results_are_kept(tmp_path):
     wild = ["--set", "step_size=1e200", "--set", "regularization=0", "--protocol", "local", "--out", tmp_path]
     done = kernelmesh("run", "gmm-logistic", *SMALL, *wild)
     assert done.returncode == 1
@@ -125,30 +109,22 @@ def test_divergence_is_reported_and_what_was_computed_is_kept(tmp_path):
     assert (tmp_path / "figure.png").exists()
 
 
-def test_ctrl_c_keeps_what_was_computed(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "kernelmesh",
-        "run",
-        "gmm-logistic",
-        "--samples",
-        "400000",
-        "--protocol",
-        "diffusion",
-        "--out",
-        str(tmp_path),
-    ]
+def test_ctrl_c_keeps_the_results(tmp_path):
+    options = ["--samples", "20000", "--protocol", "diffusion", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "kernelmesh", "run", "gmm-logistic", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        end = time.monotonic() + 120
-        while not (tmp_path / "recording.safetensors").exists():  # which is written with the first measurement
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=180)
+        try:
+            end = time.monotonic() + 120
+            while not (tmp_path / "recording.safetensors").exists():  # which is written with the first measurement
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, stderr = process.communicate(timeout=180)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Interrupted" in stderr
-    assert 0 < json.loads((tmp_path / "summary.json").read_text())["samples_per_agent"] < 40_000
+    assert 0 < json.loads((tmp_path / "summary.json").read_text())["samples_per_agent"] < 20_000
     assert (tmp_path / "checkpoint.safetensors").exists()
     done = kernelmesh("run", "gmm-logistic", *SMALL, "--resume", "--out", tmp_path)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""What public calls cost: Python calls, time beside the work that they wrap, and numbers sent over an edge.
+"""What public calls cost: Python calls, and time beside the work that they wrap.
 
 Times are ratios within one run, of CPU time, with limits that noise does not reach but a call that doubles in cost does.
 """
@@ -28,7 +28,6 @@ from kernelmesh import (
     simulate,
 )
 from kernelmesh.agent import advance
-from kernelmesh.messages import Points, SentFunction, Values, wire_size
 
 OURS = str(Path(kernelmesh.__file__).parent)
 # Loops compiled by numba run no Python, but announce calls of it to a profiler.
@@ -143,27 +142,6 @@ def test_time_of_predict():
     f = model.states_[0].function
     whole, bare = cost(lambda i: model.predict(X[i : i + 2000]), lambda i: f(X[i : i + 2000]), times=50)
     assert whole <= 2.4 * bare
-
-
-# -- numbers sent --------------------------------------------------------------------------------------------------------
-
-
-def near(size, floats):
-    """So many numbers, each of 8 bytes, and a small frame."""
-    assert size.floats == floats
-    assert 0 < size.bytes - 8 * floats < 120
-
-
-@pytest.mark.parametrize(
-    ("order", "dimension", "outputs"), [(16, 2, 5), (50, 16, 26), (200, 16, 26), (500, 16, 26), (2000, 16, 26)]
-)
-def test_numbers_sent_are_those_of_the_docs(order, dimension, outputs):
-    """The table in docs/consensus.md."""
-    points, values = np.zeros((32, dimension)), np.zeros((32, outputs))
-    near(wire_size(Points(points)), 32 * dimension)
-    near(wire_size(Values(values)), 32 * outputs)
-    function = SentFunction(np.zeros((order, dimension)), np.zeros((order, outputs)))
-    near(wire_size(function), order * (dimension + outputs))
 
 
 # -- rounds --------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """What a page is fed with: recordings, down-sampling, sources, pictures, reports; without a browser."""
 
 import asyncio
-import contextlib
-import http.client
 import io
 import json
 import os
@@ -137,7 +135,7 @@ class TestThinning:
         assert len(set(gaps)) <= 1  # but for the newest, which is there whatever its number
         assert len(kept.items) > budget / 2 - 1
 
-    def test_forgets_what_came_after(self):
+    def test_later_items_can_be_dropped(self):
         kept = Thinned(10)
         for number in range(6):
             kept.append(number)
@@ -166,6 +164,7 @@ class TestRecording:
         read.write(tmp_path / FILE)
         again = Recording.read(tmp_path / FILE)
         assert again.subject.names == read.subject.names == ("0", "1", "2", "3")
+        assert [np.flatnonzero(row).tolist() for row in read.subject.seen] == [[0], [1], [2], [3]]
         assert again.subject.kernel == read.subject.kernel
         np.testing.assert_array_equal(again.subject.seen, read.subject.seen)
         for one, other in zip(read.frames, again.frames, strict=True):
@@ -191,10 +190,6 @@ class TestRecording:
             np.testing.assert_allclose(
                 snapshot.function(agent, AGENT_2D.kernel)(network.points), f(network.points), rtol=1e-3, atol=1e-3
             )
-
-    def test_everybody_is_shown_what_it_sees(self, folder):
-        seen = Recording.read(folder / FILE).subject.seen
-        assert [np.flatnonzero(row).tolist() for row in seen] == [[0], [1], [2], [3]]
 
     def test_a_run_of_any_length_fits(self, monkeypatch):
         monkeypatch.setattr("kernelmesh.dashboard.recording._BUDGET", 1e5)
@@ -237,33 +232,19 @@ class TestRecording:
         assert not some.snapshots
         assert not FolderSource(tmp_path / "some").describe()["has_functions"]
 
-    def test_parts_of_a_run_are_shown_the_newest_unless_one_is_named(self, copy, tmp_path):
+    def test_the_newest_of_several_networks_is_shown_unless_one_is_named(self, copy, tmp_path):
         whole = tmp_path / "whole"
-        for age, part in enumerate(("new", "old")):
+        for age, part in enumerate(("shared", "paper")):
             (whole / part).mkdir(parents=True)
             shutil.copy(copy / FILE, whole / part / FILE)
             os.utime(whole / part / FILE, (1e9 - age, 1e9 - age))
-        assert find_recording(whole) == whole / "new" / FILE
-        assert FolderSource(whole / "old").news().status == "running"
+        assert find_recording(whole) == whole / "shared" / FILE
+        assert FolderSource(whole / "paper").news().status == "running"
         shutil.copy(copy / "summary.json", whole / "summary.json")
-        news = FolderSource(whole / "old").news()
-        assert (news.status, news.message) == ("complete", "")
-
-    def test_which_of_several_networks_is_shown_is_said(self, copy, tmp_path):
-        whole = tmp_path / "whole"
-        for part in ("paper", "shared"):
-            (whole / part).mkdir(parents=True)
-            shutil.copy(copy / FILE, whole / part / FILE)
-        os.utime(whole / "paper" / FILE, (1e9, 1e9))
-        shutil.copy(copy / "summary.json", whole / "summary.json")
-        source = FolderSource(whole)
-        assert source.describe()["part"] == "shared"
-        assert source.news().message == (
-            "This run trained 2 networks: paper, shared. The page shows shared. "
-            f"To see another one, name its folder, as in `kernelmesh dashboard {whole / 'paper'}`."
-        )
-        assert FolderSource(whole / "paper").describe()["part"] == "paper"
-        assert FolderSource(copy).describe()["part"] == ""
+        source, named = FolderSource(whole), FolderSource(whole / "paper")
+        assert [each.describe()["part"] for each in (source, named, FolderSource(copy))] == ["shared", "paper", ""]
+        assert "2 networks: paper, shared. The page shows shared." in source.news().message
+        assert (named.news().status, named.news().message) == ("complete", "")
 
     def test_a_run_without_networks_removes_an_earlier_recording_and_shows_its_tables(self, copy):
         Recorder(copy).end("complete")
@@ -288,7 +269,7 @@ class TestRecording:
         found = [mark["text"] for mark in marks(recorder.recording.subject.names, frames)]
         assert found[:2] == ["Agent 2 went away.", "Agent 2 came back."]
 
-    def test_agents_that_wait_for_their_network_have_neither_left_nor_ended(self, folder):
+    def test_agents_that_wait_for_their_network_are_shown_as_learning(self, folder):
         recording = Recording.read(folder / FILE)
         samples, states = (
             np.array([frame.agents[:, AGENT.index(name)] for frame in recording.frames]) for name in ("samples", "state")
@@ -338,16 +319,11 @@ class TestPortraits:
         image = Image.open(io.BytesIO(canvas.image(f(canvas.grid))))
         classes = np.asarray(image) // 3
         np.testing.assert_array_equal(classes.ravel(), f(canvas.grid).argmax(axis=1))
+        rounds = [snapshot.round for snapshot in recording.snapshots]
+        assert [portrait(recording, canvas, 0, at)["round"] for at in (rounds[1], 0)] == [rounds[1], rounds[0]]
         drawn = portrait(recording, canvas, 1, snapshot.round)
         assert (drawn["agent"], drawn["round"], drawn["order"]) == (1, snapshot.round, f.order)
         np.testing.assert_allclose(np.array(drawn["points"])[:, :2].sum(), f.points.sum(), atol=1e-2)
-
-    def test_an_earlier_time_has_an_earlier_function(self, folder):
-        recording = Recording.read(folder / FILE)
-        canvas = Canvas(recording.subject)
-        rounds = [snapshot.round for snapshot in recording.snapshots]
-        assert portrait(recording, canvas, 0, rounds[1])["round"] == rounds[1]
-        assert portrait(recording, canvas, 0, 0)["round"] == rounds[0]
 
     def test_one_dimension_is_drawn_as_a_curve(self, tmp_path):
         agent = Agent(
@@ -398,7 +374,7 @@ class TestSources:
         with pytest.raises(InvalidArgument, match="is not a folder"):
             FolderSource(tmp_path / "nowhere")
 
-    def test_a_truncated_file_is_told_and_the_source_recovers(self, copy):
+    def test_a_truncated_file_is_reported_and_the_source_recovers(self, copy):
         good = (copy / FILE).read_bytes()
         source = FolderSource(copy)
         first = source.news()
@@ -411,9 +387,6 @@ class TestSources:
         (copy / FILE).write_bytes(good)
         assert source.news().status == "complete"
         assert source.news().generation > broken.generation > first.generation
-
-    def test_a_summary_that_is_being_written_is_told(self, copy):
-        source = FolderSource(copy)
         (copy / "summary.json").write_text('{"outcome": "comp')
         assert "must be complete JSON" in source.news().message
 
@@ -428,7 +401,7 @@ class TestSources:
         assert source.news().status == "complete"
         assert source.describe()["figures"] == ["data.png", "figure.png"]
 
-    def test_events_tell_what_is_new_once(self):
+    def test_events_send_each_frame_once(self):
         recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
 
         source = PageSource("run")
@@ -468,7 +441,7 @@ class TestReport:
         assert sorted(found["images"]) == ["data.png", "figure.png"]
         assert "Bayes limit" in " ".join(found["about"]["paragraphs"])
 
-    def test_text_of_a_run_cannot_leave_its_element(self, copy):
+    def test_text_of_a_run_is_escaped(self, copy):
         evil = "</script><script>alert(1)</script>"
         (copy / "report.json").write_text(json.dumps({"paragraphs": [evil], "printed": ["../../secret"]}))
         page = write_report([copy], copy / "report.html").read_text()
@@ -527,19 +500,18 @@ class TestServer:
         assert get(f"{page.url}api/runs/0/figures/figure.png")[2].startswith(b"\x89PNG")
         assert get(f"{page.url}api/runs/0/animation.gif")[2].startswith(b"GIF89a")
 
-    @pytest.mark.parametrize(
-        "query", ["agent=9&round=1", "agent=-1&round=1", "agent=x&round=1", "agent=1", "agent=1&round=9999999999999"]
-    )
-    def test_what_makes_no_sense_is_not_found(self, page, query):
-        assert get(f"{page.url}api/runs/0/function?{query}")[0] == 404
-        assert get(f"{page.url}api/runs/7/frames")[0] == 404
-
     @pytest.mark.parametrize("run", ["7", "-1", "x", "9" * 5000, "%00"])
     def test_runs_that_are_not_there(self, page, run, capfd):
         assert get(f"{page.url}api/runs/{run}/frames")[0] == 404
+        for query in ("agent=9&round=1", f"agent={run}&round=1", f"agent={run}", "agent=1&round=9999999999999"):
+            assert get(f"{page.url}api/runs/0/function?{query}")[0] == 404
         assert capfd.readouterr().err == ""
 
-    def test_a_web_socket_is_refused_without_a_word(self, page, capfd):
+    def test_only_other_machines_need_a_token(self):
+        assert not any(Policy.choose(host, 80).token for host in ("127.0.0.1", "::1", "localhost"))
+        assert all(len(Policy.choose(host, 80).token) >= 32 for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"))
+
+    def test_a_web_socket_is_refused_quietly(self, page, capfd):
         upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
         key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
         status, _, _ = get(f"{page.url}api/runs", **{**upgrade, **key, "Origin": "http://evil.example"})
@@ -572,7 +544,7 @@ class TestServer:
             status, _, body = get(f"{page.url}api/runs/0/figures/leak.png")
         assert (status, b"secret" in body) == (404, False)
 
-    def test_other_origins_can_neither_read_nor_steer(self, page):
+    def test_other_origins_are_refused(self, page):
         for path in ("", "api/runs", "api/events", "static/app.js"):
             status, headers, _ = get(page.url + path, Origin="http://evil.example")
             assert status == 403
@@ -582,43 +554,19 @@ class TestServer:
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
             assert get(f"{page.url}api/runs", method=method)[0] == 405
 
-    def test_a_name_that_was_made_to_mean_this_machine_is_refused(self, page):
+    def test_another_host_name_is_refused(self, page):
         assert raw(page.policy.port, "/api/runs", Host="evil.example")[0] == 403
         assert raw(page.policy.port, "/api/runs", Host=f"evil.example:{page.policy.port}")[0] == 403
         assert raw(page.policy.port, "/api/runs", Host=f"localhost:{page.policy.port}")[0] == 200
 
-    def test_every_answer_forbids_what_is_not_needed(self, page):
+    def test_every_answer_has_restrictive_headers(self, page):
         for path in ("", "api/runs", "nowhere"):
             headers = get(page.url + path)[1]
             assert "default-src 'none'" in headers["content-security-policy"]
             assert headers["x-frame-options"] == "DENY"
             assert headers["cross-origin-resource-policy"] == "same-origin"
 
-    def test_ends_without_a_word_while_it_works_on_an_answer(self, capfd):
-        asked, done = threading.Event(), threading.Event()
-
-        class Slow(PageSource):
-            def news(self):
-                return News(0, 0, "complete")
-
-            def frames(self, *, after=None):
-                asked.set()
-                done.wait(10)
-                return {}
-
-        def ask(url):
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                get(f"{url}api/runs/0/frames")
-
-        with Dashboard([Slow("slow")], port=0) as page:
-            thread = threading.Thread(target=ask, args=(page.url,))
-            thread.start()
-            assert asked.wait(10)
-            threading.Timer(1.5, done.set).start()  # after the second that it is given
-        thread.join()
-        assert capfd.readouterr().err == ""
-
-    def test_others_need_the_token(self, folder):
+    def test_other_machines_need_the_token(self, folder):
         with Dashboard([FolderSource(folder)], host="0.0.0.0", port=0) as page:
             token = page.policy.token
             assert token
@@ -641,14 +589,6 @@ class TestServer:
     def test_a_port_in_use_is_named(self, page, folder):
         with pytest.raises(InvalidArgument, match=f"--port must be free, got {page.policy.port}, which is in use"):
             Dashboard([FolderSource(folder)], port=page.policy.port)
-
-    @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-    def test_this_machine_needs_no_token(self, host):
-        assert Policy.choose(host, 80).token is None
-
-    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-    def test_all_else_needs_one(self, host):
-        assert len(Policy.choose(host, 80).token) >= 32
 
 
 class TestCommands:

@@ -119,8 +119,13 @@ def test_scrubbing_changes_what_is_shown(opened, folders):
     recording = Recording.read(folders[0] / FILE)
     totals = [frame.totals for frame in recording.frames]
     body = opened.find_element(By.TAG_NAME, "body")
+    opened.find_element(By.CSS_SELECTOR, "#agents-details summary").click()
     body.send_keys(Keys.ARROW_LEFT)
     assert count_of(opened) == totals[-2]["samples"]
+    wanted = [f"{100 * score:.1f}%" for score in recording.frames[-2].agents[:, AGENT.index("score")]]
+    cells = "[...document.querySelectorAll('#agents-table td:nth-child(5)')].map((cell) => cell.textContent)"
+    browser.wait(opened, f"JSON.stringify({cells}) === JSON.stringify({wanted})")
+    opened.find_element(By.CSS_SELECTOR, "#agents-details summary").click()
     body.send_keys(Keys.HOME, Keys.ARROW_RIGHT)
     shown = count_of(opened)
     assert shown == totals[1]["samples"]
@@ -132,19 +137,6 @@ def test_scrubbing_changes_what_is_shown(opened, folders):
     browser.wait(opened, f"Math.abs(KM.app.clock.samples - {totals[-1]['samples'] / 2}) < 40")
     assert abs(count_of(opened) - totals[-1]["samples"] / 2) < 40
     browser.wait(opened, "document.querySelector('#summary').textContent.includes('accuracy')")  # for those who listen
-
-
-def test_the_table_of_agents_follows(opened, folders):
-    recording = Recording.read(folders[0] / FILE)
-    opened.find_element(By.CSS_SELECTOR, "#agents-details summary").click()
-    body = opened.find_element(By.TAG_NAME, "body")
-    for _ in range(3):
-        body.send_keys(Keys.ARROW_LEFT)
-    frame = recording.frames[-4]
-    wanted = [f"{100 * score:.1f}%" for score in frame.agents[:, AGENT.index("score")]]
-    cells = "[...document.querySelectorAll('#agents-table td:nth-child(5)')].map((cell) => cell.textContent)"
-    browser.wait(opened, f"JSON.stringify({cells}) === JSON.stringify({wanted})")
-    opened.find_element(By.CSS_SELECTOR, "#agents-details summary").click()
 
 
 def test_playing_and_pausing(opened):
@@ -172,13 +164,6 @@ def test_clicking_an_agent_shows_its_function(opened):
     assert Select(opened.find_element(By.ID, "agent")).first_selected_option.text == "2"
     Select(opened.find_element(By.ID, "agent")).select_by_visible_text("3")  # the way by keyboard
     browser.wait(opened, "document.querySelector('#functions .caption').textContent.startsWith('Agent 3 after')")
-
-
-def test_hovering_tells_the_numbers(opened):
-    ActionChains(opened).move_to_element(opened.find_element(By.CSS_SELECTOR, '.node[data-agent="1"]')).perform()
-    tip = browser.wait(opened, "document.querySelector('#tip').textContent")
-    assert tip.startswith("Agent 1 (")
-    assert "accuracy" in tip
 
 
 def saved(downloads, ending, *, seconds=60):
@@ -278,7 +263,7 @@ def test_a_live_run_grows(driver, tmp_path):
         check_quiet(driver, page)
 
 
-class Told(Source):
+class Growing(Source):
     """A source that a test adds frames to."""
 
     live = True
@@ -300,7 +285,7 @@ class Told(Source):
 
 
 def test_absence_refused_messages_and_remarks_are_shown_as_they_happen(driver):
-    source = Told()
+    source = Growing()
     source.add(1, samples=100)
     with Dashboard([source], port=0) as page:
         visit(driver, page)
@@ -328,7 +313,7 @@ def test_absence_refused_messages_and_remarks_are_shown_as_they_happen(driver):
 
 
 def test_rounds_without_samples_do_not_stop_the_arrow_keys(driver):
-    source = Told()
+    source = Growing()
     for number, samples in enumerate((100, 200, 200, 200, 200, 300, 300), start=1):
         source.add(number, samples=samples)
     with Dashboard([source], port=0) as page:
@@ -341,7 +326,7 @@ def test_rounds_without_samples_do_not_stop_the_arrow_keys(driver):
         check_quiet(driver, page)
 
 
-def test_a_file_that_is_broken_is_told_and_recovers(driver, folders, tmp_path):
+def test_a_broken_file_is_reported_until_it_is_whole_again(driver, folders, tmp_path):
     folder = shutil.copytree(folders[0], tmp_path / "run")
     good = (folder / FILE).read_bytes()
     with Dashboard([FolderSource(folder)], port=0) as page:
@@ -357,7 +342,7 @@ def test_a_file_that_is_broken_is_told_and_recovers(driver, folders, tmp_path):
         check_quiet(driver, page)
 
 
-def test_a_server_that_ends_is_told_and_the_page_goes_on(driver, folders):
+def test_a_page_reconnects_to_its_server(driver, folders):
     with Dashboard([FolderSource(folders[0])], port=0) as page:
         visit(driver, page)
         port = page.policy.port
@@ -381,16 +366,8 @@ def test_a_report_works_without_a_server(driver, folders, tmp_path):
     assert [url for url in browser.requests(driver) if url.startswith(("http", "ws"))] == []
 
 
-def test_another_page_cannot_read_it(driver, folders):
-    with Dashboard([FolderSource(folders[0])], port=0) as page:
-        driver.get("about:blank")
-        script = f"return fetch({page.url!r} + 'api/runs').then((answer) => answer.text()).catch(() => 'refused')"
-        assert driver.execute_script(script) == "refused"
-    browser.complaints(driver)
-
-
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (2560, False)])
-def test_fits_every_screen_and_is_named_for_those_who_listen(driver, folders, width, dark):
+def test_pages_fit_every_screen_and_are_labeled(driver, folders, width, dark):
     with Dashboard([FolderSource(folders[0])], port=0) as page:
         visit(driver, page, width=width, height=1200)
         browser.size(driver, width, 1200, dark=dark)

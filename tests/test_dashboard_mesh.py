@@ -26,7 +26,7 @@ def view(name, *, stale=False, **numbers):
     return AgentView(name=name, stale=stale, status=Status(name=name, mode="free", **{**status, **numbers}))
 
 
-def test_what_agents_report_becomes_a_frame():
+def test_statuses_become_a_frame():
     ignored = {"a": NeighborStatus(alive=True, ended=False, ignored=True, refused=3, left_out=1)}
     views = [
         view("a", disagreement=0.2, loss=0.5, bytes_sent=300),
@@ -81,7 +81,7 @@ def test_polls_of_a_mesh_that_does_not_learn_are_not_all_kept():
     assert [mark["kind"] for mark in source.shown.marks] == ["away", "back"]
 
 
-def test_when_nobody_answers_any_more_all_are_away():
+def test_agents_that_do_not_answer_are_away():
     nobody = [AgentView(name=name) for name in "abc"]
     gone = [view(name, samples=64, stale=True) for name in "abc"]
     source = Polled([nobody, seen(64, 64, 64), gone, gone])
@@ -92,7 +92,7 @@ def test_when_nobody_answers_any_more_all_are_away():
     assert [frame.away.all() for frame in source.shown.recording.frames] == [False, True, True]
 
 
-def test_time_does_not_go_back_when_one_agent_begins_anew_but_with_all_of_them_a_new_run_begins():
+def test_a_new_run_begins_when_all_agents_begin_anew():
     source = Polled([seen(64, 128, 64), seen(96, 0, 96), seen(128, 32, 128), seen(0, 0, 0), seen(32, 32, 32)])
     source.poll_all(3)
     assert [frame.totals["samples"] for frame in source.shown.recording.frames] == [128, 128, 128]
@@ -102,7 +102,7 @@ def test_time_does_not_go_back_when_one_agent_begins_anew_but_with_all_of_them_a
     assert source.news().generation == 1
 
 
-def test_what_agents_have_to_say_is_told_apart_from_what_is_wrong():
+def test_remarks_are_kept_apart_from_the_message():
     quiet = AgentView(name="a", status=view("a", ended=True).status, remarks=("stream has ended",))
     talks = AgentView(name="b", status=view("b", ended=True).status, remarks=("stream has ended", "2 invalid rows"))
     gone = AgentView(name="c", status=view("c", ended=True).status, stale=True, remarks=("does not answer",))

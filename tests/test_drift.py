@@ -91,11 +91,6 @@ def test_streams_repeat_from_their_seed_and_nothing_beats_the_best(name):
     assert 0.5 < (first.best == first.labels).mean() < 1
 
 
-def test_a_stream_has_more_than_a_mini_batch():
-    with pytest.raises(InvalidArgument, match="drift: batch_size must be less than the 32 samples, got 32"):
-        drift.Config(samples=32)
-
-
 def test_absent_classes_cannot_be_all(mixture):
     with pytest.raises(InvalidArgument, match="absent must be less than the 5 classes, got 5"):
         recurring(mixture, 10, phases=2, absent=5, rng=rng())
@@ -159,12 +154,6 @@ def test_every_learner_takes_part(tmp_path):
     assert errors[-1] == 100 * rows[0]["window_error"]
 
 
-def test_rivers_nearest_neighbors_repeat_from_the_seed():
-    pytest.importorskip("river")
-    settings = drift.Config(samples=1500), "rotate", "river_knn"  # it searches at random from 500 on
-    assert drift.cell(settings)["path"] == drift.cell(settings)["path"]
-
-
 def test_without_river_a_line_says_so_and_the_rest_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "river", None)  # as if it were not installed
     found = drift.run(drift.Config(**TINY), InProcess(tmp_path, lambda name: name.startswith("rotate-")))
@@ -174,7 +163,7 @@ def test_without_river_a_line_says_so_and_the_rest_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("streams", [[], ["rotate", "come_and_go"], list(drift.STREAMS)])
-def test_what_is_done_is_reported(streams, tmp_path):
+def test_finished_cells_are_reported(streams, tmp_path):
     found = drift.run(drift.Config(**TINY), InProcess(tmp_path, lambda name: name in {f"{each}-bayes" for each in streams}))
     assert [row["stream"] for row in found.tables["table"]] == streams
     assert [len(figure.axes) for figure in found.figures.values()] == ([len(streams)] if streams else [])

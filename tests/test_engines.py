@@ -1,5 +1,6 @@
 """Engines: however agents are spread over processes or actors, the rounds are those of the simulation, bit for bit."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -11,34 +12,28 @@ import typer
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from kernelmesh import (
-    Agent,
     ArrayStream,
     Averaged,
     Diffusion,
     Diverged,
     Faults,
-    Gaussian,
-    Gradient,
     Graph,
     Hilbert,
-    Komp,
     Landmarks,
     Local,
-    Logistic,
-    Mixture,
     Penalty,
     Relay,
     simulate,
 )
 from kernelmesh.errors import InvalidArgument
-from kernelmesh.runtimes.attacks import NotFinite, Replay, Scaled
+from kernelmesh.runtimes.attacks import FarPoints, NotFinite, Replay
 from kernelmesh.runtimes.engines import LostShard, Processes
 from kernelmesh.runtimes.engines.host import StaleRound
 from kernelmesh.runtimes.engines.partition import crossing, partition
 from kernelmesh.runtimes.threads import use_one_thread
 from kernelmesh_experiments.cli.engines import chosen_engine
+from test_node import data, make, same
 
-GRADIENT = Gradient(step_size=2.0, compression=Komp(budget=0.05))
 AGENTS = {
     "local": {"protocol": Local()},
     "penalty": {"protocol": Penalty(coupling=0.05)},
@@ -53,12 +48,8 @@ LATTICE = Graph.ring(6)
 
 def network(kind="diffusion", *, agents=6, rows=160, graph=LATTICE, **changes):
     """Agent, graph and streams, of which some end earlier."""
-    settings = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6), "loss": Logistic(), "learner": GRADIENT}
-    mixture = Mixture.draw(classes=3, rng=np.random.default_rng(7))
-    streams = [
-        ArrayStream(*mixture.sample(rows + 48 * (i % 2), rng=np.random.default_rng(i)), batch_size=16) for i in range(agents)
-    ]
-    return Agent(**{**settings, **AGENTS[kind], **changes}), graph, streams
+    streams = [ArrayStream(*data(i, rows + 48 * (i % 2)), batch_size=16) for i in range(agents)]
+    return make(**{**AGENTS[kind], **changes}), graph, streams
 
 
 def rounds(kind="diffusion", engine=None, *, faults=None, keep=(), states=None, **changes):
@@ -81,10 +72,12 @@ def assert_equal(ours, theirs, *, keep=()):
         for sent in ("bytes_sent", "floats_sent", "edge_bytes"):
             np.testing.assert_array_equal(getattr(one, sent), getattr(other, sent))
         if not keep or one.number in keep:
-            for f, g in zip(one.functions, other.functions, strict=True):
-                np.testing.assert_array_equal(f.points, g.points)
-                np.testing.assert_array_equal(f.weights, g.weights)
-                assert f.kernel == g.kernel
+            assert_same_functions(one.functions, other.functions)
+            assert [f.kernel for f in one.functions] == [g.kernel for g in other.functions]
+
+
+def assert_same_functions(ours, theirs):
+    assert all(same(f, g) for f, g in zip(ours, theirs, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +91,15 @@ def test_processes_reproduce_the_simulation(processes, kind):
     assert_equal(rounds(kind, processes), rounds(kind))
 
 
-def edges_drop_and_absence():
+@pytest.mark.parametrize("kind", ["penalty", "diffusion", "relay"])
+def test_faults_are_the_same_wherever_agents_are(processes, kind):
+    """Edges that come and go, losses, absence and, where there may be some, attacks."""
     edges = [[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], [(0, 5), (1, 4), (2, 3)]]
-    return Faults(drop=0.3, absent={2: [(2, 3)]}, edges=edges, rng=np.random.default_rng(0))
+    bad = {} if kind == "relay" else {3: [(FarPoints(), 2, 4)], 1: [(Replay(), 3, 9)]}
 
+    def faults():
+        return Faults(drop=0.2, absent={2: [(2, 3)]}, edges=edges, byzantine=bad, rng=np.random.default_rng(0))
 
-def attacks():
-    bad = {3: [(Scaled(factor=-1.0), 2, 4)], 1: [(Replay(), 3, 9)]}
-    return Faults(drop=0.1, byzantine=bad, rng=np.random.default_rng(0))
-
-
-@pytest.mark.parametrize(
-    ("kind", "faults"),
-    [(kind, edges_drop_and_absence) for kind in ("penalty", "diffusion", "relay")]
-    + [(kind, attacks) for kind in ("penalty", "diffusion")],
-)
-def test_faults_are_the_same_wherever_agents_are(processes, kind, faults):
     assert_equal(rounds(kind, processes, faults=faults), rounds(kind, faults=faults))
 
 
@@ -132,17 +118,12 @@ def test_runs_continue_from_states_that_were_fetched(processes, kind):
     agent, graph, streams = network(kind)
     batches = [list(stream) for stream in streams]
     first = simulate(agent, graph, batches, engine=processes)
-    for _ in range(3):
-        last = next(first)
-    states = list(last.states)
-    theirs = simulate(agent, graph, batches)
-    for _ in range(3):
-        state_of_theirs = next(theirs).states
-    rest = [batch[-5:] for batch in batches]
+    last = [next(first) for _ in range(3)][-1]
+    states, rest = list(last.states), [batch[-5:] for batch in batches]
+    *_, theirs = itertools.islice(simulate(agent, graph, batches), 3)
     ours = simulate(agent, graph, rest, states=states, engine=processes)
-    for mine, other in zip(ours, simulate(agent, graph, rest, states=state_of_theirs), strict=True):
-        for f, g in zip(mine.functions, other.functions, strict=True):
-            np.testing.assert_array_equal(f.weights, g.weights)
+    for mine, other in zip(ours, simulate(agent, graph, rest, states=theirs.states), strict=True):
+        assert_same_functions(mine.functions, other.functions)
     with pytest.raises(InvalidArgument, match="read them before the engine starts another network"):
         last.functions_of([0])
 
@@ -173,8 +154,7 @@ def test_divergence_is_the_same_and_leaves_the_round_before_it(processes):
 
     (ours, mine), (theirs, others) = before_the_end(processes), before_the_end(None)
     assert ours == theirs
-    for f, g in zip(mine, others, strict=True):
-        np.testing.assert_array_equal(f.weights, g.weights)
+    assert_same_functions(mine, others)
 
 
 def assert_bytes_of_crossing_edges(engine):
@@ -198,14 +178,12 @@ def test_one_thread_is_used_after_it_is_asked_for():
 
 
 def test_the_loss_of_a_worker_ends_the_run_and_the_engine_starts_again(processes):
-    expected = rounds()
-    with Processes(2) as engine:
-        run = simulate(*network(), engine=engine)
-        next(run)
-        os.kill(engine._workers[1][0].pid, signal.SIGKILL)
-        with pytest.raises(LostShard, match=r"worker process 1 of 2 was lost; continue from .*--resume"):
-            list(run)
-        assert_equal(rounds(engine=engine), expected)
+    run = simulate(*network(), engine=processes)
+    next(run)
+    os.kill(processes._workers[1][0].pid, signal.SIGKILL)
+    with pytest.raises(LostShard, match=r"worker process 1 of 2 was lost; continue from .*--resume"):
+        list(run)
+    assert_equal(rounds(engine=processes), rounds())
 
 
 def test_a_script_without_a_main_guard_is_told_about_it(tmp_path):
@@ -223,35 +201,28 @@ def test_a_script_without_a_main_guard_is_told_about_it(tmp_path):
     assert 'in a script, start networks under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
-class TestRefuses:
-    POINTS, LABELS = np.random.default_rng(0).standard_normal((32, 2)), np.zeros(32, dtype=int)
+def unpicklable(*args):
+    class Mine(ArrayStream):
+        pass
 
-    def start(self, engine, *streams):
-        return next(simulate(network()[0], Graph.line(len(streams)), streams, engine=engine))
+    return Mine(*args)
 
-    def test_more_workers_than_agents(self, processes):
-        with pytest.raises(InvalidArgument, match=r"at most the number of agents, got 2 workers for 1 agents; set"):
-            self.start(processes, ArrayStream(self.POINTS, self.LABELS))
 
-    def test_streams_that_can_be_read_only_here(self, processes):
-        with pytest.raises(InvalidArgument, match="be readable from the start, got generator"):
-            self.start(processes, *[iter(x for x in ())] * 2)
+POINTS, LABELS, RNG = np.random.default_rng(0).standard_normal((32, 2)), np.zeros(32, dtype=int), np.random.default_rng(0)
+REFUSED = {
+    "more workers than agents": (lambda: [ArrayStream(POINTS, LABELS)], "at most the number of agents"),
+    "streams that can be read only here": (lambda: [iter(x for x in ())] * 2, "be readable from the start, got generator"),
+    "streams with one generator": (lambda: [ArrayStream(POINTS, LABELS, rng=RNG) for _ in "ab"], "have their own generator"),
+    "what cannot be pickled": (lambda: [unpicklable(POINTS, LABELS)] * 2, "the network must be picklable"),
+    "invalid samples": (lambda: [ArrayStream(POINTS, LABELS + 9)] * 2, r"Agent: y must be class numbers"),
+}
 
-    def test_streams_with_one_generator(self, processes):
-        rng = np.random.default_rng(0)
-        with pytest.raises(InvalidArgument, match="each have their own generator"):
-            self.start(processes, *[ArrayStream(self.POINTS, self.LABELS, rng=rng) for _ in range(2)])
 
-    def test_what_cannot_be_pickled(self, processes):
-        class Mine(ArrayStream):
-            pass
-
-        with pytest.raises(InvalidArgument, match=r"the network must be picklable, got .*; define classes"):
-            self.start(processes, *[Mine(self.POINTS, self.LABELS)] * 2)
-
-    def test_invalid_samples(self, processes):
-        with pytest.raises(InvalidArgument, match=r"Agent: y must be class numbers"):
-            self.start(processes, ArrayStream(self.POINTS, self.LABELS), ArrayStream(self.POINTS, self.LABELS + 9))
+@pytest.mark.parametrize("what", REFUSED)
+def test_refuses(processes, what):
+    streams, words = REFUSED[what]
+    with pytest.raises(InvalidArgument, match=words):
+        next(simulate(network()[0], Graph.line(len(streams())), streams(), engine=processes))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 7])

@@ -8,11 +8,12 @@ import time
 
 import networkx as nx
 import numpy as np
+import pandas
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine, make_moons
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC, SVR
@@ -29,7 +30,6 @@ from kernelmesh import (
     Graph,
     Hinge,
     InvalidArgument,
-    InverseRoot,
     KernelMeshClassifier,
     KernelMeshRegressor,
     Komp,
@@ -56,7 +56,6 @@ CLASSIFIERS = [OnlineKernelClassifier, KernelMeshClassifier]
 REGRESSORS = [OnlineKernelRegressor, KernelMeshRegressor]
 STEPPING = {"Gradient": Gradient(step_size=3.0), "Averaged": Averaged(step_size=100.0)}
 DIVERGING = Gradient(step_size=500.0, compression=Komp(budget=0.01))
-EACH_LEARNER = pytest.mark.parametrize("learner", [None, *STEPPING.values()], ids=["default", *STEPPING])
 
 
 @parametrize_with_checks([kind() for kind in CLASSIFIERS + REGRESSORS])
@@ -89,21 +88,6 @@ def test_defaults_come_near_a_batch_svm(model, batch, data, slack):
     assert found >= expected - slack
 
 
-@pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_pipeline_and_grid_search(kind):
-    X, y = moons()
-    name = kind.__name__.lower()
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), kind(random_state=0)),
-        [
-            {f"{name}__kernel": [Gaussian(bandwidth=0.5), Laplacian()], f"{name}__half_life": [math.inf, 1000.0]},
-            {f"{name}__learner": [STEPPING["Averaged"]]},
-        ],
-        cv=2,
-    ).fit(X, y)
-    assert search.best_score_ > 0.9
-
-
 def test_probabilities_only_with_the_logistic_loss():
     X, y = moons()
     assert not hasattr(OnlineKernelClassifier(loss=Hinge()), "predict_proba")
@@ -111,18 +95,6 @@ def test_probabilities_only_with_the_logistic_loss():
     with pytest.raises(AttributeError, match="predict_proba needs the logistic loss"):
         model.predict_proba(X)
     assert model.score(X, y) > 0.9
-
-
-@pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_partial_fit_in_pieces_equals_one_call_in_mini_batches(kind):
-    X, y = moons(320)
-    whole = kind(batch_size=32).partial_fit(X, y, classes=[0, 1], agents=None)
-    assert whole.states_[0].samples == (320 if kind is OnlineKernelClassifier else 64)
-    if kind is OnlineKernelClassifier:
-        pieces = kind(batch_size=32)
-        for start in range(0, 320, 64):
-            pieces.partial_fit(X[start : start + 64], y[start : start + 64], classes=[0, 1])
-        np.testing.assert_array_equal(whole.weights_, pieces.weights_)
 
 
 def test_agents_take_turns_with_single_rows():
@@ -167,10 +139,8 @@ def test_partial_fit_needs_the_classes_first_and_rejects_new_ones():
 
 def test_learned_attributes_of_one_learner():
     X, y = moons()
-    model = OnlineKernelClassifier(random_state=0, max_order=9).fit(X, y)
-    assert model.dictionary_.shape == (model.model_order_, 2)
-    assert model.weights_.shape == (model.model_order_, 2)
-    assert model.model_order_ <= 9
+    model = OnlineKernelClassifier(random_state=0).fit(X, y)
+    assert model.dictionary_.shape == model.weights_.shape == (model.model_order_, 2)
     rows = {tuple(row) for row in X}
     assert all(tuple(point) in rows for point in model.dictionary_)
 
@@ -299,24 +269,17 @@ def test_regression_of_any_scale_and_several_outputs(kind):
         (OnlineKernelClassifier(loss="hinge"), "loss", "be a loss"),
         (OnlineKernelClassifier(kernel="rbf"), "kernel", "be a kernel"),
         (OnlineKernelClassifier(batch_size=0), "batch_size", "be an integer >= 1"),
-        (OnlineKernelClassifier(passes=0), "passes", "be an integer >= 1"),
-        (OnlineKernelClassifier(tol=-1.0), "tol", "be a "),
         (OnlineKernelClassifier(tol=1.0), "tol", "be a fraction >= 0 and < 1, got 1.0; use None"),
         (OnlineKernelClassifier(regularization=0.0), "regularization", "be a finite number > 0"),
         (OnlineKernelClassifier(budget=-1.0), "budget", "be a finite number >= 0"),
-        (OnlineKernelClassifier(budget=InverseRoot(scale=1.0)), "budget", "be a finite number >= 0"),
-        (OnlineKernelClassifier(max_order=0), "max_order", "be an integer >= 1"),
         (KernelMeshClassifier(max_order=math.inf), "max_order", "be an integer >= 1"),
         (OnlineKernelClassifier(half_life=0.0), "half_life", "be a number > 0"),
         (KernelMeshClassifier(protocol=Penalty(coupling=0.1), half_life=9.0), "half_life", "be omitted with .* Gradient"),
         (OnlineKernelClassifier(learner="averaged"), "learner", "be a learner, got 'averaged'; for example"),
-        (OnlineKernelClassifier(learner=SecondOrder), "learner", "be a learner"),
         (OnlineKernelClassifier(learner=SecondOrder(), budget=0.1), "budget", "be omitted .* learner=SecondOrder"),
-        (KernelMeshClassifier(learner=Landmarks(), half_life=9.0), "half_life", "be omitted .* learner=Landmarks"),
         (KernelMeshClassifier(learner=SecondOrder()), "learner", r"be one that learns from neighbors, .* protocol=Local\(\)"),
         (KernelMeshClassifier(learner=Gradient(step_size=1.0), protocol=Relay()), "protocol", "be one from whose messages"),
         (KernelMeshClassifier(protocol="all"), "protocol", "be a protocol"),
-        (KernelMeshClassifier(faults=0.9), "faults", "be Faults or None, got 0.9; for example"),
     ],
 )
 def test_invalid_parameters_are_rejected(model, argument, words):
@@ -387,14 +350,6 @@ def test_other_kernels_can_be_saved_once_registered(tmp_path, monkeypatch):
     np.testing.assert_array_equal(back.predict(X), model.predict(X))
 
 
-@EACH_LEARNER
-def test_a_pickled_estimator_continues_learning(learner):
-    X, y = moons()
-    model = OnlineKernelClassifier(learner=learner, random_state=0).fit(X, y)
-    again = pickle.loads(pickle.dumps(model)).partial_fit(X, 1 - y)
-    np.testing.assert_array_equal(again.weights_, model.partial_fit(X, 1 - y).weights_)
-
-
 def test_a_call_that_fails_changes_nothing():
     X, y = waves()
     model = OnlineKernelRegressor(learner=Gradient(step_size=0.5), random_state=0).partial_fit(X, y)
@@ -413,7 +368,7 @@ def test_a_call_that_fails_changes_nothing():
     fresh.partial_fit(*moons(20), classes=[0, 1])
 
 
-def test_what_is_saved_is_what_was_fitted(tmp_path):
+def test_a_file_holds_the_fitted_model_and_not_later_parameters(tmp_path):
     X, y = moons()
     model = KernelMeshClassifier(graph=[(0, 1)], random_state=0, passes=2).fit(X, y)
     model.set_params(kernel=Gaussian(bandwidth=9.0), graph=None, learner=STEPPING["Gradient"])
@@ -431,12 +386,6 @@ def test_tiny_targets_are_learned_like_others(size):
     np.testing.assert_allclose(
         several.target_scale_ / [size, 1.0, 1.0], [*expected.target_scale_, *expected.target_scale_, 1.0]
     )
-
-
-def test_targets_too_large_to_scale_are_rejected():
-    X, y = waves()
-    with pytest.raises(ValueError, match="OnlineKernelRegressor: y must have a finite variance"):
-        OnlineKernelRegressor().fit(X, 1e200 * y)
 
 
 class TestChangingParameters:
@@ -463,7 +412,7 @@ class TestChangingParameters:
         ],
         ids=str,
     )
-    def test_those_of_further_learning_take_effect(self, learner, setting):
+    def test_parameters_of_further_learning_take_effect(self, learner, setting):
         X, y = moons()
         model = OnlineKernelClassifier(learner=learner, random_state=0).partial_fit(X, y, classes=[0, 1])
         same = pickle.loads(pickle.dumps(model)).partial_fit(X, y)
@@ -486,7 +435,7 @@ class TestChangingParameters:
         ],
         ids=str,
     )
-    def test_the_others_are_rejected(self, learner, setting, tmp_path):
+    def test_other_parameters_must_remain_until_fit(self, learner, setting, tmp_path):
         X, y = moons()
         model = OnlineKernelClassifier(learner=learner, random_state=0).fit(X, y)
         before, name = model.decision_function(X), next(iter(setting))
@@ -499,7 +448,7 @@ class TestChangingParameters:
         model.set_params(**{name: usual}).partial_fit(X, y)
         assert model.set_params(**setting).fit(X, y).partial_fit(X, y).score(X, y) > 0.9
 
-    def test_networks_keep_their_graph_and_consensus(self):
+    def test_networks_keep_their_graph_and_protocol(self):
         X, y = moons()
         mesh = KernelMeshClassifier(graph=[(0, 1)], random_state=0, passes=1).fit(X, y)
         mesh.set_params(graph=[(0, 1)]).partial_fit(X, y)
@@ -507,16 +456,6 @@ class TestChangingParameters:
             with pytest.raises(InvalidArgument, match="call fit"):
                 mesh.set_params(**setting).partial_fit(X, y)
             mesh.set_params(graph=[(0, 1)], protocol=None)
-
-    @pytest.mark.parametrize("setting", [{"half_life": -1.0}, {"batch_size": 0}, {"learner": SecondOrder()}])
-    def test_invalid_values_are_rejected_and_change_nothing(self, setting):
-        X, y = moons()
-        model = OnlineKernelClassifier(max_order=50, random_state=0).fit(X, y)
-        before = model.decision_function(X)
-        for _ in range(2):
-            with pytest.raises(InvalidArgument, match=f"OnlineKernelClassifier: {next(iter(setting))} must"):
-                model.set_params(**setting).partial_fit(X, y)
-        np.testing.assert_array_equal(model.decision_function(X), before)
 
 
 @pytest.mark.parametrize(
@@ -526,6 +465,7 @@ class TestChangingParameters:
         (lambda X, y: OnlineKernelClassifier().fit(X, y, agents=["a"]), "agents must be omitted"),
         (lambda X, y: KernelMeshClassifier().fit(X, y, agents=3), "agents must name an agent for each"),
         (lambda X, y: KernelMeshClassifier(graph=[]).fit(X, y), "the network must have at least one agent"),
+        (lambda X, y: OnlineKernelRegressor().fit(X, 1e200 * (y - 0.5)), "y must have a finite variance"),
     ],
 )
 def test_invalid_calls_are_rejected(call, words):
@@ -584,16 +524,6 @@ def test_partial_fit_takes_the_steps_of_the_agent(settings):
     assert model.states_[0].samples == state.samples == 150
 
 
-def test_the_covariance_is_saved(tmp_path):
-    """Without it, a model that was loaded would be moved by new rows as if it had seen none."""
-    X, y = waves()
-    model = OnlineKernelRegressor(random_state=0).fit(X, y)
-    model.save(tmp_path / "model")
-    back = OnlineKernelRegressor.load(tmp_path / "model")
-    expected = model.partial_fit(X[:8], y[:8] + 50.0).predict(X)
-    np.testing.assert_allclose(back.partial_fit(X[:8], y[:8] + 50.0).predict(X), expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "setting", [{"regularization": 0.001}, {"budget": 0.05}, {"max_order": 4}, {"half_life": 5.0}], ids=str
 )
@@ -645,15 +575,10 @@ class TestPasses:
         assert 1 < model.n_iter_ < 200
         same = OnlineKernelClassifier(learner=STEPPING["Gradient"], passes=model.n_iter_, tol=None, random_state=0).fit(X, y)
         np.testing.assert_array_equal(same.weights_, model.weights_)
-        assert (
-            OnlineKernelClassifier(learner=STEPPING["Gradient"], passes=30, tol=-math.inf, random_state=0).fit(X, y).n_iter_
-            == 30
-        )
-        assert OnlineKernelClassifier(passes=9, tol=0.5, random_state=0).fit(X, y).n_iter_ < 9
-
-    def test_fit_ends_when_targets_are_learned_exactly(self):
-        X, _ = waves()
-        assert OnlineKernelRegressor(learner=Gradient(step_size=1.0), random_state=0).fit(X, np.zeros(300)).n_iter_ == 2
+        model.set_params(passes=30, tol=-math.inf).fit(X, y)
+        assert model.n_iter_ == 30
+        exact = OnlineKernelRegressor(learner=Gradient(step_size=1.0), random_state=0).fit(X, np.zeros(len(X)))
+        assert exact.n_iter_ == 2
 
     def test_a_pass_is_one_of_the_agent_with_the_most_rows(self):
         X, y = moons(300)
@@ -723,10 +648,9 @@ class TestPasses:
         object.__setattr__(loss, "last", None)
         np.testing.assert_allclose(model.partial_fit(X[480:], y[480:]).decision_function(X), expected, rtol=1e-9)
 
-    @pytest.mark.parametrize("kind", CLASSIFIERS)
-    def test_ctrl_c_before_anything_is_learned_changes_nothing(self, kind):
+    def test_ctrl_c_before_anything_is_learned_changes_nothing(self):
         X, y = moons(320)
-        model = kind(random_state=0).fit(X, y)
+        model = OnlineKernelClassifier(random_state=0).fit(X, y)
         before = model.weights_
         with pytest.raises(KeyboardInterrupt):
             model.set_params(loss=Interrupting(0), kernel=Gaussian()).fit(X[:200], y[:200])
@@ -736,9 +660,9 @@ class TestPasses:
         """An average is shown, and goes on improving where the steps behind it wander about."""
         X, y = moons(320)
         mesh = KernelMeshClassifier(graph=[(0, 1)], passes=3, tol=None, verbose=True, random_state=0).fit(X, y)
-        told = re.search(r"settled: loss ([\d.e-]+),", capsys.readouterr().out)[1]
+        reported = re.search(r"settled: loss ([\d.e-]+),", capsys.readouterr().out)[1]
         mean = -np.log(mesh.predict_proba(X)[np.arange(320), y]).mean()
-        assert float(told) == pytest.approx(mean, rel=1e-3)
+        assert float(reported) == pytest.approx(mean, rel=1e-3)
 
 
 class Interrupting(Logistic):
@@ -773,22 +697,20 @@ class TestScales:
             (table(scales=(1.0, 200.0, 1.0)), r"range from [\d.]+ \(column [02]\) to 2\d\d \(column 1\); .*StandardScaler"),
             (table(scales=(1.0, 0.0, 1.0), offset=3.0), r"OnlineKernelClassifier: column 1 is constant; "),
             (table(scales=(0.0,) * 7 + (1.0,), offset=3.0), "columns 0, 1, 2, 3, 4 and 2 more are constant"),
+            (
+                pandas.DataFrame(table(scales=(1.0, 500.0)), columns=["age", "income"]),
+                r"\(column 0 \('age'\)\) to \d+ .*'income'",
+            ),
         ],
     )
-    def test_they_are_reported(self, X, words):
+    def test_scales_are_reported(self, X, words):
         with pytest.warns(ScaleWarning, match=words) as caught:
             OnlineKernelClassifier(passes=1).fit(X, self.y)
         assert len(caught) == 1
         assert caught[0].filename == __file__
         OnlineKernelClassifier(kernel=Gaussian(), passes=1).fit(X, self.y)  # whoever chose a kernel knows
 
-    def test_columns_are_named(self):
-        pandas = pytest.importorskip("pandas")
-        frame = pandas.DataFrame(table(scales=(1.0, 500.0)), columns=["age", "income"])
-        with pytest.warns(ScaleWarning, match=r"\(column 0 \('age'\)\) to \d+ \(column 1 \('income'\)\)"):
-            OnlineKernelClassifier(passes=1).fit(frame, self.y)
-
-    def test_they_are_reported_once_and_only_if_certain(self):
+    def test_scales_are_reported_once_and_only_if_certain(self):
         model = OnlineKernelClassifier()
         with pytest.warns(ScaleWarning, match="range from") as caught:
             model.partial_fit(table(scales=(1.0, 200.0)), self.y, classes=[0, 1])

@@ -88,14 +88,6 @@ def test_the_made_up_data_has_the_form_of_the_real(name, tmp_path):
     assert len(load[name](tmp_path / "made-up.whl")) in (2, 3, 5)
 
 
-def test_an_example_page_begins_with_what_it_shows_and_has_cells():
-    for name in SCRIPTS:
-        text = (EXAMPLES / f"{name}.py").read_text()
-        assert text.startswith('"""')
-        assert f"Measured by `python examples/{name}.py`" in text
-        assert text.count("\n# %% ") >= 4
-
-
 def test_offline_an_example_says_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch):
     import pooch
 
@@ -121,9 +113,3 @@ def test_a_pickle_that_does_more_than_hold_arrays_is_refused():
 
     with pytest.raises(pickle.UnpicklingError, match="is no array"):
         _ArraysOnly(io.BytesIO(pickle.dumps(os.system))).load()
-
-
-def test_help_names_every_option():
-    found = run("wearables", "--help")
-    assert found.returncode == 0
-    assert all(option in found.stdout for option in ("--rows", "--data", "--out", "smartwatches"))

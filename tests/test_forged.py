@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import functools
 import math
+import operator
 import shutil
 
 import numpy as np
@@ -85,14 +87,11 @@ def forgeries(arrays, about):
         for what, other in wrong_arrays(array):
             forged = {key: value for key, value in arrays.items() if key != name}
             yield f"{name}: {what}", forged if other is None else {**forged, name: other}, about
-    paths = [(key,) for key in about] + [
-        (key, inner) for key in about if isinstance(about[key], dict) for inner in about[key]
-    ]
-    for path, what in ((path, None) for path in paths):
-        inside = about[path[0]] if len(path) == 1 else about[path[0]][path[1]]
-        for what, other in wrong_values(inside):
+    nested = [[outer, inner] for outer, value in about.items() if isinstance(value, dict) for inner in value]
+    for path in [*([key] for key in about), *nested]:
+        for what, other in wrong_values(functools.reduce(operator.getitem, path, about)):
             forged = copy.deepcopy(about)
-            place = forged if len(path) == 1 else forged[path[0]]
+            place = functools.reduce(operator.getitem, path[:-1], forged)
             if what == "missing":
                 del place[path[-1]]
             else:

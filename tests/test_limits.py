@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,12 +15,11 @@ from kernelmesh.exchange import read_question, read_reply
 from kernelmesh.messages import Points, SentFunction, Values, encode
 from kernelmesh.protocols import Heard
 from kernelmesh.runtimes.checkpoints import CheckpointStore
-from kernelmesh.runtimes.frames import Header
-from kernelmesh.runtimes.mailbox import Arrival, Request
 from kernelmesh.runtimes.membership import Membership
+from kernelmesh.runtimes.node import attempt as module
 from kernelmesh.runtimes.node.attempt import attempt, within, without
 from test_node import ArraySource, data, function, kind, make, restarted, run_with, same, saying
-from virtual import World, question
+from virtual import World
 
 LIMIT = Membership.max_points
 TELLING = [Diffusion(), Hilbert(coupling=0.02), Diffusion(every=2)]
@@ -27,7 +27,7 @@ TELLING = [Diffusion(), Hilbert(coupling=0.02), Diffusion(every=2)]
 
 class TestLimits:
     @pytest.mark.parametrize("protocol", TELLING, ids=kind)
-    @pytest.mark.parametrize("order", [LIMIT + 1, 3000, 15_000, 250_000])
+    @pytest.mark.parametrize("order", [LIMIT + 1, 250_000])
     def test_a_function_of_too_many_points_is_refused_and_never_recorded(self, protocol, order, tmp_path, caplog):
         agent, huge = make(protocol), encode(SentFunction(*function(order)))
         store = CheckpointStore(tmp_path, agent=agent, every=1000)
@@ -39,46 +39,32 @@ class TestLimits:
         assert any(f"at most {LIMIT} points" in line or "at most 16777216 bytes" in line for line in caplog.messages)
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 200_000
 
-    def test_functions_are_limited(self):
-        agent, words = make(Diffusion()), encode(SentFunction(*function(11)))
-        with pytest.raises(RefusedMessage, match="at most 10 points"):
-            read_reply(agent, words, rows=None, max_bytes=1 << 20, max_points=10)
-        assert len(read_reply(agent, words, rows=None, max_bytes=1 << 20, max_points=11).weights) == 11
-
-    def test_questions_are_limited(self):
-        agent, asked = make(Penalty(coupling=0.05)), encode(Points(np.zeros((11, 2))))
-        with pytest.raises(RefusedMessage, match="at most 10 points"):
-            read_question(agent, asked, max_bytes=1 << 20, max_points=10)
-        assert read_question(agent, asked, max_bytes=1 << 20, max_points=11) is not None
-
-    def test_answers_to_a_large_own_mini_batch_are_accepted(self):
+    def test_functions_and_questions_are_limited_and_answers_to_a_large_own_mini_batch_are_not(self):
+        penalty, points = make(Penalty(coupling=0.05)), encode(Points(np.zeros((11, 2))))
+        function_reader = partial(read_reply, make(Diffusion()), encode(SentFunction(*function(11))), rows=None)
+        for read in (function_reader, partial(read_question, penalty, points)):
+            with pytest.raises(RefusedMessage, match="at most 10 points"):
+                read(max_bytes=1 << 20, max_points=10)
+            assert read(max_bytes=1 << 20, max_points=11) is not None
         values = encode(Values(np.zeros((11, 3))))
-        agent = make(Penalty(coupling=0.05))
-        assert read_reply(agent, values, rows=11, max_bytes=1 << 20, max_points=10).values.shape == (11, 3)
-
-    def test_a_request_for_too_many_points_is_refused(self):
-        refusals = []
-        request = Request("predict", encode(Points(np.zeros(((1 << 17) + 1, 2)))), refusals.append, refusals.append)
-        run_with(make(Diffusion()), saying(b""), at=[(0.0, request)])
-        assert refusals == ["request: must have at most 131072 points, got 131073"]
+        assert read_reply(penalty, values, rows=11, max_bytes=1 << 20, max_points=10).values.shape == (11, 3)
 
 
 class TestWithin:
     """All neighbors together may not add too many points to a step, and each has its turn."""
 
-    def state(self, steps=0, order=0):
-        agent = make(Diffusion())
-        return State(name="a", model=agent.start().model, steps=steps)
+    def state(self, steps=0):
+        return State(name="a", model=make(Diffusion()).start().model, steps=steps)
 
-    def heard(self, *orders, seed=0):
-        rng = np.random.default_rng(seed)
+    def heard(self, *orders):
+        rng = np.random.default_rng(0)
         return [Heard(SentFunction(rng.normal(size=(n, 2)), np.ones((n, 3))), 0.3, f"n{i}") for i, n in enumerate(orders)]
 
     def test_all_messages_are_used_if_they_fit(self):
         heard = self.heard(5, 5)
         assert within(heard, self.state(), 10) == (heard, [])
 
-    def test_the_rest_waits_and_each_neighbor_has_its_turn(self):
+    def test_what_does_not_fit_waits_and_neighbors_take_turns(self):
         heard, late = self.heard(6, 6, 6), set()
         for steps in range(3):
             out, names = within(heard, self.state(steps), 12)
@@ -129,10 +115,7 @@ class TestAttempt:
 @pytest.mark.parametrize("error", [MemoryError("no room"), FloatingPointError("nan"), np.linalg.LinAlgError("singular")])
 def test_a_step_that_fails_is_taken_without_the_offender(error, tmp_path, caplog, monkeypatch):
     """Whatever the error; the agent that was killed after that resumes in the same state."""
-    from kernelmesh.runtimes.node import attempt as module
-
-    agent = make(Diffusion())
-    bad = encode(SentFunction(*function(7)))
+    agent, bad = make(Diffusion()), encode(SentFunction(*function(7)))
 
     def failing(agent, state, points, targets, heard=(), *, advance=module.advance, **options):
         if any(said.reply is not None and len(said.reply.weights) == 7 for said in heard):
@@ -152,42 +135,23 @@ def test_a_step_that_fails_is_taken_without_the_offender(error, tmp_path, caplog
     assert same(again.state.function, first.node.state.function)
 
 
-class TestPoisonedJournal:
-    MEMBER = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""}, patience=0.05)
+def test_a_step_that_cannot_be_taken_again_ends_the_replay(tmp_path, monkeypatch):
+    agent, world = make(Diffusion()), World()
 
-    def crashed(self, agent, folder, words):
-        """A folder in which an agent has left a journal, as a process does that is killed."""
-        store, world = CheckpointStore(folder, agent=agent, every=1000), World()
+    def kill(runner, turn):
+        if turn.number == 8:
+            world.kill(world.newest("a"))
 
-        def kill(runner, turn):
-            if turn.number == 8:
-                world.kill(world.newest("a"))
+    store = CheckpointStore(tmp_path, agent=agent, every=1000)
+    before = run_with(agent, saying(b""), store=store, stay=True, world=world, each=kill).node
 
-        return run_with(agent, saying(words), store=store, stay=True, world=world, each=kill).node.state
+    def failing(agent, state, *rest, advance=module.advance, **options):
+        if state.steps == 4:
+            raise MemoryError
+        return advance(agent, state, *rest, **options)
 
-    def start(self, agent, folder, **changes):
-        member = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""}, patience=0.05, **changes)
-        with contextlib.closing(CheckpointStore(folder, agent=agent, every=1000)) as store:
-            return restarted(agent, member, ArraySource(*data(0, 80)), store)
-
-    def test_a_step_that_cannot_be_taken_again_ends_the_replay(self, tmp_path, monkeypatch):
-        agent = make(Diffusion())
-        before = self.crashed(agent, tmp_path, b"")
-        from kernelmesh.runtimes.node import attempt as module
-
-        def failing(agent, state, *rest, advance=module.advance, **options):
-            if state.steps == 4:
-                raise MemoryError
-            return advance(agent, state, *rest, **options)
-
-        monkeypatch.setattr(module, "advance", failing)
-        again = self.start(agent, tmp_path)
-        assert again.state.steps == 4 < before.steps
-        assert [path.name for path in tmp_path.glob("poisoned-*")] == ["poisoned-000000005.bin"]
-
-
-def test_hostile_questions_are_counted_by_neighbor():
-    asked = Arrival("b", question(Header(step=1, share=0.5), encode(SentFunction(*function(9)))))
-    asks = [(0.0, asked)] * 3
-    run = run_with(make(Diffusion()), saying(b""), at=asks)
-    assert run.runner.status(1.0).neighbors["b"].refused == 3
+    monkeypatch.setattr(module, "advance", failing)
+    with contextlib.closing(CheckpointStore(tmp_path, agent=agent, every=1000)) as store:
+        again = restarted(agent, before.membership, ArraySource(*data(0, 80)), store)
+    assert again.state.steps == 4 < before.state.steps
+    assert [path.name for path in tmp_path.glob("poisoned-*")] == ["poisoned-000000005.bin"]

@@ -136,8 +136,3 @@ def test_make_targets_named_on_the_pages_exist():
     for page in ("README.md", "CONTRIBUTING.md"):
         for target in re.findall(r"`make ([a-z-]+)`", (ROOT / page).read_text()):
             assert target in targets, f"{page} names make {target}"
-
-
-def test_version_agrees_with_the_changelog():
-    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
-    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()

@@ -23,11 +23,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from kernelmesh import ArrayStream, ConsensusProtocol, Gradient, Mixture, register
+from kernelmesh import ConsensusProtocol, Gradient, Mixture, register
 from kernelmesh.messages import SentFunction
 from kernelmesh.numerics.compression import Update
 from kernelmesh.numerics.kernels import Algebra
 from kernelmesh.schema import setting
+from kernelmesh.streams import LineSource
 from kernelmesh.streams.base import StreamKind
 
 
@@ -78,38 +79,6 @@ class HalfWay(ConsensusProtocol):
         )
 
 
-class Batches:
-    """The mini-batches of an ArrayStream, as a source."""
-
-    refused, pending = 0, None
-
-    def __init__(self, batches):
-        self._batches, self._next = list(batches), 0
-
-    @property
-    def ended(self):
-        return self._next == len(self._batches)
-
-    @property
-    def position(self):
-        return {"next": self._next, "row": 32 * self._next}
-
-    def take(self):
-        if self.ended:
-            return None
-        self._next += 1
-        return self._batches[self._next - 1]
-
-    def give_back(self):
-        self._next -= 1
-
-    def seek(self, position, pending=None):
-        self._next = position["next"]
-
-    def close(self):
-        pass
-
-
 @register("stream", name="mixture")
 @dataclass(frozen=True, kw_only=True)
 class MixtureStream(StreamKind):
@@ -121,7 +90,12 @@ class MixtureStream(StreamKind):
     def open(self, columns, *, batch_size):
         mixture = Mixture.draw(rng=np.random.default_rng(0))
         rows = mixture.sample(self.samples, rng=np.random.default_rng(self.seed))
-        return Batches(ArrayStream(*rows, batch_size=batch_size))
+        source = LineSource(columns, format="csv", batch_size=batch_size, max_pending=self.samples)
+        source.feed((",".join(columns.names) + "\\n").encode())
+        for point, label in zip(*rows, strict=True):
+            source.feed(f"{point[0]},{point[1]},{label}\\n".encode())
+        source.finish()
+        return source
 '''
 
 AGENT = """
@@ -233,7 +207,8 @@ def test_on_a_mesh_from_toml(installed):
     said = run(installed, "-m", "kernelmesh", "agent", "--check", "north.toml")
     assert "Cauchy" in said
     assert "HalfWay" in said
-    assert "half-way" in run(installed, "-m", "kernelmesh", "mesh", "init", "--help")
+    run(installed, "-m", "kernelmesh", "mesh", "init", "new", "--protocol", "half-way", "--samples", "1")
+    assert 'protocol = { kind = "HalfWay" }' in (folder / "new" / "agent-0.toml").read_text()
     command = [sys.executable, "-m", "kernelmesh", "agent"]
     agents = [
         subprocess.Popen([*command, f"{name}.toml"], env=environment, cwd=folder, stderr=subprocess.PIPE, text=True)

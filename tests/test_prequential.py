@@ -107,30 +107,17 @@ def test_mini_batches_as_they_come_count_as_arrays_do(labeled):
     assert evaluate(OnlineKernelClassifier(), iter(stream), classes=range(3)).last.samples == 320
 
 
-def test_rows_of_a_data_frame_are_taken_by_position(labeled):
+def test_data_frames_lists_and_sparse_matrices_are_taken_by_position(labeled):
     X, y = labeled
     frame = pd.DataFrame(X, index=np.arange(ROWS)[::-1] + 0.5)
     expected = evaluate(GaussianNB(), X, y).last.error
     assert evaluate(GaussianNB(), frame, pd.Series(y, index=frame.index)).last.error == expected
     assert evaluate(GaussianNB(), X.tolist(), y.tolist()).last.error == expected
-
-
-@pytest.mark.parametrize("form", [sparse.coo_matrix, sparse.coo_array, sparse.bsr_matrix])
-def test_sparse_matrices_of_all_kinds_are_taken(form, labeled):
-    X, y = labeled
     expected = evaluate(SGDClassifier(random_state=0), sparse.csr_matrix(X), y).last.error
-    assert evaluate(SGDClassifier(random_state=0), form(X), y).last.error == expected
+    assert evaluate(SGDClassifier(random_state=0), sparse.coo_matrix(X), y).last.error == expected
 
 
-def test_records_can_be_fewer_but_the_last_is_there(labeled):
-    every = evaluate(GaussianNB(), *labeled, batch_size=SIZE)
-    some = evaluate(GaussianNB(), *labeled, batch_size=SIZE, measure_every=4)
-    assert some.column("samples").tolist() == [5 * SIZE, 9 * SIZE, ROWS]
-    assert some.last.error == every.last.error
-    assert some.last.window_error == every.last.window_error
-
-
-def test_seconds_and_points_are_told(labeled):
+def test_seconds_and_points_are_measured(labeled):
     found = evaluate(OnlineKernelClassifier(), *labeled, batch_size=SIZE)
     for name in ("predict_seconds", "learn_seconds"):
         assert (np.diff(found.column(name)) > 0).all()
@@ -164,14 +151,14 @@ class Newest:
         return np.full(len(X), self.value)
 
 
-def test_a_duck_is_a_classifier_if_classes_are_given():
+def test_any_object_is_a_classifier_if_classes_are_given():
     X, y = np.zeros((6, 1)), np.array([0, 0, 2, 2, 2, 0])
     assert evaluate(Newest(), X, y, batch_size=2).last.error == (4 + 4 + 0 + 4) / 4
     found = evaluate(Newest(), X, y, batch_size=2, classes=[0, 2])
     assert (found.classifies, found.last.error, found.last.score) == (True, 0.75, 0.25)
 
 
-def test_a_model_that_knows_its_classes_is_asked_for_no_others(labeled):
+def test_a_model_keeps_the_classes_it_knows(labeled):
     X, y = labeled
     model = OnlineKernelClassifier().partial_fit(X, y, classes=["left", "middle", "right", "unseen"])
     assert evaluate(model, X, y).last.score > 0.5
@@ -245,6 +232,6 @@ X, Y = np.zeros((8, 1)), np.arange(8) % 2
         ((Newest(), X, np.zeros((8, 2))), {"batch_size": 2}, r"model must predict 4 values for targets of shape \(2, 2\)"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused(arguments, options, message):
+def test_invalid_calls_of_evaluate_are_refused(arguments, options, message):
     with pytest.raises(InvalidArgument, match=message):
         evaluate(*arguments, **options)

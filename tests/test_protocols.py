@@ -80,11 +80,6 @@ class TestLaws:
         *_, last = simulate(make(protocol), graph, streams)
         assert accuracies(last.functions, *data(99, 500)).min() > 0.8
 
-    def test_streams_of_unequal_length(self, protocol):
-        streams = [ArrayStream(*data(i, rows)) for i, rows in enumerate((320, 64, 0, 200))]
-        *_, last = simulate(make(protocol), Graph.ring(4), streams)
-        assert last.samples == (320, 64, 0, 200)
-
     def test_every_message_survives_the_wire(self, protocol):
         agent = make(protocol)
         *_, last = simulate(agent, Graph.ring(3), [ArrayStream(*data(i, 96)) for i in range(3)])
@@ -165,25 +160,6 @@ def test_the_implicit_step_is_the_explicit_one_to_first_order():
     # the difference is of second order: a tenth of the coupling leaves a tenth of it or so (the loss sees the moved value)
     assert gap(0.0) == 0
     assert gap(1e-4) < 0.2 * gap(1e-3) < 0.04 * gap(1e-2)
-
-
-def test_diffusion_learns_what_nobody_alone_can():
-    """One class per agent: nobody has ever seen two classes together."""
-    rng = np.random.default_rng(0)
-    mixture = Mixture.draw(rng=rng)
-    points, labels = mixture.sample(2000, rng=rng)
-    test = mixture.sample(1500, rng=rng)
-    graph = Graph.random(10, rng=rng)
-
-    def worst(protocol):
-        own = [labels == i % 5 for i in range(10)]
-        streams = [ArrayStream(points[m], labels[m], passes=5, rng=np.random.default_rng(i)) for i, m in enumerate(own)]
-        agent = make(protocol, outputs=5, step_size=3.0, compression=Komp())
-        *_, last = simulate(agent, graph, streams)
-        return accuracies(last.functions, *test).min()
-
-    assert worst(Local()) < 0.3
-    assert worst(Diffusion()) > 0.6
 
 
 @pytest.mark.parametrize("kind", [Penalty, Hilbert])

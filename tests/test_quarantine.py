@@ -29,16 +29,12 @@ class TestNameList:
         path.write_text("# all\nsouth # since Monday\n\n  east\nsouth\n")
         assert read_names(path) == {"south", "east"}
 
-    @pytest.mark.parametrize("data", [b"\xff\xfe", b"two words", b"a/b", b"-x", b"x\n" * 600_000])
+    @pytest.mark.parametrize("data", [b"\xff\xfe", b"two words", b"a/b", b"-x", b"x\n" * 600_000, None])
     def test_anything_else_is_refused_with_a_sentence(self, data, tmp_path):
         path = tmp_path / "names.txt"
-        path.write_bytes(data)
-        with pytest.raises(UnreadableFile, match="must have"):
+        path.mkdir() if data is None else path.write_bytes(data)
+        with pytest.raises(UnreadableFile, match=r"must (have|be a readable file)"):
             read_names(path)
-
-    def test_a_folder_is_refused(self, tmp_path):
-        with pytest.raises(UnreadableFile, match="must be a readable file"):
-            read_names(tmp_path)
 
     def test_it_is_read_again_and_a_broken_file_changes_nothing(self, tmp_path, caplog):
         path, now = tmp_path / "names.txt", 0.0
@@ -83,7 +79,7 @@ def test_a_neighbor_is_quarantined_and_released_while_running(protocol, tmp_path
     assert (status[0]["c"].quarantined, status[0]["c"].alive) == (False, True)
 
 
-def test_quarantine_lasts_across_restarts(tmp_path):
+def test_an_agent_starts_with_its_quarantine(tmp_path):
     path = tmp_path / "quarantine.txt"
     path.write_text("b\n")
     world = World()
@@ -108,7 +104,7 @@ class TestCommands:
         assert "not quarantined" in run(app, ["mesh", "release", str(folder), "agent-1"]).output
         assert run(app, ["mesh", "quarantine", str(folder), "agent-7"]).exit_code == 2
 
-    def test_other_lines_stay(self, tmp_path):
+    def test_other_lines_of_the_file_stay(self, tmp_path):
         create_mesh(tmp_path / "mesh", MeshPlan(agents=3, samples=10))
         path = tmp_path / "mesh" / "quarantine.txt"
         path.write_text("# ours\nelsewhere # of another mesh\nagent-1 # broken sensor\n")
@@ -120,8 +116,8 @@ class TestCommands:
 
 
 class TestExpiry:
-    def expiry(self, days, wall=lambda: 0.0):
-        return Expiry({"the certificate of a": days * DAY, "the authority's certificate": 1000 * DAY}, wall=wall)
+    def expiry(self, days):
+        return Expiry({"the certificate of a": days * DAY, "the authority's certificate": 1000 * DAY}, wall=lambda: 0.0)
 
     @pytest.mark.parametrize(("days", "warns"), [(15.0, False), (13.9, True), (0.1, True), (-1.0, True)])
     def test_it_warns_fourteen_days_before(self, days, warns, caplog):
@@ -131,14 +127,13 @@ class TestExpiry:
         assert len(caplog.messages) == warns
         assert not warns or caplog.messages[0].startswith("the certificate of a")
 
-    def test_once_a_day(self, caplog):
+    def test_it_warns_once_a_day(self, caplog):
         expiry = self.expiry(10.0)
         for now in np.arange(0.0, 3 * DAY, 3600.0):
             expiry.warn(now)
         assert len(caplog.messages) == 3
 
-    def test_the_status_has_it(self):
-        run = run_with(make(Diffusion()), saying(b""), expiry=self.expiry(3.0))
-        status = run.runner.status()
+    def test_the_status_shows_when_a_certificate_expires(self):
+        status = run_with(make(Diffusion()), saying(b""), expiry=self.expiry(3.0)).runner.status()
         assert status.expires == 3.0
-        assert "certificate expires in 3.0 days" in list(_status_remarks(status, stale=False))
+        assert "certificate expires" in " ".join(_status_remarks(status, stale=False))

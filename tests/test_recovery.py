@@ -1,5 +1,6 @@
 """An agent that finds its own function absurd goes back to its last good checkpoint, says so, and goes on."""
 
+import contextlib
 import dataclasses
 import errno
 import logging
@@ -12,8 +13,8 @@ from kernelmesh.deploy.watching import _status_remarks
 from kernelmesh.numerics.function import Function
 from kernelmesh.runtimes.checkpoints import CheckpointStore
 from kernelmesh.runtimes.membership import Membership
-from kernelmesh.runtimes.runner import AgentRunner
-from test_node import ArraySource, data, kind, make, silent
+from kernelmesh.runtimes.node import attempt as module
+from test_node import ArraySource, data, kind, make, restarted, same, silent
 from virtual import World
 
 MEMBER = Membership(name="a", listen="tcp/127.0.0.1:1", neighbors={"b": ""})
@@ -60,31 +61,21 @@ def test_a_diverged_agent_returns_to_a_checkpoint(protocol, scale, tmp_path, cap
     assert (status.recoveries, status.samples, status.steps) == (1, 2400, calm.status(1.0).steps)
     assert accuracy(runner.state) >= accuracy(calm.state) - 0.02
     assert any("going back to the checkpoint of step 75" in line for line in caplog.messages)
-    assert "went back to an earlier function 1×" in list(_status_remarks(status, stale=False))
+    assert "went back" in " ".join(_status_remarks(status, stale=False))
 
 
-def test_after_a_return_the_restart_is_good(tmp_path):
-    agent = make(Diffusion(), explosion=1e6)
-    runner = run(agent, tmp_path, scale=1e3, rows=1000)
-    store = CheckpointStore(tmp_path, agent=agent, every=25)
-    carrier = World().network.carrier("a", ["b"])
-    again = AgentRunner(agent, MEMBER, ArraySource(*data(0, 1000)), carrier, store=store, clock=lambda: 0.0)
-    assert again.state.samples == 1000
-    assert accuracy(again.state) > 0.8
-    assert np.array_equal(again.state.function.weights, runner.state.function.weights)
-    store.close()
-
-
-def test_without_a_good_checkpoint_it_starts_from_scratch(tmp_path, caplog):
+def test_without_a_good_checkpoint_it_starts_from_scratch_and_its_own_restart_is_good(tmp_path, caplog):
     agent = make(Diffusion(), explosion=1e6)
     runner = run(agent, tmp_path, scale=1e3, at=10)
     assert any("starting from scratch" in line for line in caplog.messages)
     assert accuracy(runner.state) > 0.8
+    with contextlib.closing(CheckpointStore(tmp_path, agent=agent, every=25)) as store:
+        again = restarted(agent, MEMBER, ArraySource(*data(0, 2400)), store).state
+    assert again.samples == 2400
+    assert same(again.function, runner.state.function)
 
 
 def test_with_unstable_settings_it_ends_after_a_few_attempts(tmp_path, caplog, monkeypatch):
-    from kernelmesh.runtimes.node import attempt as module
-
     def failing(agent, state, *rest, advance=module.advance, **options):
         if state.steps >= 40:
             raise Diverged(agent="a", samples=state.samples, step_size=1.0, penalty=0.0, reason="the settings are wrong")
@@ -94,11 +85,7 @@ def test_with_unstable_settings_it_ends_after_a_few_attempts(tmp_path, caplog, m
     with pytest.raises(Diverged, match="the settings are wrong"):
         run(make(Diffusion()), tmp_path)
     told = [line for line in caplog.messages if "absurd" in line]
-    assert [line.split("): ")[1].split(";")[0] for line in told] == [
-        "going back to the checkpoint of step 25",
-        "starting from scratch",
-        "starting from scratch",
-    ]
+    assert ["checkpoint of step 25" in line for line in told] == [True, False, False]
 
 
 def test_a_change_of_the_stream_is_no_divergence(tmp_path):
@@ -127,7 +114,4 @@ def test_an_agent_learns_on_while_checkpoints_cannot_be_written(tmp_path, monkey
     world.run(seconds=30.0)
     assert "No space left on device" in trouble[0]
     assert (runner.status().trouble, runner.state.samples) == ("", 800)
-    assert [line.partition(":")[0] for line in caplog.messages if "checkpoints" in line] == [
-        "cannot write checkpoints",
-        "checkpoints are being written again",
-    ]
+    assert sum("checkpoints" in line for line in caplog.messages) == 2  # at the beginning and at the end of it

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from river import base, checks, compose, datasets, preprocessing
+from river import checks, datasets, preprocessing
 
 from kernelmesh import (
     Averaged,
@@ -20,7 +20,6 @@ from kernelmesh import (
     Linear,
     OnlineKernelClassifier,
     OnlineKernelRegressor,
-    ScaleWarning,
     SecondOrder,
 )
 from kernelmesh.estimators.river import KernelClassifier, KernelRegressor
@@ -154,7 +153,7 @@ def test_features_of_a_regressor_may_appear_later(held):
 
 @EACH_LEARNER
 @pytest.mark.parametrize("loss", [None, Hinge()])
-def test_a_late_second_class_changes_nothing(learner, loss):
+def test_a_second_class_may_come_late(learner, loss):
     points, y = two_rings(80)
     y[:25] = 0
     model = KernelClassifier(Gaussian(), loss, learner=learner)
@@ -168,7 +167,7 @@ def test_a_late_second_class_changes_nothing(learner, loss):
 
 
 @EACH_LEARNER
-def test_new_features_and_outputs_of_a_state_are_0_and_leave_the_others_alone(learner):
+def test_new_features_and_outputs_of_a_state_are_0(learner):
     points, y = two_rings(100)
     model = OnlineKernelClassifier(Gaussian(), learner=learner).partial_fit(points, y, classes=[0, 1])
     f = model.states_[0].function
@@ -190,20 +189,6 @@ def test_classes_that_appear_later_are_learned():
         right += model.predict_one(x) == y
         model.learn_one(x, y)
     assert right > 0.85 * len(rows)
-
-
-def test_it_works_in_pipelines_with_text():
-    text = compose.SelectType(str) | preprocessing.OneHotEncoder()
-    numeric = compose.SelectType(float) | preprocessing.StandardScaler()
-    model = (text + numeric) | KernelClassifier()
-    colors = ["red", "green", "blue", "gray"]
-    rng = np.random.default_rng(0)
-    for i in range(120):
-        color = colors[min(i // 20, 3)]  # each is a new column
-        size = float(rng.normal())
-        model.learn_one({"color": color, "size": size}, color in ("green", "gray"))
-    assert [model.predict_one({"color": color, "size": 0.0}) for color in colors] == [False, True, False, True]
-    assert isinstance(model, base.Classifier)
 
 
 class Stretched:
@@ -262,15 +247,6 @@ def test_new_features_are_rejected_by_kernels_that_depend_on_their_number():
     assert list(model.predict_proba_one({"a": 1.0, "b": 0.0})) == [0, 1]
 
 
-def test_invalid_settings_are_rejected_before_anything_is_learned():
-    model = KernelClassifier(learner="nonsense")
-    for label in (0, 1, 2):
-        with pytest.raises(InvalidArgument):
-            model.learn_one({"a": 1.0}, label)
-    assert model.predict_one({"a": 1.0}) is None
-    assert model.predict_proba_one({"a": 1.0}) == {}
-
-
 def test_river_is_optional():
     script = (
         "import sys, kernelmesh.estimators\n"
@@ -284,9 +260,3 @@ def test_river_is_optional():
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "pip install 'kernelmesh[river]'" in found
     assert found.startswith("The river estimators need")
-
-
-def test_unscaled_features_cause_a_warning():
-    points, y = waves(40)
-    with pytest.warns(ScaleWarning, match="standard deviations of about"):
-        KernelRegressor().learn_many(pd.DataFrame(1000.0 * points), pd.Series(y))

@@ -6,47 +6,37 @@ import numpy as np
 import pytest
 
 import oracle
+import test_node
 from kernelmesh import (
     Agent,
     Averaged,
-    Diverged,
     Doubling,
-    Gaussian,
     Gradient,
     Graph,
     Komp,
     Landmarks,
     Local,
-    Logistic,
     Penalty,
     Relay,
     SecondOrder,
-    Squared,
-    UnstablePenalty,
     simulate,
 )
 from kernelmesh.messages import Points, Values, encode
 from kernelmesh.runtimes.engines import Processes
-from kernelmesh.runtimes.simulation import Round, stability_warning
-from kernelmesh.streams import ArrayStream, Mixture
+from kernelmesh.streams import ArrayStream
+from test_node import same
 
 LEARNER = Gradient(step_size=1.0, compression=Komp(budget=0.1), regularization=1e-3)
 
 
-def make(protocol, **changes):
-    settings = {"dimension": 2, "outputs": 3, "kernel": Gaussian(bandwidth=0.6), "loss": Logistic(), "learner": LEARNER}
-    return Agent(**{**settings, "protocol": protocol, **changes})
+def make(protocol, learner=LEARNER, **changes):
+    return test_node.make(protocol, learner=learner, **changes)
 
 
 def samples(seed, rows):
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((rows, 2))
     return points, rng.integers(3, size=rows)
-
-
-def assert_same(f, g):
-    np.testing.assert_array_equal(f.points, g.points)
-    np.testing.assert_array_equal(f.weights, g.weights)
 
 
 @pytest.mark.parametrize("graph", [Graph.ring(4), Graph.star(4), Graph.complete(3)], ids=["ring", "star", "complete"])
@@ -83,7 +73,7 @@ def test_one_agent_equals_the_centralized_learner():
         state, _ = alone.step(state, batch.points, batch.targets)
     for protocol in (Local(), Penalty(coupling=7.0)):
         *_, last = simulate(make(protocol), Graph.line(1), [ArrayStream(points, labels, batch_size=8)])
-        assert_same(last.functions[0], state.function)
+        assert same(last.functions[0], state.function)
 
 
 def test_streams_of_unequal_length():
@@ -112,20 +102,7 @@ def test_streams_are_read_one_mini_batch_at_a_time():
     assert sorted(read) == [0, 1]
 
 
-def test_the_same_seed_repeats_the_run_exactly():
-    def run():
-        rng = np.random.default_rng(5)
-        mixture = Mixture.draw(classes=3, rng=rng)
-        graph = Graph.random(6, rng=rng)
-        streams = [ArrayStream(*mixture.sample(60, rng=rng), rng=own) for own in rng.spawn(6)]
-        *_, last = simulate(make(Penalty(coupling=0.1)), graph, streams)
-        return last
-
-    for f, g in zip(run().functions, run().functions, strict=True):
-        assert_same(f, g)
-
-
-def test_rounds_can_be_kept_and_runs_can_be_continued():
+def test_rounds_never_change_and_runs_can_be_continued():
     agent, graph = make(Penalty(coupling=0.1)), Graph.ring(3)
     data = [samples(i, 48) for i in range(3)]
     whole, seen = [], []
@@ -135,7 +112,7 @@ def test_rounds_can_be_kept_and_runs_can_be_continued():
     *_, middle = simulate(agent, graph, [ArrayStream(x[:24], y[:24], batch_size=8) for x, y in data])
     rest = [ArrayStream(x[24:], y[24:], batch_size=8) for x, y in data]
     *_, end = simulate(agent, graph, rest, states=middle.states)
-    assert_same(end.functions[2], whole[-1].functions[2])
+    assert same(end.functions[2], whole[-1].functions[2])
     assert end.samples == (48, 48, 48)
     for now, values in zip(whole, seen, strict=True):  # nothing that was yielded has changed since
         np.testing.assert_array_equal(now.functions[0](data[0][0]), values)
@@ -154,13 +131,6 @@ def test_traffic_is_the_size_of_the_encoded_messages():
     assert silent.bytes_sent.sum() == silent.floats_sent.sum() == 0
 
 
-def test_a_round_is_built_by_name():
-    """It has five fields, two of which look alike."""
-    with pytest.raises(TypeError):
-        Round(1, (), (), np.zeros(0), np.zeros(0))
-    assert Round(number=1, states=(), infos=(), floats_sent=np.zeros(0), bytes_sent=np.zeros(0)).functions == ()
-
-
 def test_a_network_that_does_not_settle_is_warned_of(monkeypatch):
     monkeypatch.setattr(Agent, "is_settled", lambda *_: False)
     agent = make(Relay(every=1), learner=Landmarks())
@@ -172,36 +142,6 @@ def test_a_network_that_does_not_settle_is_warned_of(monkeypatch):
     with pytest.warns(RuntimeWarning, match="agents still differ 300 rounds after their streams have ended; continue from"):
         unlimited = last()
     assert last(settle=5) == unlimited - 295
-
-
-def test_a_warning_of_instability_says_when_and_what_to_do():
-    graph, batches = Graph.ring(4), [samples(i, 8)[0] for i in range(4)]
-
-    def warned(protocol, first=0, last=1000):
-        return stability_warning(make(protocol), batches, graph, first=first, last=last)
-
-    limit = Penalty(coupling=1.0).max_stable_penalty(make(Local()).kernel, batches, 1.0, graph.stiffness)
-    assert warned(Local()) is warned(Penalty(coupling=0.99 * limit)) is None
-    assert "the penalty must stay below" in warned(Penalty(coupling=1.01 * limit))
-    rising = Penalty(coupling=Doubling(start=limit / 2.1, every=500))
-    assert warned(rising, last=900) is None
-    assert " reaches " in warned(rising, last=2000)
-    assert "lower or cap it" in warned(rising, first=1000, last=1001)
-
-
-def test_a_growing_penalty_diverges_with_a_clear_error():
-    rng = np.random.default_rng(0)
-    mixture = Mixture.draw(rng=rng)
-    graph = Graph.random(20, rng=rng)
-    protocol = Penalty(coupling=Doubling(start=0.01, every=200))
-    agent = make(protocol, outputs=5, learner=Gradient(step_size=3.0))
-    rounds = simulate(agent, graph, [ArrayStream(*mixture.sample(5000, rng=rng)) for _ in range(20)])
-    with pytest.warns(UnstablePenalty):
-        next(rounds)
-    with pytest.raises(Diverged, match=r"agent \d+ diverged at sample \d+ with step size 3 and penalty") as caught:
-        for round in rounds:
-            assert all(np.isfinite(f.weights).all() for f in round.functions)
-    assert 1 <= caught.value.penalty <= 10
 
 
 def test_bad_arguments_are_refused_before_the_first_round():
@@ -234,29 +174,6 @@ def test_states_of_another_learner_are_refused():
         assert agent.step(agent.start(function=other.start().function), points, labels)
 
 
-def test_streams_refuse_what_does_not_fit():
-    points, targets = np.zeros((3, 1)), np.zeros(3)
-    for arguments, reason in (
-        ((points, targets[:2]), "targets must have 3 rows"),
-        ((points, targets, 0), "batch_size must be an integer >= 1, got 0"),
-        ((points + np.nan, targets), "points must be finite"),
-    ):
-        with pytest.raises(ValueError, match=f"ArrayStream: {reason}"):
-            ArrayStream(*arguments[:2], **({"batch_size": arguments[2]} if arguments[2:] else {}))
-
-
-def test_regression_works_in_a_network():
-    learner = Gradient(step_size=0.8, compression=Komp(budget=0.02))
-    agent = make(
-        Penalty(coupling=0.2), dimension=1, outputs=1, kernel=Gaussian(bandwidth=0.4), loss=Squared(), learner=learner
-    )
-    x = np.random.default_rng(0).uniform(-2, 2, (3, 1200, 1))
-    *_, last = simulate(agent, Graph.ring(3), [ArrayStream(own, np.sin(2 * own)) for own in x])
-    grid = np.linspace(-1.8, 1.8, 50)[:, None]
-    for f in last.functions:
-        assert np.abs(f(grid) - np.sin(2 * grid)).max() < 0.25
-
-
 def test_a_bad_sample_leaves_the_whole_network_as_it_was():
     agent, graph = make(Penalty(coupling=0.1)), Graph.ring(3)
     good = [samples(i, 16) for i in range(3)]
@@ -266,3 +183,17 @@ def test_a_bad_sample_leaves_the_whole_network_as_it_was():
         list(simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in bad], states=before.states))
     *_, after = simulate(agent, graph, [ArrayStream(*own, batch_size=8) for own in good], states=before.states)
     assert after.samples == (32, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("targets", "batch_size", "reason"),
+    [(np.zeros(2), 1, "targets must have 3 rows"), (np.zeros(3), 0, "batch_size must be an integer >= 1, got 0")],
+)
+def test_streams_refuse_what_does_not_fit(targets, batch_size, reason):
+    with pytest.raises(ValueError, match=f"ArrayStream: {reason}"):
+        ArrayStream(np.zeros((3, 1)), targets, batch_size=batch_size)
+
+
+def test_streams_refuse_points_that_are_not_finite():
+    with pytest.raises(ValueError, match="ArrayStream: points must be finite"):
+        ArrayStream(np.full((3, 1), np.nan), np.zeros(3))

@@ -58,19 +58,8 @@ def write(path, rows, format, header=("a", "b", "y", "z")):
 
 
 def drain(source):
-    batches = []
-    while not source.ended:
-        batch = source.take()
-        if batch is not None:
-            batches.append(batch)
-    return batches
-
-
-def available(source):
-    batches = []
-    while (batch := source.take()) is not None:
-        batches.append(batch)
-    return batches
+    """All mini-batches that there are now."""
+    return list(iter(source.take, None))
 
 
 def same(one, other):
@@ -106,8 +95,9 @@ def test_a_file_gives_the_mini_batches_of_its_rows(format, rows, size, tmp_path)
     source = FileSource(write(tmp_path, rows, format), VALUES, batch_size=size)
     assert isinstance(source, Source)
     assert source.pending is None
+    assert not source.ended or not rows
     same(drain(source), stream(rows, size))
-    assert source.take() is None
+    assert source.ended
     assert source.refused == 0
 
 
@@ -131,7 +121,7 @@ def test_a_fresh_source_goes_on_from_any_position(format, data, rows, size, foll
     for source in (fresh(), whole):  # also one that is further on
         source.seek(positions[stop])
         assert source.position == positions[stop]
-        same(available(source), batches[stop:])
+        same(drain(source), batches[stop:])
         assert source.refused == whole.refused
         assert source.position == positions[-1]
 
@@ -145,11 +135,11 @@ def test_a_growing_file_gives_the_rows_of_the_whole(format, data, rows, size, tm
     path.unlink(missing_ok=True)
     source = FileSource(path, VALUES, format=format, batch_size=size, follow=True)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=8)))
-    batches = available(source)
+    batches = drain(source)
     for start, stop in zip([0, *cuts], [*cuts, len(content)], strict=True):
         with open(path, "ab") as file:
             file.write(content[start:stop])
-        batches += available(source)
+        batches += drain(source)
     full = len(rows) // size * size
     same(batches, stream(rows[:full], size))
     assert source.refused == 0
@@ -279,16 +269,13 @@ def test_class_names_and_class_numbers():
     [
         (LABELS, {"a": 1, "b": 2}, "column 'y' is missing; the columns are 'a', 'b'"),
         (LABELS, {"a": 1, "b": True, "y": 0}, "column 'b' must be a finite number, got True"),
-        (LABELS, {"a": 1, "b": None, "y": 0}, "column 'b' must be a finite number, got None"),
         (LABELS, {"a": float("inf"), "b": 1, "y": 0}, "column 'a' must be a finite number, got inf"),
         (LABELS, {"a": 10**400, "b": 1, "y": 0}, "column 'a' must be a finite number, got a number too large for a float"),
         (LABELS, {"a": 1, "b": 1, "y": 3}, "column 'y' must be a class number 0..2, got 3"),
-        (LABELS, {"a": 1, "b": 1, "y": "0.5"}, "column 'y' must be a class number 0..2, got '0.5'"),
-        (LABELS, {"a": 1, "b": 1, "y": -1}, "column 'y' must be a class number 0..2, got -1"),
         (CLASSES, {"a": 1, "b": 1, "y": "?"}, "column 'y' must be one of 'no', 'yes', 'may,be', got '?'"),
     ],
 )
-def test_a_bad_row_is_told_by_column_rule_and_value(columns, record, message):
+def test_a_bad_row_is_reported_by_column_rule_and_value(columns, record, message):
     with pytest.raises(InvalidRow) as caught:
         columns.read(record)
     assert str(caught.value) == message
@@ -298,15 +285,12 @@ def test_a_bad_row_is_told_by_column_rule_and_value(columns, record, message):
     ("settings", "message"),
     [
         ({"points": ()}, "points must be one or more distinct names"),
-        ({"points": "ab"}, "points must be one or more distinct names"),
         ({"points": ("a", "a")}, "points must be one or more distinct names"),
-        ({"points": ("a", 1)}, "points must be one or more distinct names"),
         ({"targets": ("a",)}, "targets must differ from the points"),
         ({"targets": ("y", "z")}, "targets must be a single column when labels is True"),
         ({"labels": 1}, "labels must be True"),
         ({"labels": False, "outputs": 2}, "outputs must be 1, the number of target columns"),
         ({"labels": False, "classes": ("u", "v")}, "classes must be None"),
-        ({"classes": ("u", "u")}, "classes must be one or more distinct names"),
         ({"classes": ("u", "v"), "outputs": 3}, "outputs must be 2, the number of classes"),
         ({"outputs": 0}, "outputs must be an integer >= 1"),
     ],
@@ -316,24 +300,16 @@ def test_columns_check_their_settings(settings, message):
         Columns(**{"points": ("a", "b"), "targets": ("y",), "labels": True, **settings})
 
 
-def test_a_record_is_one_line(tmp_path):
-    path = tmp_path / "samples.csv"
-    path.write_text('a,b,y,note\n1,2,0,"fine, ""really"""\n3,4,1,"two\nlines"\n5,6,2,\r\n7,8,0,"x"\r\n')
-    source = FileSource(path, LABELS)
-    assert source.take().points.tolist() == [[1, 2], [5, 6], [7, 8]]
-    assert source.refused == 2
-
-
 def test_a_byte_order_mark_and_a_last_line_without_newline_do_no_harm(tmp_path):
     for format, text in (("csv", "a,b,y\n1,2,0\n3,4,1"), ("ndjson", '{"a":1,"b":2,"y":0}\n\n{"a":3,"b":4,"y":1}')):
         path = tmp_path / f"samples.{format}"
         path.write_bytes(b"\xef\xbb\xbf" + text.encode())
         assert drain(FileSource(path, LABELS))[0].points.tolist() == [[1, 2], [3, 4]]
         following = FileSource(path, LABELS, batch_size=1, follow=True)
-        assert len(available(following)) == 1
+        assert len(drain(following)) == 1
         with open(path, "ab") as file:
             file.write(b"\n")
-        assert len(available(following)) == 1
+        assert len(drain(following)) == 1
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -367,7 +343,7 @@ def test_endless_lines_do_not_fill_the_memory(follow, tmp_path):
     for start in range(0, len(content), 100_000):
         lines.feed(content[start : start + 100_000])
     lines.finish()
-    assert [batch.points.tolist()[0] for batch in available(lines)] == found
+    assert [batch.points.tolist()[0] for batch in drain(lines)] == found
     assert lines.refused == 3
 
 
@@ -381,20 +357,6 @@ def test_the_log_names_the_file_the_line_and_the_reason_and_stays_short(tmp_path
     assert len(caplog.messages) == 5 + 3
     assert caplog.messages[1] == (f"{path}, line 5: dropped (2 so far): column 'a' must be a finite number, got 'x'")
     assert "line 2001: dropped (1000 so far)" in caplog.messages[-1]
-
-
-def test_refused_rows_are_counted_once_however_often_the_run_is_interrupted(tmp_path):
-    path = tmp_path / "samples.csv"
-    path.write_text("a,b,y\n" + "1,2,0\nx,2,0\n" * 50)
-    position = {}
-    while True:
-        source = FileSource(path, LABELS, batch_size=3)
-        if position:
-            source.seek(position)
-        if source.take() is None:
-            break
-        position = source.position
-    assert source.refused == 50
 
 
 @pytest.mark.parametrize(
@@ -436,7 +398,7 @@ def test_a_file_that_is_another_one_is_refused(format, follow, tmp_path):
             late.take()
 
 
-def test_what_a_file_source_refuses(tmp_path):
+def test_unusable_files_are_refused(tmp_path):
     path = tmp_path / "samples.csv"
     with pytest.raises(ValueError, match="path must be a file"):
         FileSource(path, VALUES)
@@ -531,10 +493,11 @@ def test_lines_give_the_mini_batches_of_the_file_whatever_the_pieces(format, dat
     for start, stop in zip([0, *cuts], [*cuts, len(content)], strict=True):
         source.feed(content[start:stop])
         if data.draw(st.booleans()):
-            batches += available(source)
+            batches += drain(source)
     assert not source.ended
     source.finish()
     same(batches + drain(source), stream(rows, size))
+    assert source.ended
 
 
 @quick
@@ -543,7 +506,7 @@ def test_waiting_rows_are_kept_over_a_restart(rows, size, stop):
     head, *lines = csv_text(rows).encode().splitlines(keepends=True)
     first, second = (LineSource(VALUES, format="csv", batch_size=size) for _ in range(2))
     first.feed(head + b"".join(lines[:stop]))
-    batches = available(first)
+    batches = drain(first)
     second.feed(head + b"".join(lines[stop:]))  # these may already be there when the others are put back
     second.seek(json.loads(json.dumps(first.position)), first.pending)
     assert second.position == {"row": sum(len(batch.points) for batch in batches)}
@@ -558,11 +521,9 @@ def test_pending_rows_must_fit_the_columns():
     for points, targets in ((np.zeros((2, 3)), [0, 1]), (np.zeros((2, 2)), [0, 3]), (np.zeros((2, 2)), [0])):
         with pytest.raises(ValueError, match="pending"):
             source.seek({"row": 0}, Batch(points, np.array(targets)))
-    with pytest.raises(ValueError, match="position"):
-        source.seek({})
 
 
-def test_the_oldest_rows_are_dropped_when_nobody_takes_them():
+def test_a_full_queue_drops_the_oldest_rows():
     source = LineSource(LABELS, format="csv", batch_size=2, max_pending=10)
     source.feed(b"a,b,y\n" + b"".join(b"%d,0,1\n" % i for i in range(25)))
     assert source.dropped == 15
@@ -594,23 +555,7 @@ def test_standard_input_waits_for_room_and_loses_nothing():
     assert source.dropped == 0
 
 
-def test_standard_input_itself(monkeypatch):
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb", buffering=0) as pipe:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stdin))
-        source = LineSource(LABELS, format="csv", batch_size=1)
-        thread = read_stdin(source)
-        pipe.write(b"a,b,y\n1,2,0\n")
-        until = time.monotonic() + 5
-        while (batch := source.take()) is None:
-            assert time.monotonic() < until
-        assert batch.points.tolist() == [[1, 2]]
-        pipe.close()
-        thread.join(5)
-        assert source.ended
-
-
-def test_a_wrong_header_reaches_whoever_takes():
+def test_take_raises_for_a_wrong_header():
     source = LineSource(VALUES, format="csv")
     read_stdin(source, io.BytesIO(b"a,b,c\n1,2,3\n")).join(5)
     assert not source.ended
@@ -630,7 +575,7 @@ def test_a_wrong_header_reaches_whoever_takes():
         done.feed(b"{}")
 
 
-def test_closing_frees_a_feeder_that_waits():
+def test_closing_releases_a_blocked_feeder():
     source = LineSource(LABELS, format="csv", batch_size=1, max_pending=2)
     feeder = threading.Thread(target=source.feed, args=(b"a,b,y\n" + b"1,2,0\n" * 10,), kwargs={"block": True}, daemon=True)
     feeder.start()
@@ -666,23 +611,14 @@ def test_no_more_samples_than_the_rate_allows(waits, rate, size):
 
 
 def test_a_paced_source_passes_everything_else_on(tmp_path):
-    rows = [(float(i), 1.0, 2.0, 3.0) for i in range(10)]
-    path = write(tmp_path, rows, "csv")
-    now = 0.0
-    inner = FileSource(path, VALUES, batch_size=4)
-    source = Paced(inner, 4, clock=lambda: now)
+    path = write(tmp_path, [(float(i), 1.0, 2.0, 3.0) for i in range(10)], "csv")
+    source, again = (Paced(FileSource(path, VALUES, batch_size=4), 4, clock=itertools.count().__next__) for _ in range(2))
     assert isinstance(source, Source)
-    assert source.take() is not None
-    assert source.take() is None
-    assert not source.ended
-    assert source.position == inner.position
-    assert source.pending is None
-    assert source.refused == 0
-    now = 1.0
-    again = Paced(FileSource(path, VALUES, batch_size=4), 4, clock=lambda: now)
+    assert len(source.take().points) == 4
     again.seek(source.position)
     same([again.take()], [source.take()])
+    assert (source.pending, source.refused, source.ended) == (None, 0, False)
     source.close()
-    assert inner.ended
+    assert source.ended
     with pytest.raises(ValueError, match="rate must be a finite number > 0"):
-        Paced(inner, 0)
+        Paced(source, 0)

@@ -74,7 +74,7 @@ def test_resume_skips_what_is_done(tmp_path):
     assert len(table(tmp_path, "cells")) == 3
 
 
-def test_combinations_that_cannot_be_are_reported_and_the_others_run(tmp_path):
+def test_invalid_combinations_are_reported_and_the_others_run(tmp_path):
     """`every` is for protocols that exchange functions: one of four combinations is refused."""
     axes = {"protocol": ("diffusion", "penalty"), "every": (1, 2)}
     finished = run(sweep(here), Grid(experiment="gmm-logistic", axes=axes, fixed=TINY), tmp_path)
@@ -135,8 +135,6 @@ def command(*arguments):
         (["gmm-logistic", "--grid", "step_size=1,x"], "sweep: --grid step_size must be of type float, got 'x'"),
         (["gmm-logistic", "--grid", "step_size=1,1"], "have distinct values"),
         (["gmm-logistic", "--grid", "step_size=1", "--grid", "step_size=3"], "--grid step_size must be given once"),
-        (["gmm-logistic", "--grid", "step_size=1,-3"], "step_size must be a finite number >= 0"),
-        (["gmm-logistic", "--grid", "protocol=penalty,difusion"], "did you mean diffusion?"),
         (["gmm-logistic", "--grid", "seed=1,2"], "use --seeds N for N seeds"),
         (["gmm-logistic", "--grid", "step_size=1", "--seeds", "0"], "--seeds"),
         (["gmm-logistic", "--grid", "step_size=1", "--engine", "simulation"], "--engine must be one of processes, ray"),

@@ -23,7 +23,7 @@ from kernelmesh import (
     register,
     registry,
 )
-from kernelmesh.messages import Points, Values
+from kernelmesh.messages import Values
 from kernelmesh.numerics.function import Function
 from kernelmesh.protocols import ConsensusProtocol
 from kernelmesh.testing import check_kernel, check_learner, check_loss, check_protocol
@@ -65,6 +65,7 @@ def upset(gram):
         (Broken(gram=lambda gram: gram if gram.size > 1 else 2 * gram), "must return the same value for a pair"),
         (Gaussian, "must be an instance that implements the role Kernel, got a class"),
         (np.cos, "must implement the role Kernel, got nothing called diag"),
+        (type("Forgetful", (Linear,), {"__eq__": lambda self, other: False})(), "must equal a copy of itself"),
     ],
 )
 def test_broken_kernels_are_named(kernel, words):
@@ -72,15 +73,6 @@ def test_broken_kernels_are_named(kernel, words):
         check_kernel(kernel)
     assert words in str(caught.value)
     assert str(caught.value).startswith(repr(kernel))
-
-
-class Forgetful(Linear):
-    """Two of these are never equal."""
-
-    def __eq__(self, other):
-        return False
-
-    __hash__ = Linear.__hash__
 
 
 class WrongSign(Squared):
@@ -148,20 +140,6 @@ def test_broken_losses_are_named(loss, words):
     assert words in str(caught.value)
 
 
-def test_a_kernel_that_does_not_equal_a_copy_of_itself_is_named():
-    with pytest.raises(AssertionError, match="must equal a copy of itself"):
-        check_kernel(Forgetful())
-
-
-class Silent(Local):
-    """Declares points for values, but asks with something else."""
-
-    question, reply = Points, Values
-
-    def ask(self, function, points):
-        return Values(points)
-
-
 class Talkative(Diffusion):
     reply = Values
 
@@ -188,11 +166,6 @@ class Demanding(Local):
     rate: float
 
 
-class Garbled(Penalty):
-    def answer(self, function, question):
-        return Values(np.full((len(question.points), function.outputs), np.nan))
-
-
 @pytest.mark.parametrize(
     ("protocol", "words"),
     [
@@ -207,12 +180,6 @@ def test_broken_protocols_are_named(protocol, words):
     with pytest.raises(AssertionError) as caught:
         check_protocol(protocol)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("protocol", [Silent(), Garbled(coupling=0.1)])
-def test_protocols_that_send_nonsense_do_not_pass(protocol):
-    with pytest.raises((AssertionError, ArithmeticError, AttributeError, ValueError)):
-        check_protocol(protocol)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,14 +41,6 @@ class Outbox:
         if points is not None:
             self.learn(points)
 
-    @classmethod
-    def restored(cls, agent: Agent, step: int, function: Function) -> Outbox:
-        """The outbox of a finished round, from which neighbors can still hear about `function`."""
-        self = cls.__new__(cls)
-        self._agent, self._protocol, self._state = agent, agent.protocol, None
-        self.step, self.function, self._sent, self.question = step, function, function, None
-        return self
-
     def learn(self, points: Floats) -> None:
         """Add the mini-batch of the round, about which nothing has been sent yet."""
         if self._protocol.question is not None:
