@@ -14,12 +14,16 @@ from kernelmesh.dashboard.recording import Recording, Snapshot
 __all__ = ["animation"]
 
 _SIDE, _GAP, _HEAD, _LABEL = 168, 12, 40, 20  # pixels: of a tile, around it, above all, below each
-_MILLISECONDS, _LAST = 160, 2500  # for which each picture, and the last one, is shown
 _PAPER, _INK = (255, 255, 255), (28, 32, 38)
 
 
-def animation(recording: Recording, *, agents: int = 8, frames: int = 40) -> bytes | None:
-    """A GIF of the decision regions or surfaces of several agents over the run; None if there are no such pictures."""
+def animation(
+    recording: Recording, *, agents: int = 8, frames: int = 40, milliseconds: int = 160, last: int = 2500
+) -> bytes | None:
+    """A GIF of the decision regions or surfaces of several agents over the run; None if there are no such pictures.
+
+    Each picture is shown for so many `milliseconds`, the `last` one longer.
+    """
     canvas, snapshots = Canvas(recording.subject), recording.snapshots
     if not canvas.is_image or not snapshots:
         return None
@@ -27,7 +31,7 @@ def animation(recording: Recording, *, agents: int = 8, frames: int = 40) -> byt
     places = np.linspace(0, 1, min(len(snapshots), frames)) ** 1.6
     chosen = sorted(set(np.round(places * (len(snapshots) - 1)).astype(int).tolist()))
     first, *rest = (_picture(recording, canvas, snapshots[n], agents) for n in chosen)
-    out, times = io.BytesIO(), [*[_MILLISECONDS] * len(rest), _LAST]
+    out, times = io.BytesIO(), [*[milliseconds] * len(rest), last]
     first.save(out, "GIF", save_all=True, append_images=rest, duration=times, loop=0, optimize=True)
     return out.getvalue()
 

@@ -81,6 +81,11 @@ def simulate(
     settle : int, optional
         The maximum number of rounds after the streams have ended, if agents share sums; by default, enough for a line.
 
+    Returns
+    -------
+    iterator of Round
+        Each round as soon as all agents have stepped.
+
     Examples
     --------
     >>> from kernelmesh import Agent, ArrayStream, Gaussian, Gradient, Graph, Penalty, Squared
@@ -92,11 +97,8 @@ def simulate(
     1 (32, 32, 32)
     2 (64, 64, 64)
     """
-    # checked at the call: the generator below only starts with the first round
-    graph = _checked(agent, graph, streams, states, faults, engine)
-    rest = None if settle is None else integer("simulate", "settle", settle, minimum=0)
-    states = None if states is None else _numbered(agent, states)
-    return _rounds(agent, graph, streams, states, faults=faults, engine=engine, settle=rest)
+    graph = _checked(agent, graph, streams, states, faults, engine, settle=settle)  # before the first round
+    return _rounds(agent, graph, streams, _numbered(agent, states), faults=faults, engine=engine, settle=settle)
 
 
 def _rounds(
@@ -142,13 +144,15 @@ def _gives_up(agent: Agent, graph: Graph, resting: int, settle: int | None) -> b
     return True
 
 
-def _checked(agent: Any, network: Any, streams: Any, states: Any, faults: Any, engine: Any) -> Graph:
+def _checked(agent: Any, network: Any, streams: Any, states: Any, faults: Any, engine: Any, *, settle: Any) -> Graph:
     """The graph; rejects arguments of `simulate` that do not fit."""
     graph: Graph = Graph.of(network)
     _check("agent", agent, Agent, "an Agent")
     _check("faults", faults, Faults | None, "a Faults or None", remedy="for example Faults(drop=0.1)")
     remedy = "for example Processes(2) from kernelmesh.runtimes.engines"
     _check("engine", engine, Engine | None, "an engine or None", remedy=remedy)
+    if settle is not None:
+        integer("simulate", "settle", settle, minimum=0)
     _check("streams", streams, Collection, "a sequence of streams", remedy="one for each agent")
     _check("states", states, Collection | None, "a sequence of states or None", remedy="one for each agent")
     for name, given in (("streams", streams), ("states", states)):
@@ -175,8 +179,10 @@ def _check(name: str, given: Any, kind: Any, what: str, *, remedy: str = "") -> 
         raise InvalidArgument("simulate", name, f"be {what}", given, remedy=remedy)
 
 
-def _numbered(agent: Agent, states: Sequence[State]) -> list[State]:
+def _numbered(agent: Agent, states: Sequence[State] | None) -> list[State] | None:
     """The states, where agents share sums numbered as in the graph."""
+    if states is None:
+        return None
     out = []
     for number, state in enumerate(states):
         memory = state.memory
