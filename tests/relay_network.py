@@ -11,7 +11,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 
-from kernelmesh.agent import advance, relay
+from kernelmesh.agent import advance, listen
 from kernelmesh.numerics.sums import added
 from kernelmesh.protocols import Heard
 
@@ -89,7 +89,7 @@ class Network:
             self.states[i], _ = advance(self.agent, state, *self.batches[i][taken], heard)
             self.learned[i] += 1
         else:
-            self.states[i] = relay(self.agent, state, heard)
+            self.states[i] = listen(self.agent, state, heard)
         for sender in self.leaving & self.states[i].memory.estates.keys():
             self.down.add(sender)
             self.leaving.discard(sender)

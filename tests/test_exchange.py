@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernelmesh import Diffusion, Faults, Graph, Hilbert, Local, Penalty, registry, simulate
-from kernelmesh.agent import relay
+from kernelmesh.agent import listen
 from kernelmesh.checks import positive
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import Outbox, disagreement, read_question, read_reply
@@ -95,9 +95,9 @@ class TestEvery:
         outbox = Outbox(agent, other, data(9, 8)[0])
         reply = None if protocol.question else outbox.reply(None)
         before = state.sent
-        after = relay(agent, state, [Heard(reply, 0.5, "b")])
+        after = listen(agent, state, [Heard(reply, 0.5, "b")])
         assert (after.samples, after.steps) == (state.samples, state.steps + 1)
-        if not protocol.relays:
+        if not protocol.listens:
             assert after.sent is before
         # a state that was relayed from belongs to the past, and the new one goes on
         agent.step(after, *data(10, 8))

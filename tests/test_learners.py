@@ -38,7 +38,7 @@ from kernelmesh import (
     simulate,
     storage,
 )
-from kernelmesh.agent import relay
+from kernelmesh.agent import listen
 from kernelmesh.errors import InvalidArgument
 from kernelmesh.messages import SentFunction
 from kernelmesh.numerics import compiled
@@ -517,7 +517,7 @@ def test_an_agent_without_samples_averages_the_functions_of_its_neighbors():
     state, other = last.states
     heard = [Heard(SentFunction(other.sent.points, other.sent.weights), weight=0.5, neighbor=1)]
     there = 0.5 * state.sent(points) + 0.5 * other.sent(points)
-    after = relay(agent, state, heard)
+    after = listen(agent, state, heard)
     expected = state.function(points) + 4 / (9 + 3) * (there - state.function(points))
     np.testing.assert_allclose(after.function(points), expected, atol=1e-9)
 

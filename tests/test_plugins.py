@@ -65,7 +65,7 @@ class HalfWay(ConsensusProtocol):
     """g = ½ f + ½ mean_j f_j, then the gradient at g."""
 
     reply = SentFunction
-    relays: ClassVar[bool] = True
+    listens: ClassVar[bool] = True
 
     def move(self, inputs, heard):
         there = [said.reply for said in heard if isinstance(said.reply, SentFunction)]

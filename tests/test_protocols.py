@@ -23,7 +23,7 @@ from kernelmesh import (
     UnstablePenalty,
     simulate,
 )
-from kernelmesh.agent import relay
+from kernelmesh.agent import listen
 from kernelmesh.exchange import Outbox
 from kernelmesh.messages import SentFunction, Values, decode, encode
 from kernelmesh.metrics import accuracies, disagreement
@@ -208,7 +208,7 @@ def test_an_agent_without_samples_goes_where_diffusion_would_take_it():
     rng = np.random.default_rng(0)
     agent = make(Diffusion(), compression=Uncompressed())
     f, g = (Function.of(KERNEL, rng.standard_normal((5, 2)), rng.standard_normal((5, 3))) for _ in range(2))
-    after = relay(agent, agent.start(function=f), [Heard(SentFunction(g.points, g.weights), 0.25), Heard(None, 0.5)])
+    after = listen(agent, agent.start(function=f), [Heard(SentFunction(g.points, g.weights), 0.25), Heard(None, 0.5)])
     points = data(0, 20)[0]
     np.testing.assert_allclose(after.function(points), 0.75 * f(points) + 0.25 * g(points), atol=1e-12)
     assert (after.samples, after.steps) == (0, 1)

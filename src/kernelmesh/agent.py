@@ -23,10 +23,10 @@ from kernelmesh.protocols.relay import Memory, PointList
 from kernelmesh.protocols.relay.agreement import POINTS, SCALED, candidates
 from kernelmesh.protocols.relay.hearing import hear
 from kernelmesh.protocols.relay.settings import Settings
-from kernelmesh.protocols.relay.speaking import is_settled, speak, tell
+from kernelmesh.protocols.relay.speaking import is_settled, prepare, tell
 from kernelmesh.registry import describe
 
-__all__ = ["Agent", "Info", "State", "advance", "check_message", "relay"]
+__all__ = ["Agent", "Info", "State", "advance", "check_message", "listen"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -207,7 +207,7 @@ class Agent:
     def start(self, *, name: Hashable = 0, function: Function | None = None, number: int = 0) -> State:
         """A new state: empty, or from a function learned elsewhere.
 
-        Where agents share sums, `number` must be another one for each agent of a network, and `function` one over points
+        Where agents share sums, `number` must be different for each agent of a network, and `function` one over points
         that all agents are given.
         """
         if function is None:
@@ -227,7 +227,7 @@ class Agent:
         return State(name=name, model=model, shown=self.learner.shown(model), memory=memory)
 
     @property
-    def relaying(self) -> Settings:
+    def relay_settings(self) -> Settings:
         """What a protocol that shares sums needs to know of this agent."""
         learner: Any = self.learner
         protocol: Any = self.protocol
@@ -316,19 +316,19 @@ def check_message(agent: Agent, owner: str, argument: str, message: Message, *, 
                 raise InvalidArgument(owner, argument, rule, Verbatim(f"shape {table.shape}"))
 
 
-def relay(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
+def listen(agent: Agent, state: State, heard: Sequence[Heard]) -> State:
     """Take part in a round without samples: listen to the neighbors, and learn nothing. Counts as a step.
 
     State and messages must have been checked.
     """
     try:
         if state.memory is not None:
-            settings = agent.relaying
+            settings = agent.relay_settings
             memory, sums = _hear(agent, settings, state, heard)
             if memory.is_ready:
                 sums = cast(Landmarks, agent.learner).revisit(replace(sums, age=sums.age + 1), agent.loss)
-            return replace(state, model=_speak(agent, settings, memory, sums), steps=state.steps + 1, memory=memory)
-        model, update = state.model, agent.protocol.relay(state.model.function, heard)
+            return replace(state, model=_prepare(agent, settings, memory, sums), steps=state.steps + 1, memory=memory)
+        model, update = state.model, agent.protocol.listen(state.model.function, heard)
         if not update.is_identity:
             model = agent.learner.absorb(model, update, samples=state.samples)
     except FloatingPointError as error:
@@ -342,14 +342,14 @@ def advance(agent: Agent, state: State, points: Floats, targets: Any, heard: Seq
     learner, protocol, memory, model = agent.learner, agent.protocol, state.memory, state.model
     try:
         if memory is not None:
-            settings = agent.relaying
+            settings = agent.relay_settings
             memory, model = _hear(agent, settings, state, heard)
         with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are detected at the end
             inputs, loss, baseline_loss = _inputs(agent, state, model.function, points, targets)
             model, report = learner.learn(model, inputs, lambda inputs: protocol.move(inputs, heard))
         if memory is not None:
             assert isinstance(model, LandmarksModel)
-            model = _speak(agent, settings, memory, model)
+            model = _prepare(agent, settings, memory, model)
     except FloatingPointError as error:
         _blame(heard)
         raise _diverged(agent, state, str(error)) from None
@@ -413,13 +413,13 @@ def _hear(agent: Agent, settings: Settings, state: State, heard: Sequence[Heard]
     return memory, learner.begin(model, agent.loss) if memory.is_ready and not model.own.samples else model
 
 
-def _speak(agent: Agent, settings: Settings, memory: Memory, model: LandmarksModel) -> LandmarksModel:
+def _prepare(agent: Agent, settings: Settings, memory: Memory, model: LandmarksModel) -> LandmarksModel:
     """The second half of a tick: what is sent before the next."""
     points, stages = memory.points, settings.stages
     if points.stage == SCALED < stages and model.is_untried(min(len(points), POINTS)):
         model = model.tried(candidates(settings, points), agent.loss)
     own = model.shared(1 << memory.tree.name, learns=points.stage >= stages)
-    speak(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
+    prepare(settings, memory, model.basis, own, changed=model.changed, candidates=model.candidates)
     return replace(model, changed=False, candidates=model.candidates[:0])
 
 

@@ -91,7 +91,7 @@ def _check_modes(root: Table, top: AgentSection, agent: Agent) -> None:
     shares, free = agent.protocol.shares, top.mode == "free"
     with_protocol = f"with the protocol {type(agent.protocol).__name__}"
     if shares and top.number is None and root.ok("number"):
-        remedy = "number the agents of a mesh from 0 on; `kernelmesh mesh init` does"
+        remedy = "number the agents of a mesh from 0; `kernelmesh mesh init` does"
         root.wrong("number", f"be given {with_protocol}", MISSING, remedy)
     if "patience" in root.values and not (free and not shares):
         where, remedy = 'with mode = "lock-step"', "in lock step, every round waits for all neighbors"

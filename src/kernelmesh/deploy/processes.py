@@ -112,8 +112,8 @@ def _common(config: Config) -> dict[KeyPath, object]:
     agent = config.agent
     model: dict[KeyPath, object] = {("model", key): value for key, value in agent.identity.items()}
     if agent.protocol.shares:  # the list of points is the same for all
-        model["model", "learner", "max_order"] = agent.relaying.max_order
-        model["model", "protocol", "scales"] = agent.relaying.scales
+        model["model", "learner", "max_order"] = agent.relay_settings.max_order
+        model["model", "protocol", "scales"] = agent.relay_settings.scales
     return {("mesh",): config.membership.mesh, ("mode",): config.mode, **model}
 
 

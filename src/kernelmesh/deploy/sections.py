@@ -41,7 +41,7 @@ class AgentSection:
         check=member_number,
         example="0",
         unset="needed with the protocol Relay",
-        doc="a whole number that no other agent of the mesh has, from 0 on",
+        doc="a whole number ≥ 0 that no other agent of the mesh has",
     )
     listen: str = setting(
         check=endpoint,

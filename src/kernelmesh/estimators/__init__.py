@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("The estimators", "sklearn") from error
 
-from kernelmesh.estimators.agents import (
+from kernelmesh.estimators.public import (
     KernelMeshClassifier,
     KernelMeshRegressor,
     OnlineKernelClassifier,

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernelmesh.checks import Floats
 from kernelmesh.errors import InvalidArgument, MissingExtra
-from kernelmesh.estimators.agents import OnlineKernelClassifier, OnlineKernelRegressor
+from kernelmesh.estimators.public import OnlineKernelClassifier, OnlineKernelRegressor
 from kernelmesh.learners import Learner
 from kernelmesh.numerics.function import padded
 from kernelmesh.numerics.kernels import Kernel

@@ -61,11 +61,11 @@ class Exchange(NamedTuple):
     rows: Floats
     """Of the new P, for the entering points over the old ones."""
     block: Floats
-    """And over each other."""
+    """Of the new P, for the entering points over each other."""
     staying: Floats
     """The weights of the old points in the projection onto the points that remain."""
     arriving: Floats
-    """And those of the entering points."""
+    """The weights of the entering points."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +77,11 @@ class InverseGram:
     matrix : ndarray of shape (M, M)
         P.
     changes : int
-        How many updates it is the result of, each of which rounds.
+        The number of updates since P was computed from the points; each adds rounding errors.
     probed : int
-        After how many of them its drift was last looked at.
+        The value of `changes` when its drift was last measured.
     bound : float
-        How much drift is tolerated.
+        The drift beyond which it is computed again.
     """
 
     matrix: Floats
@@ -125,7 +125,7 @@ class InverseGram:
         return None if fresh is None else replace(self, matrix=fresh.matrix)
 
     def watched(self, kernel: Kernel, points: Floats, every: int) -> tuple[InverseGram | None, bool]:
-        """P, after a look at one column if it has changed so often; recomputed, if that is possible, if it has drifted.
+        """P, and whether it had drifted: after every so many changes one column is measured, and P recomputed if it is off.
 
         It is another column each time: the golden ratio visits all of them.
         """

@@ -109,8 +109,8 @@ class ConsensusProtocol(Protocol):
         What an agent sends to each neighbor in a round, in answer to the question if there is one; None if agents are silent.
     every : int
         k: agents exchange in every k-th round, and learn alone in the others.
-    relays : bool
-        Whether an agent without samples takes part in rounds (`relay`), so that its neighbors stay connected.
+    listens : bool
+        Whether an agent without samples takes part in rounds (`listen`), so that its neighbors stay connected.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class ConsensusProtocol(Protocol):
 
     question: ClassVar[type[Message] | None] = None
     reply: ClassVar[type[Message] | None] = None
-    relays: ClassVar[bool] = False
+    listens: ClassVar[bool] = False
     shares: ClassVar[bool] = False
     """Whether agents add up sums over their samples (`News`), which they send without being asked."""
     every: int = 1
@@ -142,8 +142,8 @@ class ConsensusProtocol(Protocol):
     def move(self, inputs: StepInputs, heard: Sequence[Heard]) -> Update:
         """The step before compression."""
 
-    def relay(self, function: Function, heard: Sequence[Heard]) -> Update:
-        """`move` without samples, if the protocol relays; otherwise, the function does not change."""
+    def listen(self, function: Function, heard: Sequence[Heard]) -> Update:
+        """`move` without samples, if the protocol listens; otherwise, the function does not change."""
         return Update(np.empty((0, function.dimension)), np.empty((0, function.outputs)))
 
     def penalty(self, samples: int) -> float:

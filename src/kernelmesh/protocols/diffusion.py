@@ -38,7 +38,7 @@ class Diffusion(ConsensusProtocol):
     """
 
     reply = SentFunction
-    relays = True
+    listens = True
 
     every: int = 1
 
@@ -49,7 +49,7 @@ class Diffusion(ConsensusProtocol):
     def tuned(cls, tuning: Tuning) -> Self:
         return cls(every=tuning.every or cls.every)
 
-    def relay(self, function: Function, heard: Sequence[Heard]) -> Update:
+    def listen(self, function: Function, heard: Sequence[Heard]) -> Update:
         points, weights, own = _average(heard, function)
         return Update(points, weights, own, shared=True)
 

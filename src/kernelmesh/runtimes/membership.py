@@ -103,7 +103,7 @@ class Membership:
     neighbors: Mapping[str, str] = field(default_factory=dict)
     """The address of each neighbor; an empty string if it connects to us."""
     number: int | None = None
-    """The agent's number, another one for each agent of a mesh; needed where agents share sums."""
+    """The agent's number, different for each agent of a mesh; needed where agents share sums."""
     mesh: str = "mesh"
     """The name that all agents of one mesh share; messages from other meshes are ignored."""
     lock_step: bool = False

@@ -45,7 +45,7 @@ class Recovery:
         if store is None:
             return
         self._watch(lambda: store.append(stepped.entry))
-        if stepped.save or self._save_due or stepped.entry.step % store.every == 0:
+        if self._save_due or stepped.entry.step % store.every == 0:
             self._save_due = False
             self.save(now)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernelmesh.agent import Agent, Info, State, advance, relay
+from kernelmesh.agent import Agent, Info, State, advance, listen
 from kernelmesh.checks import Floats
 from kernelmesh.exchange import Outbox
 from kernelmesh.messages import Message, wire_size
@@ -135,7 +135,7 @@ class Shard:
             self.states[i], infos[i] = advance(self.agent, self.states[i], *batch, self._heard(i, said))
             del self._waiting[i]
         for i in self._idle:
-            self.states[i] = relay(self.agent, self.states[i], self._heard(i, said))
+            self.states[i] = listen(self.agent, self.states[i], self._heard(i, said))
         return Round(
             number=number,
             states=tuple(self.states.values()),

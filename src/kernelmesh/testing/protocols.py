@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelmesh.agent import Agent, State, advance, relay
+from kernelmesh.agent import Agent, State, advance, listen
 from kernelmesh.checks import Floats
 from kernelmesh.errors import RefusedMessage
 from kernelmesh.exchange import Outbox
@@ -123,8 +123,8 @@ def _check_order(agent: Agent, owner: str, states: list[State], points: Floats, 
     other, _ = advance(agent, states[0], points, labels, heard[::-1])
     _require_equal(one.sent, other.sent, owner, law)
     _require_equal(one.function, other.function, owner, law)
-    if agent.protocol.relays:
-        one, other = (relay(agent, states[0], said) for said in (heard, heard[::-1]))
+    if agent.protocol.listens:
+        one, other = (listen(agent, states[0], said) for said in (heard, heard[::-1]))
         _require_equal(one.sent, other.sent, owner, law)
 
 

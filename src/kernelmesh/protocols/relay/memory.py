@@ -44,18 +44,18 @@ class Outgoing(NamedTuple):
 
 
 class Peer(Struct):
-    """What a member remembers of one neighbor; times are in its own ticks."""
+    """What a member remembers of one neighbor; times are in its own ticks, which are its steps."""
 
     link: Neighbor
     newest: Received | None = None
     counted: Received | None = None
     """The last sums that were part of a total."""
     changed: int = 0
-    """When those last changed, or ceased to be."""
+    """When the counted sums last changed, or ceased to be."""
     sent: int = 0
     """When sums were last sent to it; 0 if never."""
     told: int = -1
-    """The roll of those sums."""
+    """The roll of the sums that were last sent to it."""
     length: int = 0
     digest: int = 0
     """The list of points that it has."""
@@ -107,7 +107,7 @@ class Memory(Struct):
     leaving: bool = False
     """Whether this member says farewell."""
     heir: int = NOBODY
-    """To whom."""
+    """The neighbor that takes over its samples."""
     outgoing: dict[int, Outgoing] = {}
 
     def copied(self) -> Memory:

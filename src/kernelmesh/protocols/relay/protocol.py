@@ -59,7 +59,7 @@ class Relay(ConsensusProtocol):
     """
 
     reply: ClassVar[type[Message] | None] = News
-    relays: ClassVar[bool] = True
+    listens: ClassVar[bool] = True
     shares: ClassVar[bool] = True
 
     every: int = 8

@@ -1,4 +1,4 @@
-"""A tick, second half: what a member says to whom before the next tick.
+"""A tick, second half: what a member will say to whom before the next tick. A tick is a step, with samples or without.
 
 Waves follow the root's count: the deepest members speak first, so that one sum for each edge and direction in k ticks
 reaches everybody within k + 2 · depth ticks. A changed roll is passed on sooner, and nothing is sent that has not changed.
@@ -20,10 +20,10 @@ from kernelmesh.protocols.relay.memory import Memory, Outgoing, Peer
 from kernelmesh.protocols.relay.point_list import EMPTY, part_of
 from kernelmesh.protocols.relay.settings import CALM, PATIENCE, POOL, Settings
 
-__all__ = ["is_settled", "speak", "tell"]
+__all__ = ["is_settled", "prepare", "tell"]
 
 
-def speak(settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Floats) -> None:
+def prepare(settings: Settings, memory: Memory, basis: Basis, own: Sums, *, changed: bool, candidates: Floats) -> None:
     """Decide what is sent before the next tick; `memory` is the copy that `hear` has made.
 
     `changed` says whether the own sums have changed since the last tick, and `candidates` are samples worth a point.

@@ -16,7 +16,7 @@ _CONTENT = 0.5  # the least part of the rate that is for sums and points; hellos
 
 def check_rate(agent: Agent, rate: float) -> None:
     """Reject a rate at which the largest sums could never be sent."""
-    settings, outputs = agent.relaying, agent.outputs
+    settings, outputs = agent.relay_settings, agent.outputs
     order = settings.max_order
     sums = settings.bits // 8 * order * (order + 1) // 2 + settings.bits // 8 * order * outputs + 4 * (order + outputs)
     points = 8 * order * (agent.dimension + 1)

@@ -124,7 +124,7 @@ class AskingNode(Node):
 
     @property
     def _is_over(self) -> bool:
-        """Whether nobody has anything to say any more, where all take all steps: a neighbor goes on if one behind it does."""
+        """Whether this agent and its neighbors have nothing more to say: then nobody behind them has, either."""
         ended = self._round.ended and all(peer.is_done for peer in self.admitted())
         return self.agent.protocol.shares and self.batch is None and ended and not self._answers.is_awaited()
 
@@ -153,7 +153,7 @@ class AskingNode(Node):
         """Be there for others while there are no samples."""
         if self._met:
             self._pacing.idle(now)
-        takes_part = self._met and self.agent.protocol.relays and not self.is_lock_step
+        takes_part = self._met and self.agent.protocol.listens and not self.is_lock_step
         if takes_part and self.peers and now - self._active < ALIVE:
             # a mini-batch that is merely due is not missed yet
             if now - self._stepped >= 2.0 * self._pace and now - self._moved >= self._pace:

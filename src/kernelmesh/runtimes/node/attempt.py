@@ -7,7 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from kernelmesh.agent import Agent, Info, State, advance, relay
+from kernelmesh.agent import Agent, Info, State, advance, listen
 from kernelmesh.checks import Floats
 from kernelmesh.protocols import Heard
 from kernelmesh.streams import Batch
@@ -33,7 +33,7 @@ class Attempt(NamedTuple, Generic[T]):
 
 def take_step(agent: Agent, batch: Batch | None, state: State, heard: Sequence[Heard]) -> Result:
     """Take a step, with a mini-batch or without."""
-    return (relay(agent, state, heard), None) if batch is None else advance(agent, state, *batch, heard)
+    return (listen(agent, state, heard), None) if batch is None else advance(agent, state, *batch, heard)
 
 
 def reason(error: Exception | None) -> str:

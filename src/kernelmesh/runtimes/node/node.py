@@ -42,8 +42,8 @@ class Node(ABC):
 
     def __init__(self, agent: Agent, membership: Membership, *, tokens: tuple[int, int], now: float = 0.0) -> None:
         if agent.protocol.shares and membership.number is None:
-            remedy = "number the agents of a mesh from 0 on; `kernelmesh mesh init` does"
-            raise InvalidArgument("Membership", "number", "be given, another one for each agent", None, remedy=remedy)
+            remedy = "number the agents of a mesh from 0; `kernelmesh mesh init` does"
+            raise InvalidArgument("Membership", "number", "be given, and different for each agent", None, remedy=remedy)
         self.agent, self.membership, self.is_lock_step = agent, membership, membership.lock_step
         self.state = agent.start(name=membership.name, number=membership.number or 0)
         self.traffic = Traffic()
@@ -55,7 +55,7 @@ class Node(ABC):
         self.peers = {name: Peer(name) for name in membership.neighbors}
         self._position: Mapping[str, Any] | None = None
         self._token, self._ticket = tokens
-        shared = agent.relaying if agent.protocol.shares else None
+        shared = agent.relay_settings if agent.protocol.shares else None
         points = None if shared is None else [shared.scales, shared.max_order]
         self._model = fingerprint([agent.identity, agent.protocol.every, points, membership.lock_step])
         self._guard = Guard()
@@ -80,11 +80,11 @@ class Node(ABC):
     def exclude(self, names: Collection[str], now: float) -> None:
         """Ignore these neighbors from now on, and no others."""
         for peer in self.peers.values():
-            if peer.is_excluded and peer.name not in names:
+            if peer.is_quarantined and peer.name not in names:
                 peer.on(Event.RELEASED)
                 self._on_exclusion(peer, now)
                 _log.warning("%s is released: its messages are accepted again", peer.name)
-            elif not peer.is_excluded and peer.name in names:
+            elif not peer.is_quarantined and peer.name in names:
                 peer.on(Event.QUARANTINED)
                 peer.forget()
                 self._on_exclusion(peer, now)
@@ -97,7 +97,7 @@ class Node(ABC):
     def receive(self, sender: str, data: bytes, now: float) -> None:
         """Process bytes that arrived under a neighbor's name."""
         peer, token = self.peers.get(sender), int.from_bytes(data[:8], "big")
-        if peer is not None and (peer.is_excluded or self._guard.ignores(sender, token, now=now)):
+        if peer is not None and (peer.is_quarantined or self._guard.ignores(sender, token, now=now)):
             return
         try:
             if peer is None:
@@ -155,7 +155,7 @@ class Node(ABC):
 
     def admitted(self, admitted: bool = True) -> list[Peer]:
         """The neighbors that are listened to, or those that are not."""
-        return [peer for peer in self.peers.values() if peer.is_excluded != admitted]
+        return [peer for peer in self.peers.values() if peer.is_quarantined != admitted]
 
     def _meet(self, now: float) -> None:
         """Wait a while for the neighbors before the very first step: a short file would be used up before they are there."""
@@ -203,7 +203,7 @@ class Node(ABC):
             self._loss = info.loss if self._loss is None else 0.95 * self._loss + 0.05 * info.loss
             self._steps_here += 1
             turn = Turn(number=entry.step, state=self.state, info=info, traffic=self.traffic)
-        stepped = Stepped(turn, entry, save=bool(trial.offenders))
+        stepped = Stepped(turn, entry)
         self._actions.append(stepped)
         return stepped
 
@@ -240,7 +240,7 @@ class Node(ABC):
         self._restart(self._began)
 
     def _restart(self, now: float) -> None:
-        """The state is another one."""
+        """The state has been replaced."""
         self._after_step(now)
 
     def replay(self, entry: Entry) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class LockStep:
 
     def waits_for(self, peer: Peer) -> bool:
         """Whether the step is not taken before this neighbor has been heard."""
-        return not peer.is_heard and not peer.is_excluded
+        return not peer.is_heard and not peer.is_quarantined
 
     def may_leave(self, peer: Peer, now: float, began: float) -> bool:
         """Whether a neighbor does not need us any more once our stream has ended."""

@@ -116,7 +116,7 @@ class Peer:
     words: list[Message] = field(default_factory=list)
     """What it has said for the step at hand."""
     is_done: bool = False
-    """Whether it has said with that that it has nothing more to say."""
+    """Whether these were its last words."""
     left_out: int = 0
     """How often its words had to wait for another step."""
     told: float = -math.inf
@@ -128,11 +128,11 @@ class Peer:
     failures: int = 0
     """How often in a row it did not answer."""
     ask_again: float = 0.0
-    """It is not asked before."""
+    """The earliest time to ask it again."""
     latency: float = math.inf
     """How many seconds its newest answer took; infinite if it did not answer when last asked."""
     retry_at: float = 0.0
-    """It is not waited for before, because it was late."""
+    """The earliest time to wait for it again, after it was late."""
 
     def on(self, event: Event) -> None:
         """Move to the state that follows."""
@@ -152,7 +152,7 @@ class Peer:
         return self.state in (PeerState.HEARD, PeerState.PARTED)
 
     @property
-    def is_excluded(self) -> bool:
+    def is_quarantined(self) -> bool:
         """Whether the operator has quarantined it."""
         return self.state is PeerState.EXCLUDED
 
@@ -215,5 +215,5 @@ class Peer:
             refused=refused,
             left_out=self.left_out,
             excluded=excluded,
-            quarantined=self.is_excluded,
+            quarantined=self.is_quarantined,
         )

@@ -65,7 +65,7 @@ class SharingNode(Node):
         """Take all samples of a member out of the network, or admit them again."""
         number = self._memory.numbers.get(peer.name)
         if number is not None:
-            memory = self._protocol.forgotten(self._memory, number, forgotten=peer.is_excluded)
+            memory = self._protocol.forgotten(self._memory, number, forgotten=peer.is_quarantined)
             self.state = replace(self.state, memory=memory)
 
     def _hear(self, peer: Peer, frame: Frame, now: float) -> None:

@@ -69,8 +69,6 @@ class Stepped(Struct, frozen=True):
 
     turn: Turn | None
     entry: Entry
-    save: bool = False
-    """Whether a checkpoint is due because the step was retaken after a failure had broken the workspace."""
 
 
 class Recover(Struct, frozen=True):
