@@ -547,14 +547,12 @@ def test_a_key_that_others_can_read_is_refused(mesh):
     assert found[0].endswith(f"with mode 640; chmod 600 {key}")
 
 
-def test_certificates_that_are_foreign_or_expired_are_refused(mesh, tmp_path, monkeypatch):
+def test_certificates_that_are_foreign_or_expired_are_refused(mesh, tmp_path):
     certificates.create_authority(tmp_path)
     certificates.issue(tmp_path, "agent-0")
     text, found = with_tls(mesh, ('"tls/authority.pem"', json.dumps(str(tmp_path / "authority.pem"))))
     assert found[0].startswith(f"{line_with(text, 'certificate =')}: tls.certificate must be signed by the authority")
-    monkeypatch.setattr(certificates, "_LEAF_DAYS", -1)
-    monkeypatch.setattr(certificates, "_EARLIER", datetime.timedelta(days=2))
-    leaf, key = certificates.issue(tmp_path, "late")
+    leaf, key = certificates.issue(tmp_path, "late", days=-1)
     changes = [
         ('name = "agent-0"', 'name = "late"'),
         ('"tls/authority.pem"', json.dumps(str(tmp_path / "authority.pem"))),

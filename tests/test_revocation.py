@@ -84,9 +84,8 @@ def test_a_revoked_certificate_is_disconnected_and_the_others_are_not_affected(f
 
 
 @pytest.mark.slow
-def test_a_connection_is_closed_when_its_certificate_expires(folder, monkeypatch):
-    monkeypatch.setattr(certificates, "_LEAF_DAYS", 12.0 / 86400.0)
-    certificates.issue(folder, "b")
+def test_a_connection_is_closed_when_its_certificate_expires(folder):
+    certificates.issue(folder, "b", days=12.0 / 86400.0)
     until = certificates.valid_until(folder / "b.pem")
     trio = Trio(folder)
     try:

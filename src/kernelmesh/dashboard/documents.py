@@ -14,8 +14,6 @@ from kernelmesh.errors import InvalidArgument, UnreadableFile, Verbatim
 
 __all__ = ["Documents", "check_run", "find_recording", "parts_message", "run_of"]
 
-_ROWS = 200  # the number of rows shown of a table
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Documents:
@@ -25,7 +23,7 @@ class Documents:
     config: Mapping[str, Any] = field(default_factory=dict)
     paragraphs: Sequence[str] = ()
     tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """By name; the first row holds the column titles."""
+    """By name, up to 200 rows; the first row holds the column titles."""
     figures: Sequence[Path] = ()
 
     @classmethod
@@ -37,7 +35,7 @@ class Documents:
             summary=_json(run / "summary.json"),
             config=_json(run / "config.json"),
             paragraphs=[str(text) for text in notes.get("paragraphs", ())],
-            tables={name: _csv(file)[: _ROWS + 1] for name, file in tables.items() if file.is_file()},
+            tables={name: _csv(file)[:201] for name, file in tables.items() if file.is_file()},
             figures=sorted(path for path in folder.glob("*.png") if path.is_file()),
         )
 

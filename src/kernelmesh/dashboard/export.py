@@ -15,9 +15,6 @@ from kernelmesh.errors import UnreadableFile
 
 __all__ = ["write_report"]
 
-_PORTRAITS = 900  # the number of pictures of functions in a report, over all agents
-_FIGURE_BYTES = 3_000_000  # of all figures in a report
-
 
 def write_report(folders: list[Path], file: Path) -> Path:
     """Write the page of one run, or of two to compare, as a self-contained HTML file."""
@@ -36,16 +33,16 @@ def write_report(folders: list[Path], file: Path) -> Path:
     return file
 
 
-def _embedded(source: FolderSource, runs: int) -> dict[str, Any]:
-    """All data that a server would send: every agent's function at evenly spaced snapshots, and the first figures."""
+def _embedded(source: FolderSource, runs: int, *, portraits: int = 900, figure_bytes: int = 3_000_000) -> dict[str, Any]:
+    """What a server would send, within limits: agents' functions at evenly spaced snapshots, and the first figures."""
     shown = source.shown
     agents, snapshots = range(len(shown.subject.names)), shown.recording.snapshots
-    rounds = [snapshots[n].round for n in evenly(len(snapshots), max(_PORTRAITS // max(len(agents), 1) // runs, 2))]
+    rounds = [snapshots[n].round for n in evenly(len(snapshots), max(portraits // max(len(agents), 1) // runs, 2))]
     images, total = {}, 0
     for path in shown.documents.figures:
         data = path.read_bytes()
         total += len(data)
-        if total <= _FIGURE_BYTES:
+        if total <= figure_bytes:
             images[path.name] = f"data:image/png;base64,{base64.b64encode(data).decode()}"
     return {
         "about": {**source.describe(), "static": True},

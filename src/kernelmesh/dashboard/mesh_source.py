@@ -26,11 +26,6 @@ from kernelmesh.errors import KernelMeshError
 
 __all__ = ["MeshSource", "frame_of"]
 
-_EVERY = 1.0  # seconds between polls
-_PREVIEW = 2000  # rows read from each agent's file to find its classes
-_SIZE = 60  # pixels along each side of a picture: an agent predicts at the square of that many points
-_WATCHED = 10.0  # seconds for which an agent counts as being viewed
-
 
 class MeshSource(Source):
     """The agents of a mesh folder, wherever they run. Their answers are recorded, so users can scrub back. A context manager.
@@ -41,12 +36,15 @@ class MeshSource(Source):
         A folder with one TOML file per agent.
     timeout : float
         Seconds to wait for an agent's answer.
+    every : float
+        Seconds between polls.
     """
 
     live = True
 
-    def __init__(self, folder: Path, *, timeout: float = 2.0) -> None:
+    def __init__(self, folder: Path, *, timeout: float = 2.0, every: float = 1.0) -> None:
         super().__init__(folder.resolve().name)
+        self._every = every
         configs = [config.read(file) for file in mesh_folder.agents_of(folder)]
         self._watcher = MeshWatcher([AgentClient.from_file(each.path, timeout=timeout) for each in configs])
         self._clients = [AgentClient.from_file(each.path, timeout=timeout) for each in configs]
@@ -88,10 +86,10 @@ class MeshSource(Source):
     def _poll_for_ever(self) -> None:
         while not self._stop.is_set():
             self.poll()
-            self._stop.wait(_EVERY)
+            self._stop.wait(self._every)
 
     def poll(self) -> None:
-        """Ask every agent for its status, and those being viewed for predictions."""
+        """Ask every agent for its status, and those viewed within the last ten seconds for predictions."""
         self._views = self._watcher.poll()
         frames = self.shown.recording.frames[-2:]
         if not frames and not any(view.answers for view in self._views):
@@ -110,7 +108,7 @@ class MeshSource(Source):
         columns = [AGENT.index(name) for name in ("samples", "state")]
         idle = [np.array_equal(before.agents[:, columns], frame.agents[:, columns]) for before in frames]
         self.shown.recording.add(frame, replace=len(idle) == 2 and all(idle))
-        for agent in [agent for agent, when in self._asked.items() if time.monotonic() - when < _WATCHED]:
+        for agent in [agent for agent, when in self._asked.items() if time.monotonic() - when < 10.0]:
             self._ask(agent)
 
     def news(self) -> News:
@@ -142,7 +140,7 @@ class MeshSource(Source):
 
     def _ask(self, agent: int) -> None:
         """Ask an agent for its function on a grid; without an answer, the picture stays unchanged."""
-        canvas = replace(self.shown.canvas, size=_SIZE)
+        canvas = replace(self.shown.canvas, size=60)  # an agent predicts at the square of that many points
         try:
             image = canvas.data_uri(self._clients[agent].predict(canvas.grid))
         except (OSError, KernelMeshError):
@@ -154,11 +152,11 @@ class MeshSource(Source):
 
 
 def _preview(each: config.Config) -> Samples | None:
-    """The first rows of an agent's data file, if it has one that can be read from here."""
+    """The first 2000 rows of an agent's data file, if it has one that can be read from here."""
     if not each.stream.kind.rereadable:
         return None
     try:
-        source = replace(each, stream=replace(each.stream, batch_size=_PREVIEW, rate=0.0)).open_stream()
+        source = replace(each, stream=replace(each.stream, batch_size=2000, rate=0.0)).open_stream()
         with contextlib.closing(source):
             batch = source.take()
         return batch and each.agent.check(*batch)

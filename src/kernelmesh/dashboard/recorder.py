@@ -23,9 +23,6 @@ __all__ = ["Recorder", "frame_of", "subject_of"]
 Samples = tuple[Floats, Any]
 """Points and targets."""
 
-_HELD_OUT, _OWN, _OWN_TOTAL = 400, 80, 6000  # samples to show: held-out, per agent, over all agents
-_SECONDS = 5.0  # between writes, so that a killed run leaves a file, and other processes can watch
-
 
 class Recorder:
     """Records the networks of a run as they learn, each to a file in the run's folder or in that of its part.
@@ -36,10 +33,12 @@ class Recorder:
         The run's folder.
     clock : callable
         The time in seconds.
+    every : float
+        Seconds between writes, so that a killed run leaves a file, and other processes can watch.
     """
 
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.folder, self._clock = folder, clock
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic, every: float = 5.0) -> None:
+        self.folder, self._clock, self._every = folder, clock, every
         self.settings: Mapping[str, Any] = {}
         """The settings of the run, for its page."""
         self.part, self._written, self._took = "", -np.inf, 0.0
@@ -78,7 +77,7 @@ class Recorder:
         remote = isinstance(now.states, RemoteStates) and len(agents.agents) < len(now.states)
         snapshot = None if remote else Snapshot.of(now.number, max(now.samples), now.functions)
         self.recording.add(frame_of(now, measures, agents, self._network), snapshot)
-        if self._clock() - self._written > max(_SECONDS, 20 * self._took):
+        if self._clock() - self._written > max(self._every, 20 * self._took):
             self._write()
 
     def end(self, outcome: str, remark: str = "") -> None:
@@ -100,9 +99,9 @@ class Recorder:
 def subject_of(
     agent: Agent, names: Sequence[Any], edges: Sequence[tuple[int, int]], samples: Sequence[Samples], held_out: Samples
 ) -> Subject:
-    """What a recording must know about a network."""
-    held, held_targets = _some(held_out, _HELD_OUT)
-    own = [_some(each, min(_OWN, max(_OWN_TOTAL // len(names), 2))) for each in samples]
+    """What a recording must know about a network, with some samples: 400 held-out, 80 per agent, 6000 over all agents."""
+    held, held_targets = _some(held_out, 400)
+    own = [_some(each, min(80, max(6000 // len(names), 2))) for each in samples]
     classes = agent.outputs if agent.loss.classifies else 0
     counts = [np.bincount(np.asarray(targets, dtype=np.int64), minlength=classes) for _, targets in samples if classes]
     return Subject(

@@ -24,8 +24,6 @@ from kernelmesh.errors import KernelMeshError
 
 __all__ = ["application", "changes"]
 
-_ALIVE = 15.0  # seconds after which an idle stream sends a keep-alive
-
 
 def application(sources: Sequence[Source], policy: Policy, *, closing: Callable[[], bool] = lambda: False) -> Starlette:
     """The dashboard of one or two sources; event streams end once `closing()` is true."""
@@ -120,7 +118,7 @@ async def changes(sources: Sequence[Source], closing: Callable[[], bool], *, tic
             yield b"data: %b\n\n" % to_json(message)
         await asyncio.sleep(tick)
         silent += tick
-        if silent >= _ALIVE:
+        if silent >= 15.0:  # seconds
             silent = 0.0
             yield b": still there\n\n"
 

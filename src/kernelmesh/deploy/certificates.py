@@ -24,9 +24,6 @@ except ImportError as error:
 __all__ = ["create_authority", "issue", "tls_problems", "valid_until"]
 
 _Key = ec.EllipticCurvePrivateKey
-_AUTHORITY_DAYS = 3652  # ten years
-_LEAF_DAYS = 825  # the longest that browsers and Apple's libraries accept
-_EARLIER = datetime.timedelta(hours=1)  # the clocks of other hosts may be slow
 _HOST = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _USAGES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
@@ -34,8 +31,8 @@ _USAGES = (
 )
 
 
-def create_authority(folder: str | os.PathLike[str]) -> Path:
-    """Write `authority.pem` and `authority.key` to a folder, and return the path of the first.
+def create_authority(folder: str | os.PathLike[str], *, days: float = 3652) -> Path:
+    """Write `authority.pem` and `authority.key` to a folder, valid for ten years, and return the path of the first.
 
     Anyone with the key can issue certificates that all agents trust, so copy only the certificate to other hosts.
     """
@@ -43,15 +40,18 @@ def create_authority(folder: str | os.PathLike[str]) -> Path:
     _check_new("create_authority", folder, "authority")
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("kernelmesh authority")
-    until = _now() + datetime.timedelta(days=_AUTHORITY_DAYS)
+    until = _now() + datetime.timedelta(days=days)
     builder = _builder(name, key, issuer=name, until=until, usages={"key_cert_sign", "crl_sign"})
     return _write(folder, "authority", builder, key, signer=key)[0]
 
 
-def issue(folder: str | os.PathLike[str], name: str, hosts: Sequence[str] = ("localhost", "127.0.0.1")) -> tuple[Path, Path]:
+def issue(
+    folder: str | os.PathLike[str], name: str, hosts: Sequence[str] = ("localhost", "127.0.0.1"), *, days: float = 825
+) -> tuple[Path, Path]:
     """Write `NAME.pem` and `NAME.key`, signed by the authority in the same folder, and return their paths.
 
-    `hosts` lists the host names and IP addresses at which others reach this agent or client.
+    `hosts` lists the host names and IP addresses at which others reach this agent or client. By default, it is valid for the
+    longest time that browsers and Apple's libraries accept.
     """
     folder = Path(folder)
     if not isinstance(name, str) or not NAME.fullmatch(name) or name == "authority":
@@ -67,7 +67,7 @@ def issue(folder: str | os.PathLike[str], name: str, hosts: Sequence[str] = ("lo
     if not isinstance(signer, _Key):
         raise InvalidArgument("issue", "authority.key", "be an elliptic curve key", Verbatim(type(signer).__name__))
     key = ec.generate_private_key(ec.SECP256R1())
-    until = min(_now() + datetime.timedelta(days=_LEAF_DAYS), authority.not_valid_after_utc)
+    until = min(_now() + datetime.timedelta(days=days), authority.not_valid_after_utc)
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     builder = (
         _builder(_name(name), key, issuer=authority.subject, until=until, usages={"digital_signature"})
@@ -106,7 +106,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_now() - _EARLIER)
+        .not_valid_before(min(_now(), until) - datetime.timedelta(hours=1))  # the clocks of other hosts may be slow
         .not_valid_after(until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)

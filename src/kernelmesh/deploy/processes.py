@@ -16,9 +16,6 @@ from kernelmesh.errors import InvalidArgument, InvalidConfig, Problem, Verbatim
 
 __all__ = ["AgentProcess", "check_together", "start_all", "stop_all"]
 
-_RESTART_AFTER = 3.0  # seconds
-_STOP_WITHIN = 20.0  # seconds for a clean stop with a checkpoint
-
 
 @dataclass(eq=False)
 class AgentProcess:
@@ -63,14 +60,14 @@ class AgentProcess:
             )
         self.ended = None
 
-    def restart_if_killed(self) -> None:
-        """Restart the agent if it was killed; one that exited on its own or cannot start is not restarted."""
+    def restart_if_killed(self, *, after: float = 3.0) -> None:
+        """Restart the agent `after` so many seconds if it was killed, but not if it exited on its own or cannot start."""
         if (code := self.code) is None:
             return
         if self.ended is None:
             self.ended = time.monotonic()
             self.client.close()
-        if code < 0 and time.monotonic() - self.ended >= _RESTART_AFTER:
+        if code < 0 and time.monotonic() - self.ended >= after:
             self.restarts += 1
             self.start()
 
@@ -134,11 +131,11 @@ def start_all(files: Sequence[Path], logs: Path) -> list[AgentProcess]:
     return processes
 
 
-def stop_all(processes: Sequence[AgentProcess]) -> list[str]:
-    """Stop all agents with a checkpoint; returns the names of those that had to be killed."""
+def stop_all(processes: Sequence[AgentProcess], *, within: float = 20.0) -> list[str]:
+    """Stop all agents with a checkpoint `within` so many seconds; returns the names of those that had to be killed."""
     for process in processes:
         process.interrupt()
-    deadline, killed = time.monotonic() + _STOP_WITHIN, []
+    deadline, killed = time.monotonic() + within, []
     for process in processes:
         if process.process is None:
             continue

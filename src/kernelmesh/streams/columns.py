@@ -17,8 +17,6 @@ from kernelmesh.streams.base import Batch
 
 __all__ = ["Columns", "plain"]
 
-_EXACT = 2**53  # beyond this, a class number stored as a float may not be exact
-
 
 @dataclass(kw_only=True)
 class Columns:
@@ -121,8 +119,8 @@ class Columns:
             if None in found:
                 raise _invalid(name, f"be one of {', '.join(map(repr, self.classes))}", values[found.index(None)])
             return Batch(points, np.array(found, dtype=np.int64))
-        labels = _numbers(table, self.targets)[:, 0]
-        wrong = (labels < 0) | (labels >= (self.outputs or _EXACT)) | (labels != np.floor(labels))
+        labels = _numbers(table, self.targets)[:, 0]  # exact below 2^53
+        wrong = (labels < 0) | (labels >= (self.outputs or 2**53)) | (labels != np.floor(labels))
         if wrong.any():
             rule = "be a class number" if self.outputs is None else f"be a class number 0..{self.outputs - 1}"
             raise _invalid(name, rule, plain(table[name])[int(wrong.argmax())])
