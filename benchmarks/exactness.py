@@ -15,7 +15,7 @@ from kernelmesh import Agent, Gaussian, Graph, Landmarks, Logistic, Relay
 from kernelmesh.streams import Mixture
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from relay_network import Network, line, ring, star
+from relay_network import Network
 
 _BATCH, _BATCHES, _CLASSES = 32, 12, 5
 _LIMIT = 1000  # rounds after which a network is given up
@@ -27,9 +27,9 @@ def _geometric(agents: int) -> list[Sequence[int]]:
 
 
 _GRAPHS = {
-    "ring of 20": ring(20),
-    "star of 20": star(20),
-    "line of 20": line(20),
+    "ring of 20": list(Graph.ring(20).neighbors),
+    "star of 20": list(Graph.star(20).neighbors),
+    "line of 20": list(Graph.line(20).neighbors),
     "geometric 200": _geometric(200),
     "geometric 1000": _geometric(1000),
 }
