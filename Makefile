@@ -15,7 +15,7 @@ help:
 	@echo "make docs       build the documentation site in build/site; broken links are errors"
 	@echo "make docs-serve serve the site at http://127.0.0.1:8000/ and reload on changes"
 	@echo "make release-check  build wheel and sdist into dist and test each in an empty environment"
-	@echo "make lint       check formatting, lint, types, import layers and docstrings"
+	@echo "make lint       check formatting, lint, types, import layers, sizes and docstrings"
 	@echo "make setup      install only"
 
 setup: $(DONE)
@@ -68,6 +68,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/code_size.py
 	$(BIN)/python -m pytest -q tests/test_package.py -k docstrings
 
 clean:

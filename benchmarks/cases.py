@@ -233,9 +233,9 @@ def memory() -> list[Line]:
     process.start()
     base, peak, reached = receiver.recv()
     process.join()
-    need = (reached**2 + reached * (dimension + outputs)) * 8
+    need = (reached**2 + reached * (dimension + outputs)) * 8  # P exists twice while points are exchanged
     return [
-        at_most(f"peak above the process's base at M={reached} / (M² + M(p + C)) · 8 bytes", (peak - base) / need, 1.3),
+        at_most(f"peak above the process's base at M={reached} / (M² + M(p + C)) · 8 bytes", (peak - base) / need, 2.3),
         Line("peak above base", f"{(peak - base) / 2**20:.0f} MiB"),
     ]
 

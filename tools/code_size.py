@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-CODE_LINES = {"kernelmesh": 13_500, "kernelmesh_experiments": 3_000}
+CODE_LINES = {"kernelmesh": 14_600, "kernelmesh_experiments": 3_000}
 CONSTANTS = 80  # of both packages together
 CLASS_LINES, FUNCTION_LINES, ARGUMENTS, NESTING = 250, 50, 6, 4  # with docstrings; arguments beside keyword-only ones
 COMMANDS = "cli"  # the options of a command are the arguments of its function

@@ -10,17 +10,8 @@ from typing import Annotated, Any
 from kernelmesh import ConsensusProtocol, Hinge, InvalidArgument, Learner, Logistic, Loss, Penalty, Tuning, kinds
 from kernelmesh_experiments.settings import one_of
 
-__all__ = [
-    "CAPPED",
-    "LOSSES",
-    "LearnerName",
-    "ProtocolName",
-    "check_every",
-    "describe_learners",
-    "describe_protocols",
-    "learners",
-]
-__all__ += ["protocol", "protocols", "reply", "takes_every"]
+__all__ = ["CAPPED", "LOSSES", "LearnerName", "ProtocolName", "check_every", "describe_learners", "describe_protocols"]
+__all__ += ["learners", "protocol", "protocols", "reply", "takes_every"]
 
 LOSSES: dict[str, Loss] = {"logistic": Logistic(), "hinge": Hinge()}
 CAPPED = "capped-penalty"

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from kernelmesh import InvalidArgument
 
 __all__ = ["Count", "Described", "Floats", "Index", "Ints", "NonNegative", "Positive", "PositiveOrInf", "Settings", "Unset"]
-__all__ += ["UnsetIndex"]
-__all__ += ["describe_settings", "did_you_mean", "one_of", "setting", "settings_of", "type_of"]
+__all__ += ["UnsetIndex", "describe_settings", "did_you_mean", "one_of", "setting", "settings_of", "type_of"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -63,10 +62,8 @@ Count = Annotated[int, _check("be an integer >= 1", lambda value: value >= 1, in
 Positive = Annotated[float, _positive]
 PositiveOrInf = Annotated[float, _check("be a number > 0", lambda value: value > 0, int, float)]
 NonNegative = Annotated[float, _check("be a finite number >= 0", lambda value: 0 <= value < math.inf, int, float)]
-Unset = Annotated[
-    float | None,
-    _check("be a finite number >= 0", lambda value: value is None or 0 <= value < math.inf, int, float, NoneType),
-]
+_unset = _check("be a finite number >= 0", lambda value: value is None or 0 <= value < math.inf, int, float, NoneType)
+Unset = Annotated[float | None, _unset]
 """A number that something else chooses unless it is given."""
 UnsetIndex = Annotated[int | None, _check("be an integer >= 0", lambda value: value is None or value >= 0, int, NoneType)]
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["agent", "ask"]
 
 _log = logging.getLogger("kernelmesh.agent")
-_REPORT_EVERY = 10.0  # seconds
-_VALUES_PER_REQUEST = 1 << 17  # numbers: a megabyte
 
 
 @app.command()
@@ -87,7 +85,7 @@ def _run(settings: Config, parent: int) -> None:
     hint, logged = f"; progress is saved in {settings.checkpoint.folder}", time.monotonic()
     with reported(f"agent {name}", code=1, hint=hint), stream_mistakes(settings):
         for turn in runner.turns():
-            if time.monotonic() - logged >= _REPORT_EVERY:
+            if time.monotonic() - logged >= 10.0:  # seconds
                 logged, samples, info = time.monotonic(), turn.state.samples, turn.info
                 _log.info("step %d: %d samples, loss %.3g, order %d", turn.number, samples, info.loss, info.order)
     if trouble := runner.status().trouble:
@@ -141,7 +139,7 @@ def ask(
         given = _points(x or [], agent.address) if file is None else _from_file(file, agent.address)
         points = matrix("ask", "--x" if file is None else "--file", given)
         # requests of about a megabyte, and at most half of what the agent accepts
-        values = min(_VALUES_PER_REQUEST, (agent.address.max_bytes or math.inf) // 16)
+        values = min(1 << 17, (agent.address.max_bytes or math.inf) // 16)
         rows = max(1, int(values // points.shape[1]))
         outputs = np.concatenate([agent.predict(points[i : i + rows]) for i in range(0, len(points), rows)])
     _print(agent.address, points, outputs)

@@ -25,7 +25,6 @@ mesh = typer.Typer(help="Create, run and monitor a network of agents.", no_args_
 app.add_typer(mesh, name="mesh")
 
 _ALL_ENDED = "All streams have ended. The agents keep answering requests until Ctrl-C."
-_POLL_EVERY = 0.5  # seconds
 
 
 @mesh.command("init")
@@ -134,7 +133,7 @@ def _watch(processes: Sequence[AgentProcess], stop: threading.Event, *, until_do
                 reported = states
             if until_done and ended:
                 return
-            stop.wait(_POLL_EVERY)
+            stop.wait(0.5)  # seconds between two looks
 
 
 @mesh.command("status")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentAddress", "AgentClient"]
 
-_SURE_TO_FIT = 1 << 16  # bytes that every agent accepts, or rejects with an answer
 _PAUSE = 0.05  # seconds before a busy agent is asked again
 
 
@@ -214,6 +213,6 @@ class AgentClient:
         silence += f" at {address.endpoint}"
         if address.tls is not None:
             silence += f" (is it still starting, or is {address.tls.certificate.stem} not among its clients?)"
-        if len(payload) > _SURE_TO_FIT:
+        if len(payload) > 1 << 16:  # bytes that every agent accepts, or rejects with an answer
             silence += f" (is a request of {len(payload)} bytes within its max_bytes?)"
         raise UnreachableAgent(silence)

@@ -29,7 +29,6 @@ __all__ = ["PARTITIONS", "TOPOLOGIES", "MeshPlan", "agents_of", "create_mesh", "
 TOPOLOGIES = {"ring": 3, "line": 1, "star": 2, "complete": 1, "random": 1}
 PARTITIONS = ("one-class", "identical")
 
-_TEST = 2500  # held-out samples
 _CLIENT = "operator"
 
 
@@ -120,7 +119,7 @@ def create_mesh(folder: str | os.PathLike[str], plan: MeshPlan | None = None) ->
     folder, plan = Path(folder), plan or MeshPlan()
     rng = np.random.default_rng(plan.seed)
     mixture = Mixture.draw(rng=rng)
-    held_out = mixture.sample(_TEST, rng=rng)
+    held_out = mixture.sample(2500, rng=rng)
     graph = plan.graph(rng)
     members = plan.memberships(graph)
     if plan.tls:

@@ -15,19 +15,8 @@ from kernelmesh.errors import InvalidArgument, Verbatim
 from kernelmesh.numerics import compiled
 from kernelmesh.registry import register
 
-__all__ = [
-    "ClassTargets",
-    "CurvedLoss",
-    "Hinge",
-    "Huber",
-    "Logistic",
-    "Loss",
-    "Squared",
-    "SquaredHinge",
-    "ValueTargets",
-    "check_loss",
-    "curvature_root",
-]
+__all__ = ["ClassTargets", "CurvedLoss", "Hinge", "Huber", "Logistic", "Loss", "Squared", "SquaredHinge", "ValueTargets"]
+__all__ += ["check_loss", "curvature_root"]
 
 
 @runtime_checkable
