@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from kernelmesh.checks import integer, positive
 from kernelmesh.errors import InvalidArgument
@@ -131,7 +130,6 @@ class Membership:
                 raise InvalidArgument("Membership", "neighbors", "be other agents than this one", neighbor)
             if address != "":
                 endpoint_with(encrypted, "Membership", f"neighbors.{neighbor}", address)
-        object.__setattr__(self, "neighbors", MappingProxyType(dict(sorted(self.neighbors.items()))))
         patience("Membership", "patience", self.patience)
         integer("Membership", "max_bytes", self.max_bytes, minimum=1024)
         integer("Membership", "max_points", self.max_points, minimum=1)

@@ -52,7 +52,7 @@ class Node(ABC):
         """Whether the stream has ended."""
         self.batch: Batch | None = None
         """A mini-batch that has not been learned from yet."""
-        self.peers = {name: Peer(name) for name in membership.neighbors}
+        self.peers = {name: Peer(name) for name in sorted(membership.neighbors)}
         self._position: Mapping[str, Any] | None = None
         self._token, self._ticket = tokens
         shared = agent.relay_settings if agent.protocol.shares else None
