@@ -404,9 +404,12 @@ class TestSources:
     def test_events_send_each_frame_once(self):
         recording = Recording(Subject(names=("a", "b", "c"), edges=np.array([[0, 1], [1, 2]])))
 
-        source = PageSource("run")
+        class OfRecording(PageSource):
+            def news(self):
+                return News(0, recording.version, "running")
+
+        source = OfRecording("run")
         source.shown = Shown(recording)
-        source.news = lambda: News(0, recording.version, "running")
         recording.add(numbers(rounds=1))
 
         async def listen():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
@@ -92,7 +93,7 @@ class Shown:
         }
 
 
-class Source:
+class Source(ABC):
     """What a page shows. Subclasses replace `shown` and report their status in `news`.
 
     Parameters
@@ -108,9 +109,9 @@ class Source:
     def __init__(self, title: str) -> None:
         self.title, self.shown = title, Shown()
 
+    @abstractmethod
     def news(self) -> News:
         """The current status."""
-        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """The data that does not change between frames."""
