@@ -181,6 +181,14 @@ def test_points_too_close_for_double_precision_stay_harmless():
     np.testing.assert_allclose(model.function(grid), expected, atol=1e-3 * np.abs(expected).max())
 
 
+def test_a_sum_that_is_nearly_0_is_compressed_to_nearly_nothing():
+    rng = np.random.default_rng(2)
+    points, weights = 1e-10 * rng.normal(size=(10, 1)), rng.normal(size=10)
+    kept, _, error = compress(Gaussian(), points, weights - weights.mean(), 0.1)
+    assert len(kept) <= 1
+    assert error <= 0.1
+
+
 def test_without_compression_every_sample_stays():
     rng = np.random.default_rng(0)
     plain = Uncompressed()

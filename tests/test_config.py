@@ -233,6 +233,7 @@ MISTAKES = [
     ([("patience = 0.5", "pateince = 0.5")], "pateince", "pateince", "an unknown key; did you mean patience?"),
     ([("[checkpoint]", "[checkpiont]")], "checkpiont", "checkpiont", "unknown table; did you mean checkpoint?"),
     ([("[checkpoint]", "[checkpiont]")], None, "checkpoint", "is missing; add a table [checkpoint]"),
+    ([('kind = "file"\n', "loss = 1\n")], "loss = 1", "stream.loss", "an unknown key"),
     ([("[model]", "[[modle]]"), (KERNEL, "")], "[[modle]]", "modle", "be one of neighbors, model, stream, checkpoint, tls"),
     ([('mode = "free"', 'modle = "free"')], "modle", "modle", "be one of name, mesh, number, listen, mode"),
     ([("[model.kernel]", "[model.kernle]")], "kernle", "model.kernle", "an unknown table; did you mean kernel?"),

@@ -76,3 +76,9 @@ def test_distances_of_near_duplicates_keep_their_digits(dimension, offset):
 def test_refuses(make, words):
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         make()
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(), Laplacian(), Matern32(), Matern52()], ids=str)
+def test_points_that_are_as_far_away_as_can_be_have_no_influence(kernel):
+    with np.errstate(over="ignore"):
+        assert kernel(np.array([[1e160]]), np.array([[0.0], [-1e300]])).tolist() == [[0.0, 0.0]]

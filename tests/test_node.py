@@ -301,6 +301,18 @@ def bad_answers(agent):
         yield "nan", encode(SentFunction(function()[0], np.full((3, 3), np.nan)))
 
 
+@pytest.mark.parametrize("protocol", [Diffusion(), Penalty(coupling=0.1)], ids=kind)
+def test_an_early_question_that_cannot_be_read_ends_nobody(protocol):
+    """It is kept until the round begins that it is about, and refused then."""
+    world = World()
+    first = memberships(Graph.line(2), lock_step=True)[0]
+    runner = world.add(make(protocol), first, ArraySource(*data(0, 16)))
+    world.puppet("agent-1", ["agent-0"], silent)
+    world.network.send("agent-1", "agent-0", question(Header(step=1, share=0.5), b"rubbish"))
+    world.run(seconds=3.0)
+    assert runner.status().refused == 1
+
+
 @pytest.mark.parametrize("protocol", TALKING, ids=kind)
 class TestFreeRunning:
     @pytest.mark.parametrize(

@@ -183,9 +183,11 @@ def _stream(table: Table, model: Table | None, agent: Agent | None) -> StreamSec
     own = {key: made for each in (every.values() if kind is None else [kind]) for key, made in declared(each).items()}
 
     def of_another_kind(key: str) -> InvalidArgument | None:
-        owners = [f'"{name}"' for name, other in every.items() if key in declared(other)]
+        owners = [f'"{name}"' for name, other in every.items() if kind is not None and key in declared(other)]
+        if not owners:
+            return None
         rule, remedy = f'be omitted with kind = "{table.values["kind"]}"', f"only kind = {' or '.join(owners)} takes it"
-        return InvalidArgument("", key, rule, table.values[key], remedy=remedy) if owners else None
+        return InvalidArgument("", key, rule, table.values[key], remedy=remedy)
 
     sections = settings_of(StreamSection)
     table.finish({**sections, **own}, hint=of_another_kind)

@@ -169,7 +169,7 @@ class Matern32(_Stationary):
     """
 
     def __call__(self, left: Floats, right: Floats) -> Floats:
-        s = np.sqrt(squared_distances(left, right, scale=3.0 / self.bandwidth**2))
+        s = np.minimum(np.sqrt(squared_distances(left, right, scale=3.0 / self.bandwidth**2)), 1e3)  # exp(−s) is 0 there
         return (1.0 + s) * np.exp(-s)
 
 
@@ -190,7 +190,7 @@ class Matern52(_Stationary):
     """
 
     def __call__(self, left: Floats, right: Floats) -> Floats:
-        s = np.sqrt(squared_distances(left, right, scale=5.0 / self.bandwidth**2))
+        s = np.minimum(np.sqrt(squared_distances(left, right, scale=5.0 / self.bandwidth**2)), 1e3)  # exp(−s) is 0 there
         return (1.0 + s + s * s / 3.0) * np.exp(-s)
 
 

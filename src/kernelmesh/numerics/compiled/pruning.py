@@ -386,7 +386,7 @@ def choose(
     if order > 0:
         _lift(inverse, cross, gram, lifted)
         replaced += np.dot(transposed(lifted), coefficients)
-    limit = min(0.01 * budget, 1e-10 * (square_norm + added))
+    limit = min(0.01 * budget, max(1e-10 * (square_norm + added), 0.0))  # a sum near 0 can round below it
     tolerance = max(tolerance, _blur(inverse, own_old, coefficients, own, tolerance, limit))
     if not tolerance < np.inf:
         return -1, np.zeros(0, dtype=np.bool_), replaced, added, 0.0, 0

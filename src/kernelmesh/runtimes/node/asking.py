@@ -265,7 +265,10 @@ class AskingNode(Node):
     def _open(self, now: float) -> None:
         """Answer the early queries about the round at hand, now that it is known whether there are samples for it."""
         for name, frame in self._answers.open(self._has_ended):
-            self._hear_question(self.peers[name], frame, now)  # which keeps those that are about a later step
+            try:
+                self._hear_question(self.peers[name], frame, now)  # which keeps those that are about a later step
+            except KernelMeshError as error:
+                self._guard.offend(name, frame.prefix.token, error, now=now)
 
     def _hear_question(self, peer: Peer, frame: Frame, now: float) -> None:
         if frame.header.ping:
