@@ -271,16 +271,13 @@ class AskingNode(Node):
                 self._guard.offend(name, frame.prefix.token, error, now=now)
 
     def _hear_question(self, peer: Peer, frame: Frame, now: float) -> None:
-        if frame.header.ping:
-            self._saw(peer, frame, now)
-            self._reply(peer, frame, b"", self._has_ended, now)
-            return
-        self._disturbed = now
-        answer = self._answers.to(peer.name, frame)
-        if answer is not None:
-            self._saw(peer, frame, now)
+        payload, ended = b"", self._has_ended
+        if not frame.header.ping:
+            self._disturbed = now
+            answer = self._answers.to(peer.name, frame)
+            if answer is None:
+                return
             self._count(answer.size)
-            self._reply(peer, frame, answer.payload, answer.ended if self.is_lock_step else self._has_ended, now)
-
-    def _reply(self, peer: Peer, frame: Frame, payload: bytes, ended: bool, now: float) -> None:
+            payload, ended = answer.payload, answer.ended if self.is_lock_step else ended
+        self._saw(peer, frame, now)
         self._send(peer, Prefix(self._token, True, frame.prefix.ticket), self._header(now, ended), payload)
