@@ -114,8 +114,8 @@ class Network:
     """Rounds; the first and the last are always measured."""
     settings: Any
     """What a checkpoint must have been made with to be resumed; as JSON can hold it."""
-    save_every: int = 0
-    """Rounds between checkpoints, against power cuts; 0: only at the end."""
+    save_every: int = 25
+    """Rounds between checkpoints, against power cuts and kills."""
     part: str = ""
     """Its name, where an experiment trains several."""
     sample: int | None = None

@@ -19,8 +19,6 @@ __all__ = ["Stop", "Trial", "learn"]
 
 Stop = Callable[[], bool]
 """Asked after every step: whether to stop there and keep what has been computed."""
-# Rounds between two checkpoints of a run whose agents are in other processes.
-_SAVE_EVERY = 25
 _SENT = ("floats_sent", "bytes_sent", "edge_bytes")
 
 
@@ -72,19 +70,18 @@ def learn(
     """Train until the streams end, the run diverges, or it is stopped; whatever was measured until then is returned.
 
     With a folder, the run leaves a checkpoint there, and `resume` continues from it if it was made with the same settings.
-    A resumed run learns and sends the same, bit for bit, as one that was never stopped. With an engine, agents are elsewhere;
-    the checkpoint is the same, and is also written every now and then, so that a run survives the process that drives it.
+    A resumed run learns and sends the same, bit for bit, as one that was never stopped. The
+    checkpoint is written every now and then, so that a run survives its process, and is the same with every engine.
     """
     if not network.rounds:
         raise InvalidArgument("run", "samples", "be enough for one mini-batch somewhere", 0)
     run = _Run(network, folder, publish, resume=resume)
     outcome: events.Outcome = events.Complete()
-    save_every = network.save_every or (0 if engine is None else _SAVE_EVERY)
     try:
         for now in run.rounds(engine):
             if now.number in (1, network.rounds) or now.number % network.measure_every == 0:
                 run.measure()
-            if save_every and now.number % save_every == 0 and now.number < run.total:
+            if now.number % network.save_every == 0 and now.number < run.total:
                 run.save()
             run.tell()
             if (now.number < run.total or network.agent.protocol.shares) and stop():

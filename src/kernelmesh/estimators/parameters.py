@@ -124,7 +124,7 @@ class Parameters(BaseEstimator, ABC):
         learner = check_learner(owner, self.learner)
         if given:
             argument, value = next(iter(given.items()))
-            remedy = f"it has settings of its own, as in learner={type(learner).__name__}(…)"
+            remedy = f"set it in learner={type(learner).__name__}(…); Gradient and Averaged have compression=Komp(…) for it"
             raise InvalidArgument(owner, argument, "be omitted if learner is given", value, remedy=remedy)
         return learner
 

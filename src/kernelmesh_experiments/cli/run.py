@@ -72,6 +72,8 @@ def run(
     experiment, chosen = _prepared(name, folder, config, options, change or [])
     where = chosen_engine("run", engine, workers, address)
     how: dict[str, Any] = {"table": everything, "resume": resume, "engine": where}
+    if resume and not folder.is_dir():
+        say(f"Nothing to resume in {folder}: starting from the beginning.")
     with reported("run"):
         finished = _watched(experiment, chosen, folder, port if watch else None, **how)
     leave(finished)
