@@ -178,12 +178,14 @@ def _capped(learner: Any) -> Learner:
 
 def _stream(table: Table, model: Table | None, agent: Agent | None) -> StreamSection | None:
     """The stream, whose kind has its own settings in the same table."""
-    kind, every = table.kind("stream"), kinds("stream")
-    # without a kind, settings of every kind are accepted
-    own = {key: made for each in (every.values() if kind is None else [kind]) for key, made in declared(each).items()}
+    kind = table.kind("stream")
+    # without a kind, settings of every kind are accepted; only then, and for an unknown key, plugins are looked for
+    own = {
+        key: made for each in (kinds("stream").values() if kind is None else [kind]) for key, made in declared(each).items()
+    }
 
     def of_another_kind(key: str) -> InvalidArgument | None:
-        owners = [f'"{name}"' for name, other in every.items() if kind is not None and key in declared(other)]
+        owners = [f'"{name}"' for name, other in kinds("stream").items() if kind is not None and key in declared(other)]
         if not owners:
             return None
         rule, remedy = f'be omitted with kind = "{table.values["kind"]}"', f"only kind = {' or '.join(owners)} takes it"
