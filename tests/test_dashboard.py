@@ -95,7 +95,7 @@ def learn(network, recorder, *, engine=None, sample=None, resume=0, rounds=None,
 def finish(folder):
     """The other files of a run."""
     (folder / "summary.json").write_text(json.dumps({"outcome": "complete", "remark": "", "accuracy": float("nan")}))
-    (folder / "config.json").write_text(json.dumps({"agents": 4}))
+    (folder / "config.json").write_text(json.dumps({"agents": 4, "learner": "gradient", "seed": 3}))
     (folder / "report.json").write_text(json.dumps({"paragraphs": ["The Bayes limit is 92 %."], "printed": ["table"]}))
     (folder / "table.csv").write_text("protocol,error\nnone,0.5\n")
     for name in ("data", "figure"):

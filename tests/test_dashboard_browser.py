@@ -106,6 +106,7 @@ def test_a_finished_run_is_shown(opened, folders):
     recording = Recording.read(folders[0] / FILE)
     assert text(opened, "h1") == "diffusion"
     assert text(opened, "#status") == "Finished"
+    assert text(opened, "#subtitle") == "4 agents, gradient, seed 3"
     assert len(opened.find_elements(By.CSS_SELECTOR, ".node")) == 4
     assert len(opened.find_elements(By.CSS_SELECTOR, "[data-edge]")) == len(recording.subject.edges)
     assert len(opened.find_elements(By.CSS_SELECTOR, "#curves .figure")) == 5

@@ -264,7 +264,7 @@ class Diverged(KernelMeshError, ArithmeticError):
         if penalty > 0:
             remedy = "lower or cap the penalty (Doubling has a ceiling), or lower the step size"
         rates = f" with step size {step_size:g} and penalty {penalty:g}"
-        if step_size == 0:  # of a rule that takes none
+        if step_size == 0:  # of a learner that has none
             rates, remedy = "", "raise the regularization, or scale the points and targets"
         super().__init__(f"agent {agent!r} diverged at sample {samples}{rates}: {reason}; {remedy}")
 

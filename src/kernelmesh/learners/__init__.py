@@ -1,4 +1,4 @@
-"""Learning rules: how an agent's function changes when samples arrive."""
+"""Learners: how an agent's function changes when samples arrive."""
 
 from kernelmesh.learners.averaged import Averaged
 from kernelmesh.learners.base import Learner, check_learner

@@ -1,4 +1,4 @@
-"""Checks for your own kernels, losses, learning rules, protocols and carriers: the laws of each role.
+"""Checks for your own kernels, losses, learners, protocols and carriers: the laws of each role.
 
 A failed check raises an `AssertionError` that says which law is broken and how. The checks need no test framework.
 

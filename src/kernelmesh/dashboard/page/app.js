@@ -81,8 +81,8 @@ KM.App = class {
     find("title").textContent = title || "kernelmesh";
     document.title = `${title} – kernelmesh`;
     const facts = about.map((each, k) => {
-      // the summary tells what was used where settings leave it open; networks of one run may differ in protocol and rule
-      const facts = each.part ? ["partition"] : ["protocol", "rule", "partition"];
+      // the summary tells what was used where settings leave it open; networks of one run may differ in protocol and learner
+      const facts = each.part ? ["partition"] : ["protocol", "learner", "partition"];
       const named = [each.part && `network ${each.part}`, ...facts.map((name) => value(each.summary, name) || value(each.config, name))].filter(Boolean);
       if (value(each.config, "seed") !== undefined) named.push(`seed ${value(each.config, "seed")}`);
       const agents = each.names.length ? [each.names.length === 1 ? "1 agent" : `${each.names.length} agents`] : [];

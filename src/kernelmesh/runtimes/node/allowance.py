@@ -23,7 +23,7 @@ def check_rate(agent: Agent, rate: float) -> None:
     least = (max(sums, points) + 10 * HELLO_BYTES) / (_CONTENT * _WINDOW)
     if rate < least:
         rule = f"be at least {least:.0f}, so that sums over max_order = {order} points can be sent within {_WINDOW:g} seconds"
-        remedy = "lower the rule's max_order, or send fewer bits (the protocol can have bits = 16)"
+        remedy = "lower the learner's max_order, or send fewer bits (the protocol can have bits = 16)"
         raise InvalidArgument("Membership", "max_bytes_per_second", rule, rate, remedy=remedy)
 
 
